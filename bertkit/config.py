@@ -217,6 +217,13 @@ class RunConfig(Settings):
     pack: bool = setting(
         False, "Concatenate the examples of a batch into one row without padding; the loss does not change."
     )
+    attention_dropout: float | None = setting(
+        None,
+        "Dropout of the attention weights in training. The saved config keeps the model's own value.",
+        min=0.0,
+        max=0.9,
+        default_text="as in the model's config",
+    )
     optim: str = setting(
         "adamw_torch_fused", "Optimizer, by its name in TrainingArguments.", training_argument="optim"
     )

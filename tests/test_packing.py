@@ -1,5 +1,7 @@
 """Packed batches and compiled layers compute the same as stock models."""
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import ROW_MAKERS, write_rows
@@ -15,6 +17,7 @@ from bertkit.modeling.layers import compile_layers
 from bertkit.modeling.packing import enable_packing
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
+PACKABLE = ["bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert"]
 
 
 def padded():
@@ -40,7 +43,7 @@ def record_shapes(model):
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["sdpa", "chunked"])
-@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert"])
+@pytest.mark.parametrize("name", PACKABLE)
 def test_packed_batch_equals_padded_batch_in_all_architectures(name, chunked):
     results = []
     for packed in (False, True):
@@ -117,6 +120,17 @@ def test_run_with_packing_has_the_same_weights(tiny_without_dropout, tmp_path, t
     assert packed.metrics["validation"].keys() == plain.metrics["validation"].keys()
 
 
+def test_modernbert_packs_in_every_task(tmp_path):
+    for task in ("classify", "ner", "swag"):
+        runs = []
+        for pack in (False, True):
+            folder = tmp_path / f"{task}-{pack}"
+            folder.mkdir()
+            train = partial(getattr(bertkit, task), **SGD | KINDS[task], pack=pack)
+            runs.append(few_steps(train, "modernbert", ROW_MAKERS[task](40), folder))
+        assert_close(*map(weights, runs), 1e-5)
+
+
 def test_pretraining_packs(tmp_path):
     def run(**how):
         return bertkit.pretrain_mlm_nsp(
@@ -135,10 +149,8 @@ FURTHER_INPUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["deberta-v2", "modernbert", *FURTHER_INPUTS])
+@pytest.mark.parametrize("name", ["deberta-v2", "longformer", "big_bird", *FURTHER_INPUTS])
 def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, monkeypatch):
-    from functools import partial
-
     monkeypatch.setattr("test_architectures.ARCHITECTURES", ARCHITECTURES | FURTHER_INPUTS)
     with pytest.raises(UserError, match=f"--pack: .*{name} .*leave out --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)

@@ -5,6 +5,8 @@ layers call it.
 """
 
 import inspect
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +14,20 @@ from torch.utils._pytree import tree_leaves
 
 from bertkit.errors import UserError, format_list
 from bertkit.modeling.attention import AttentionFunction, set_attention
+from bertkit.modeling.attention_dropout import get_attention_dropout
+from bertkit.modeling.batch_lengths import map_inputs, take_lengths
+from bertkit.modeling.varlen import (
+    FULL_ATTENTION,
+    attend_varlen,
+    build_mask,
+    get_window,
+    has_varlen_kernel,
+    supports_varlen,
+)
 
 PACKED_PREFIX = "packed_"
+PACKS_TOKEN_IDS = ("modernbert",)  # architectures whose tokens are packed before the embeddings
+TOKEN_INPUTS = ("input_ids", "inputs_embeds")
 ATTENTION_MASKS = ("attention_mask", "attn_mask")  # names of the mask in the layers of an encoder
 
 
@@ -22,18 +36,47 @@ class Packing(NamedTuple):
 
     Attributes:
         positions: `[num_tokens]` indices of the real tokens in the flattened batch.
-        num_sequences: Number of sequences in the batch.
+        cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
+            and the number of tokens.
         seq_len: Length of the padded sequences.
     """
 
     positions: torch.Tensor
-    num_sequences: int
+    cu_seqlens: torch.Tensor
     seq_len: int
 
     @classmethod
+    def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":
+        """Build the packing of sequences that are padded on the right.
+
+        The lengths are on the host, so a GPU does not have to be waited for.
+        """
+        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        cu_seqlens = cu_seqlens.to(device, non_blocking=True)
+        sequences = torch.repeat_interleave(cu_seqlens.diff(), output_size=sum(lengths))
+        positions = torch.arange(len(sequences), device=device) - cu_seqlens[sequences]
+        return cls(sequences.long() * seq_len + positions, cu_seqlens, seq_len)
+
+    @classmethod
     def from_mask(cls, attention_mask: torch.Tensor) -> "Packing":
-        """Build a packing from a mask `[batch, seq_len]` that is 0 at padding."""
-        return cls(attention_mask.flatten().nonzero().squeeze(1), *attention_mask.shape)
+        """Build the packing of a batch from its mask `[batch, seq_len]`, which is 0 at padding."""
+        cu_seqlens = torch.nn.functional.pad(attention_mask.sum(1).cumsum(0), (1, 0)).int()
+        return cls(attention_mask.flatten().nonzero().squeeze(1), cu_seqlens, attention_mask.shape[1])
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences in the batch."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether the padded batch contains padding."""
+        return len(self.positions) < self.num_sequences * self.seq_len
+
+    @property
+    def position_ids(self) -> torch.Tensor:
+        """Position of each token in its padded sequence, `[1, num_tokens]`."""
+        return (self.positions % self.seq_len).unsqueeze(0)
 
     def pack(self, states: torch.Tensor) -> torch.Tensor:
         """Turn `[batch, seq_len, ...]` into `[1, num_tokens, ...]`."""
@@ -50,31 +93,57 @@ class Packing(NamedTuple):
 def enable_packing(model: Any) -> None:
     """Make `model` pack the tokens of each training batch into one row without padding.
 
-    Within a layer, only attention relates tokens to each other. The tokens are therefore packed before the
-    first layer, when the embeddings already contain their positions. They are unpacked after the last layer,
-    since heads expect padded sequences. Between the two, each attention function unpacks its inputs and packs
-    its output, so examples do not attend to each other. The results equal those of the padded batch.
+    Within a layer, only attention relates tokens to each other. The tokens are packed once, before the first
+    layer, and unpacked once, after the last layer, since heads expect padded sequences. Between the two,
+    attention treats the sequences separately (see `bertkit.modeling.varlen`). The results equal those of the
+    padded batch.
 
     transformers' flattening collator cannot replace packing, because BERT would attend across examples.
 
     Raises:
         UserError: The architecture has an attention of its own (DeBERTa, Longformer), no module that holds
-            all layers (ModernBERT), or layers with further inputs (X-MOD).
+            all layers, or layers with further inputs (X-MOD).
     """
     encoder = model.base_model
     layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
-    if layer_stack is None or not encoder._supports_attention_backend or not _can_set_attention(encoder):
+    packs_token_ids = model.config.model_type in PACKS_TOKEN_IDS
+    has_layers = packs_token_ids or layer_stack is not None
+    if not (has_layers and encoder._supports_attention_backend and _can_set_attention(encoder)):
         raise UserError(
             f"--pack: {model.config.model_type} has its own attention, which cannot be packed; "
             "leave out --pack"
         )
-    if names := _find_further_inputs(encoder, layer_stack):
+    if not packs_token_ids and (names := _find_further_inputs(encoder, layer_stack)):
         raise UserError(
             f"--pack: the layers of {model.config.model_type} also read {format_list(names)}, which cannot "
             "be packed; leave out --pack"
         )
     _enable_packed_attention(encoder)
-    _register_packing_hooks(encoder, layer_stack)
+    if packs_token_ids:
+        _pack_token_ids(encoder)
+    else:
+        _pack_hidden_states(encoder, layer_stack)
+
+
+def describe_packed_attention(model: Any, precision: str) -> str | None:
+    """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model.
+
+    Args:
+        model: A model with packing.
+        precision: Training precision: "fp32", "bf16" or "fp16".
+    """
+    device = torch.accelerator.current_accelerator()
+    if device is None or not supports_varlen(device):
+        return None
+    dropout = get_attention_dropout(model)
+    if precision == "fp32":
+        return "--pack: attention is padded, because the kernel for packed sequences does not compute in fp32"
+    if dropout == 0:
+        return None
+    return (
+        "--pack: attention is padded, because the kernel for packed sequences has no dropout, and this model "
+        f"has an attention dropout of {dropout:g}; --attention-dropout 0 is faster, but regularizes less"
+    )
 
 
 def _can_set_attention(encoder: Any) -> bool:
@@ -110,11 +179,13 @@ def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
     return names
 
 
-def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:
+def _pack_hidden_states(encoder: Any, layer_stack: Any) -> None:
+    """Pack the embeddings, which already contain the positions of the tokens, and unpack the last layer."""
     current: list[Packing] = []  # contains the packing of the current batch; empty outside training
 
-    def start_batch(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
-        current[:] = [Packing.from_mask(kwargs["attention_mask"])] if layer_stack.training else []
+    def start_batch(inputs: dict[str, Any]) -> dict[str, Any]:
+        current[:] = [_pack_batch(encoder, inputs)] if encoder.training else []
+        return inputs | {"attention_mask": None} if current else inputs
 
     def pack_inputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not current:
@@ -129,9 +200,39 @@ def _register_packing_hooks(encoder: Any, layer_stack: Any) -> None:
         if current:
             output.last_hidden_state = current[0].unpack(output.last_hidden_state)
 
-    encoder.register_forward_pre_hook(start_batch, with_kwargs=True)
+    map_inputs(encoder, start_batch)
     layer_stack.register_forward_pre_hook(pack_inputs, with_kwargs=True)
     layer_stack.register_forward_hook(unpack_output)
+
+
+def _pack_token_ids(encoder: Any) -> None:
+    """Pack the token ids and their positions, which the layers turn into rotary embeddings."""
+    current: list[Packing] = []
+
+    def pack_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
+        current[:] = [_pack_batch(encoder, inputs)] if encoder.training else []
+        if not current:
+            return inputs
+        packing = current[0]
+        return inputs | {
+            **{name: packing.pack(inputs[name]) for name in TOKEN_INPUTS if inputs.get(name) is not None},
+            "position_ids": packing.position_ids,
+            "attention_mask": dict.fromkeys(encoder.config.layer_types),  # attention builds its masks
+            "packing": packing,
+        }
+
+    def unpack_output(output: Any) -> None:
+        if current:
+            output.last_hidden_state = current[0].unpack(output.last_hidden_state)
+
+    map_inputs(encoder, pack_inputs, unpack_output)
+
+
+def _pack_batch(encoder: Any, inputs: dict[str, Any]) -> Packing:
+    mask, lengths = inputs["attention_mask"], take_lengths(encoder)
+    if lengths is None:
+        return Packing.from_mask(mask)
+    return Packing.from_lengths(lengths, mask.shape[1], mask.device)
 
 
 def _enable_packed_attention(encoder: Any) -> None:
@@ -153,10 +254,15 @@ def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
     ) -> tuple[torch.Tensor, Any]:  # fmt: skip
         if packing is None:
             return attention(module, query, key, value, attention_mask, **kwargs)
+        window = get_window(module, kwargs)
+        if has_varlen_kernel(query, kwargs.get("dropout", 0.0)):
+            return attend_varlen(query, key, value, packing.cu_seqlens, packing.seq_len, window, kwargs), None
         query, key, value = (
             packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value)
         )
-        output, weights = attention(module, query, key, value, attention_mask, **kwargs)
+        needs_mask = packing.has_padding or window != FULL_ATTENTION
+        mask = build_mask(packing.cu_seqlens, packing.seq_len, window) if needs_mask else None
+        output, weights = attention(module, query, key, value, mask, **kwargs)
         return packing.pack(output), weights
 
     return attend

@@ -13,9 +13,10 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
 from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.dropout import enable_fast_dropout
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, freeze_layers
-from bertkit.modeling.packing import enable_packing
+from bertkit.modeling.packing import describe_packed_attention, enable_packing
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
@@ -148,6 +149,8 @@ class Session:
 
     def _optimize_model(self) -> None:
         """Replace parts of the model by faster equivalents, and compile the layers if requested."""
+        if self.prepared.config.attention_dropout is not None:
+            set_attention_dropout(self.model, self.prepared.config.attention_dropout)
         if not self.prepared.config.compile:
             enable_chunked_attention(self.model)
             enable_fast_dropout(self.model)
@@ -155,6 +158,8 @@ class Session:
             check_activation_checkpointing(self.model)
         if self.prepared.config.pack:
             enable_packing(self.model)
+            if note := describe_packed_attention(self.model, self.prepared.precision):
+                self.reporter.info(note)
         if self.prepared.config.compile:
             compile_layers(self.model)
             self.reporter.info("the encoder is compiled during the first steps, which therefore take longer")
