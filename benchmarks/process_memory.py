@@ -16,7 +16,7 @@ INTERVAL = 0.02  # seconds between two samples
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory of a process and its children.
+    """Memory of a process and its descendants.
 
     Attributes:
         seconds: Time since the start of the process.
@@ -34,9 +34,11 @@ class SampledProcess:
     """Measurements of a finished process.
 
     Attributes:
+        returncode: Exit status.
         seconds: Time from the start of the process to its end.
         output_seconds: Time until the process printed something to standard output. None if it did not.
-        milestone_seconds: Time until the milestone file existed. None if there was none.
+        milestone_seconds: Time until the milestone file existed. None if it never existed.
+        samples: Memory of the process, in the order of time.
     """
 
     returncode: int = -1
@@ -55,7 +57,8 @@ def run_sampled(
         command: Program and arguments.
         folder: Folder for the files `stdout` and `stderr` with the output of the command.
         environment: Environment variables in addition to those of this process.
-        milestone: File that the command writes. Its first sample after that sets `milestone_seconds`.
+        milestone: File that the command writes; the time of the first sample after that is
+            `milestone_seconds`.
     """
     result = SampledProcess()
     output = folder / "stdout"
@@ -81,7 +84,7 @@ def run_sampled(
 
 
 def take_sample(pid: int, started: float) -> Sample:
-    """Add up the memory of a process and of its children, without processes that end meanwhile."""
+    """Add up the memory of a process and of its descendants; processes that have just ended count 0."""
     processes = [read_memory_mb(process) for process in iter_process_tree(pid)]
     anonymous, resident = (
         sum(memory.get(name, 0.0) for memory in processes) for name in ("RssAnon", "VmRSS")

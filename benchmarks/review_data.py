@@ -46,7 +46,7 @@ def find_package_file(package: Mapping[str, Any]) -> Path:
 
 
 def generate_rows(reviews: Reviews) -> Iterator[str]:
-    """Generate rows of a CSV file without end; the rows are always the same, and no two are equal.
+    """Generate an endless sequence of different rows of a CSV file; each call gives the same sequence.
 
     A row has the label and the number of sentences of a random review. Its sentences come from random reviews
     with this label.

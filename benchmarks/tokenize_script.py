@@ -2,10 +2,10 @@
 
     python benchmarks/tokenize_script.py --library tokenizers --train_file FILE --model_name_or_path MODEL
 
-tokenizers: `pyarrow.csv` and the Rust backend of the tokenizer; the tokens are not kept.
-datasets: `load_dataset` and `map`, as in the documentation of transformers.
+* `--library tokenizers`: `pyarrow.csv` and the Rust backend of the tokenizer. The tokens are not kept.
+* `--library datasets`: `load_dataset` and `map`, as in the documentation of transformers.
 
-Both tokenize whole texts. Finally it prints one line of JSON to standard output. Everything else goes to
+Texts are not truncated. The script prints one line of JSON to standard output. Everything else goes to
 standard error.
 """
 

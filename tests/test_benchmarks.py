@@ -187,7 +187,7 @@ REVIEWS = {
     "negative": [["Bad.", 'A "dull" film.'], ["Sad, cold."]],
     "positive": [["Good.", "Great!", "Fine."]],
 }
-TRAINING = data_scale.list_starts(2)[-1]
+TRAINING = data_scale.list_cases(2)[-1]
 ALLOCATING = """
 import mmap, pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; memory = b'x' * 60_000_000; time.sleep(1)"])
@@ -227,11 +227,11 @@ def test_memory_of_children_counts_and_mapped_files_are_not_anonymous(tmp_path):
 
 
 def test_commands_of_the_scale_benchmark_can_be_parsed():
-    for start in data_scale.list_starts(50):
-        command = start.command.build_command(Path("DATA"), Path("MODEL"), Path("OUT"))
+    for case in data_scale.list_cases(50):
+        command = case.command.build_command(Path("DATA"), Path("MODEL"), Path("OUT"))
         if "bertkit" in command:
             options = parse(command[command.index("bertkit") + 1 :]).params
-            is_training = start.last_file is not None
+            is_training = case.last_file is not None
             assert options["dry_run"] != is_training
             assert options["max_steps"] == (50 if is_training else None)
         else:
@@ -276,11 +276,11 @@ def test_peak_of_training_excludes_what_follows():
 def test_time_is_compared_without_start_up(tmp_path):
     data = tmp_path / "reviews.csv"
     review_data.write_csv(data, ["good,positive\n"] * 3)
-    reference = {data_scale.PEER: data_scale.Measurements(0.1, 3.0, 200.0, 200.0, 300.0),
+    reference = {data_scale.BASELINE: data_scale.Measurements(0.1, 3.0, 200.0, 200.0, 300.0),
                  "bertkit": data_scale.Measurements(8.0, 12.0, 1000.0, 1500.0, 1700.0)}  # fmt: skip
-    results = {data_scale.PEER: data_scale.Measurements(10.0, 13.0, 900.0, 900.0, 950.0),
+    results = {data_scale.BASELINE: data_scale.Measurements(10.0, 13.0, 900.0, 900.0, 950.0),
                "bertkit": data_scale.Measurements(19.0, 40.0, 1100.0, 2500.0, 2700.0)}  # fmt: skip
     lines = data_scale.format_section(data, results, reference)
     assert lines[0] == "**0.0 MB, 3 rows**"
-    assert f"| {data_scale.PEER} | 10.0 | 10.0 | 1.00 | 13.0 | 900 | 700 | 900 | 950 |" in lines
+    assert f"| {data_scale.BASELINE} | 10.0 | 10.0 | 1.00 | 13.0 | 900 | 700 | 900 | 950 |" in lines
     assert "| bertkit | 19.0 | 11.0 | 1.10 | 40.0 | 1,100 | 100 | 2,500 | 2,700 |" in lines
