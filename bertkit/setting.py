@@ -9,7 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
 
@@ -104,18 +104,32 @@ class Settings:
 ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
-def get_settings(config: type[Settings]) -> dict[str, tuple[Any, Setting, Any]]:
-    """Return type, `Setting` and default of each setting by name, in the order of declaration."""
+class SettingField(NamedTuple):
+    """A field of a config.
+
+    Attributes:
+        type: Type of the value, such as `int | None`.
+        metadata: The `Setting` of the field.
+        default: Default value.
+    """
+
+    type: Any
+    metadata: Setting
+    default: Any
+
+
+def get_settings(config: type[Settings]) -> dict[str, SettingField]:
+    """Return the field of each setting by name, in the order of declaration."""
     types = typing.get_type_hints(config)
     return {
-        field.name: (types[field.name], field.metadata["setting"], field.default)
+        field.name: SettingField(types[field.name], field.metadata["setting"], field.default)
         for field in dataclasses.fields(config)
         if field.name not in config.excluded_settings
     }
 
 
 def get_flag(name: str, metadata: Setting) -> str:
-    """Return the flag of a setting, such as `--batch-size`; of several flags, return the first one."""
+    """Return the flag of a setting, such as `--batch-size`; if it has several flags, the first one."""
     return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
 
 

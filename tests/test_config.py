@@ -117,7 +117,7 @@ def test_format_count_uses_singular_and_plural():
 def test_flags_recipes_and_python_calls_report_the_same_problem(cli, tmp_path, name, value, problem):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"task": "classify", "settings": {"data": "sample", name: value}}))
-    flag = get_flag(name, get_settings(ClassifyConfig)[name][1])
+    flag = get_flag(name, get_settings(ClassifyConfig)[name].metadata)
     assert cli("classify", flag, value)[2] == f"bertkit: {flag}: {problem}\n"
     assert cli("classify", "--recipe", recipe)[2] == f"bertkit: {recipe}: {name}: {problem}\n"
     with pytest.raises(UserError) as refused:

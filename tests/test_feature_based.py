@@ -119,11 +119,9 @@ def test_recipes_and_settings_agree():
     assert [settings.pop("features") for settings in recipes] == list(PAPER_F1)
     assert all(settings == recipes[0] for settings in recipes)
     for key, value in recipes[0].items():  # a default that differs from the recipes would not be passed on
-        assert key == "head" or settings_by_name[key][2] in (None, value)
-    assert (settings_by_name["data"][1].default_text, settings_by_name["model"][1].default_text) == (
-        recipes[0]["data"],
-        recipes[0]["model"],
-    )
+        assert key == "head" or settings_by_name[key].default in (None, value)
+    for key in ("data", "model"):
+        assert settings_by_name[key].metadata.default_text == recipes[0][key]
 
 
 def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, stop_at):

@@ -44,7 +44,7 @@ def causal(tmp_path_factory):
 
 
 def test_every_value_of_the_objective_setting_is_defined():
-    assert set(OBJECTIVES) == set(get_args(get_settings(PretrainConfig)["objective"][0]))
+    assert set(OBJECTIVES) == set(get_args(get_settings(PretrainConfig)["objective"].type))
 
 
 # ---- the model

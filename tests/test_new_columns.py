@@ -138,6 +138,6 @@ def test_the_flags_and_their_help_are_those_of_the_tasks(config):
         spec = task_class(task).spec
         for name, (kind, metadata, _) in get_settings(spec.config).items():
             if is_column_setting(name) and spec.predicts_rows:
-                assert settings[name][0] == kind
-                assert metadata.help.removesuffix(".") in settings[name][1].help
-                assert task in settings[name][1].help
+                assert settings[name].type == kind
+                assert metadata.help.removesuffix(".") in settings[name].metadata.help
+                assert task in settings[name].metadata.help

@@ -164,7 +164,7 @@ class Rows:
         return f"{file}: row {self.row_numbers[index]}"
 
 
-Splits = dict[str, Rows]
+Splits = dict[str, Rows]  # rows by split: "train", "validation", "test"
 
 
 def chunk_records(

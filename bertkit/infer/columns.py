@@ -2,11 +2,18 @@
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bertkit.errors import UserError, format_list
-from bertkit.setting import Setting, Settings, get_column_settings, get_flag, get_settings, is_column_setting
+from bertkit.setting import (
+    SettingField,
+    Settings,
+    get_column_settings,
+    get_flag,
+    get_settings,
+    is_column_setting,
+)
 from bertkit.tasks import TASKS, task_class
 
 if typing.TYPE_CHECKING:
@@ -18,30 +25,39 @@ ConfigClass = TypeVar("ConfigClass", bound=type[Settings])
 
 def add_column_settings(config: ConfigClass) -> ConfigClass:
     """Return a subclass of a config that also has the column settings of all tasks that predict rows."""
-    declarations: dict[str, list[tuple[str, Any, Setting]]] = {}
+    declarations: dict[str, dict[str, SettingField]] = {}
     for task in TASKS:
         spec = task_class(task).spec
-        for name, (kind, metadata, _) in get_settings(spec.config).items() if spec.predicts_rows else ():
+        if not spec.predicts_rows:
+            continue
+        for name, declared in get_settings(spec.config).items():
             if is_column_setting(name):
-                declarations.setdefault(name, []).append((task, kind, metadata))
-    fields = [
-        (name, declared[0][1], dataclasses.field(default=None, metadata={"setting": _merge(declared)}))
-        for name, declared in declarations.items()
-    ]
+                declarations.setdefault(name, {})[task] = declared
+    fields = []
+    for name, by_task in declarations.items():
+        kind, metadata, default = _merge(by_task)
+        fields.append((name, kind, dataclasses.field(default=default, metadata={"setting": metadata})))
     namespace = {"__doc__": config.__doc__, "__module__": config.__module__}
     return dataclasses.make_dataclass(  # type: ignore[return-value]
         config.__name__, fields, bases=(config,), frozen=True, kw_only=True, namespace=namespace
     )
 
 
-def _merge(declarations: Sequence[tuple[str, Any, Setting]]) -> Setting:
-    """Return a setting whose help text combines those of the tasks, with the names of the tasks."""
+def _merge(declarations: Mapping[str, SettingField]) -> SettingField:
+    """Return a field whose help text combines those of several tasks, with the names of the tasks.
+
+    Args:
+        declarations: The field of the setting by task.
+    """
     tasks_by_help: dict[str, list[str]] = {}
-    for task, _, metadata in declarations:
-        tasks_by_help.setdefault(metadata.help.removesuffix("."), []).append(task)
+    for task, declared in declarations.items():
+        tasks_by_help.setdefault(declared.metadata.help.removesuffix("."), []).append(task)
     text = " ".join(f"{text} ({', '.join(tasks)})." for text, tasks in tasks_by_help.items())
-    _, _, metadata = declarations[0]
-    return dataclasses.replace(metadata, help=text, panel=COLUMN_PANEL, default_text="as in training")
+    first = next(iter(declarations.values()))
+    metadata = dataclasses.replace(
+        first.metadata, help=text, panel=COLUMN_PANEL, default_text="as in training"
+    )
+    return SettingField(first.type, metadata, default=None)
 
 
 def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str, Any]:
@@ -60,14 +76,13 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
     column_settings = get_column_settings(task.config) if task.spec.predicts_rows else {}
     names = [name for name, column in column_settings.items() if column]
     columns = {}
-    for name, (_, metadata, _) in settings.items():
+    for name, declared in settings.items():
         if not is_column_setting(name) or (column := getattr(config, name)) is None:
             continue
         if name not in names:
-            flags = format_list(get_flag(known, settings[known][1]) for known in names)
+            flags = format_list(get_flag(known, settings[known].metadata) for known in names)
             fix = f"use {flags}" if names else "name the column as in training"
-            raise UserError(
-                f"{get_flag(name, metadata)}: does not apply to {run}, a run of {task.spec.name}; {fix}"
-            )
+            flag = get_flag(name, declared.metadata)
+            raise UserError(f"{flag}: does not apply to {run}, a run of {task.spec.name}; {fix}")
         columns[name] = column
     return columns

@@ -16,7 +16,7 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.pipeline.settings import fill_data_dir
 from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
-from bertkit.setting import fill_unset, get_settings
+from bertkit.setting import fill_unset, get_settings, is_column_setting
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
@@ -180,9 +180,8 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     selected = {}
     for key, value in dataset.defaults.items():
         name = task_type.spec.column_aliases.get(key, key)
-        names_columns = "_column" in name  # such as `text_column` and `text_columns`
         columns = {value} if isinstance(value, str) else value
-        if name in task_settings and (not names_columns or row_columns.issuperset(columns)):
+        if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
             selected[name] = value
     return selected
 

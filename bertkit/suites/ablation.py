@@ -167,7 +167,7 @@ def _refuse_model_size(config: AblationConfig) -> None:
     """Raise `UserError` if a setting changes the model size, which the rows of `--table sizes` define."""
     for name in MODEL_SIZE_SETTINGS:
         if getattr(config, name):
-            flag = get_flag(name, get_settings(AblationConfig)[name][1])
+            flag = get_flag(name, get_settings(AblationConfig)[name].metadata)
             raise UserError(
                 f"{flag}: each row of --table sizes has its own model size; select rows with --rows"
             )

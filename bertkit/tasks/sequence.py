@@ -114,8 +114,7 @@ class SequenceTask(Task):
 
     def _get_flag(self, name: str) -> str:
         """Return the flag of a setting."""
-        _, metadata, _ = get_settings(type(self.config))[name]
-        return get_flag(name, metadata)
+        return get_flag(name, get_settings(type(self.config))[name].metadata)
 
     @abstractmethod
     def _guess_texts(self, train: "Rows") -> None:
