@@ -32,15 +32,11 @@ F = TypeVar("F")  # the measurements of a run; str() formats the progress line
 
 @dataclass(frozen=True)
 class System(Generic[F]):
-    """A row of the table: the command of a system, and the function that reads its output.
-
-    `checkout` is the directory that `bertkit` is imported from.
-    """
+    """A row of the table: the command of a system, and the function that reads its output."""
 
     name: str
     build_command: Callable[[Path, Path, Path], list[str]]  # arguments: data, model and output folders
     read_output: Callable[[dict[str, Any], float], F]  # arguments: the printed report, seconds of the process
-    checkout: Path = ROOT
 
 
 # ---- the command line
@@ -99,11 +95,10 @@ def run_system(system: System[F], data: Path, model: Path) -> F:
         command = system.build_command(data, model, Path(scratch) / "output")
         cache = str(Path(scratch) / "cache")
         caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
-        checkout = str(system.checkout)
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": checkout, **caches}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
         started = time.perf_counter()
         process = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
         seconds = time.perf_counter() - started
     if process.returncode != 0:

@@ -19,7 +19,6 @@ import gpu_step
 import process_memory
 import qa_script
 import review_data
-import start_speed
 import systems
 import tokenize_script
 import trainer_script
@@ -89,16 +88,6 @@ def test_commands_of_all_systems_can_be_parsed(name, tmp_path):
             assert options.pad_to_max_length == ("--no_pad_to_max_length" not in command)
     assert len(commands) == (6 if work.task == "classify" else 5)
     assert commands.get("simpletransformers", ["other/python"])[0] == "other/python"
-
-
-def test_start_compares_two_checkouts_with_the_same_command(tmp_path):
-    now, before, imports = start_speed.list_systems(tmp_path)
-    command = now.build_command(Path("sample"), Path("MODEL"), Path("OUT"))
-    assert parse(command[command.index("bertkit") + 1 :]).params["max_steps"] == 1
-    assert before.build_command(Path("sample"), Path("MODEL"), Path("OUT")) == command
-    assert (now.checkout, before.checkout) == (start_speed.ROOT, tmp_path)
-    assert now.read_output({"training": {"first_step_seconds": 4.25}}, 9.0) == start_speed.Seconds(4.25)
-    assert "Trainer" in imports.build_command(Path("sample"), Path("MODEL"), Path("OUT"))[-1]
 
 
 def list_own_options(command):

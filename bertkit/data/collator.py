@@ -7,6 +7,29 @@ from typing import Any
 import numpy as np
 import torch
 
+BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
+GROUPING_KEYS = ("document", "choice")
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Sizes of a batch, on the host. To read them from tensors on a GPU would wait for all pending work.
+
+    Attributes:
+        lengths: Number of tokens of each sequence.
+        sequences_per_example: Number of sequences of each example; None if each example has one.
+    """
+
+    lengths: tuple[int, ...]
+    sequences_per_example: tuple[int, ...] | None
+
+    @classmethod
+    def measure(cls, batch: dict[str, torch.Tensor]) -> "BatchShape":
+        """Return the shape of a collated batch that is still on the host."""
+        counts = [torch.bincount(batch[key]).tolist() for key in GROUPING_KEYS if key in batch]
+        lengths = batch["attention_mask"].sum(1).tolist()
+        return cls(tuple(lengths), tuple(counts[0]) if counts else None)
+
 
 @dataclass(frozen=True)
 class PaddingCollator:

@@ -6,14 +6,21 @@ to wait for the GPU, which then has nothing to do until the next kernel is start
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+
+from bertkit.modeling.attention import set_attention
+
 LENGTHS = "batch_lengths"
+UNREAD_MASK_PREFIX = "unread_mask_"
 
 
-def set_lengths(model: Any, lengths: Sequence[int]) -> None:
-    """Set the number of tokens of each sequence for the next forward pass of a model.
+@contextmanager
+def known_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
+    """Provide the number of tokens of each sequence to the forward passes in the block.
 
     The lengths are not passed as a model input, because not every architecture passes unknown inputs to its
     encoder.
@@ -24,12 +31,16 @@ def set_lengths(model: Any, lengths: Sequence[int]) -> None:
     """
     model = getattr(model, "__self__", model)
     unwrapped = getattr(model, "module", model)
-    setattr(unwrapped.base_model, LENGTHS, tuple(lengths))
+    setattr(unwrapped.base_model, LENGTHS, lengths)
+    try:
+        yield
+    finally:
+        delattr(unwrapped.base_model, LENGTHS)
 
 
-def take_lengths(encoder: Any) -> Sequence[int] | None:
-    """Return the lengths of the current batch if they have been set, and forget them."""
-    lengths: Sequence[int] | None = encoder.__dict__.pop(LENGTHS, None)
+def get_lengths(encoder: Any) -> Sequence[int] | None:
+    """Return the lengths of the sequences of the current batch, or None if they are not known."""
+    lengths: Sequence[int] | None = getattr(encoder, LENGTHS, None)
     return lengths
 
 
@@ -59,3 +70,40 @@ def map_inputs(
         return output
 
     encoder.forward = forward_mapped
+
+
+# ---- attention masks
+
+
+def build_masks_from_lengths(model: Any) -> None:
+    """Make `model` decide by the known lengths whether a batch has padding, and needs an attention mask.
+
+    transformers reads the mask to decide this. Architectures with an attention of their own do not change.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    encoder = model.base_model
+    name = encoder.config._attn_implementation
+    uses_sdpa_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(name) is sdpa_mask
+    if uses_sdpa_mask and encoder._can_set_attn_implementation():
+        set_attention(encoder, UNREAD_MASK_PREFIX + name, ALL_ATTENTION_FUNCTIONS[name], _build_unread_mask)
+        map_inputs(encoder, lambda inputs: _drop_mask_without_padding(encoder, inputs))
+
+
+def _drop_mask_without_padding(encoder: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    mask, lengths = inputs.get("attention_mask"), get_lengths(encoder)
+    if mask is None:
+        return inputs
+    has_padding = not mask.all() if lengths is None else min(lengths) < mask.shape[1]
+    return inputs if has_padding else inputs | {"attention_mask": None}
+
+
+def _build_unread_mask(**options: Any) -> torch.Tensor | None:
+    """Build the mask of a batch with padding, without reading the values of the padding mask."""
+    from transformers.masking_utils import sdpa_mask
+
+    if options.get("attention_mask") is not None:
+        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: torch.Tensor | None = sdpa_mask(**options)
+    return mask

@@ -1,15 +1,19 @@
 """Batches of similar length for inference, and a forward pass that returns logits for every task."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from bertkit.data.collator import BATCH_SHAPE, BatchShape
 from bertkit.data.features import Features
+from bertkit.modeling.batch_lengths import known_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
+    BATCH_SHAPE,
 }  # fmt: skip
 NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two groups of similar length
 
@@ -23,7 +27,7 @@ def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
+def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     """Run a model on a batch, and return its logits in the form that the loss and the task expect.
 
     * Sequence classification and regression: `[examples, num_labels]`. The logits of a document that is
@@ -37,52 +41,79 @@ def compute_logits(model: Any, batch: dict[str, torch.Tensor]) -> Any:
     Args:
         model: A model, or its forward function.
         batch: The output of `PaddingCollator`. The model does not get the labels, because bertkit's losses
-            are not averaged like the losses of transformers' models.
+            are not averaged like the losses of transformers' models. If the batch has a `BatchShape`, the
+            forward pass does not wait for a GPU.
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}
+    shape: BatchShape | None = batch.get(BATCH_SHAPE)
+    sequences_per_example = shape.sequences_per_example if shape else None
     if "choice" in batch:
-        return _group_by_example(_score_choices(model, inputs), batch["choice"])
+        lengths = shape.lengths if shape else inputs["attention_mask"].sum(1).tolist()
+        scores = _score_choices(model, inputs, lengths)
+        return _group_by_example(scores, batch["choice"], sequences_per_example)
     if MASKED_POSITIONS in inputs:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
-        return extract_logits(model(**inputs))
-    output = model(**inputs)
+        return extract_logits(_run_model(model, inputs, shape.lengths if shape else None))
+    output = _run_model(model, inputs, shape.lengths if shape else None)
     if "start_logits" in output:
         return _stack_start_end(output, inputs["attention_mask"])
     logits = output.logits
     if "position" in batch:
         return logits[batch["sequence"], batch["position"]]
-    return _average_windows(logits, batch["document"]) if "document" in batch else logits
+    if "document" in batch:
+        return _average_windows(logits, batch["document"], sequences_per_example)
+    return logits
 
 
-def _score_choices(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def _run_model(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None) -> Any:
+    if lengths is None:
+        return model(**inputs)
+    with known_lengths(model, lengths):
+        return model(**inputs)
+
+
+def _score_choices(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int]) -> torch.Tensor:
     """Return the scores of all choices in a batch, `[num_sequences]`.
 
     transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
     be passed as choices of one example, which needs no padding choices. The sequences run in groups of
     similar length, so that short sequences are not padded to the longest one.
     """
-    lengths = inputs["attention_mask"].sum(-1)
-    order = lengths.argsort(stable=True)
+    device = inputs["attention_mask"].device
+    order = np.argsort(lengths, kind="stable")
     scores = []
-    for group in order.tensor_split(NUM_LENGTH_GROUPS):
-        is_used = inputs["attention_mask"][group].any(0)  # false for columns that are padding in all rows
-        as_one_example = {name: tensor[group][:, is_used].unsqueeze(0) for name, tensor in inputs.items()}
-        scores.append(model(**as_one_example).logits.squeeze(0))
-    return torch.cat(scores)[order.argsort()]
+    for group in np.array_split(order, NUM_LENGTH_GROUPS):
+        group_lengths = [lengths[sequence] for sequence in group]
+        rows, seq_len = torch.from_numpy(group).to(device, non_blocking=True), max(group_lengths)
+        as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
+        scores.append(_run_model(model, as_one_example, group_lengths).logits.squeeze(0))
+    return torch.cat(scores)[torch.from_numpy(order.argsort()).to(device, non_blocking=True)]
 
 
-def _average_windows(logits: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
-    counts = torch.bincount(document)
+def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
+    """Return how often each number occurs in `example`; on a GPU, `bincount` would wait for pending work."""
+    if known_counts is None:
+        return torch.bincount(example)
+    return torch.tensor(known_counts).to(example.device, non_blocking=True)
+
+
+def _average_windows(
+    logits: torch.Tensor, document: torch.Tensor, windows_per_document: Sequence[int] | None
+) -> torch.Tensor:
+    counts = _count_per_example(document, windows_per_document)
     sums = logits.new_zeros(len(counts), logits.shape[-1]).index_add(0, document, logits)
     return sums / counts.unsqueeze(-1).to(logits.dtype)
 
 
-def _group_by_example(scores: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+def _group_by_example(
+    scores: torch.Tensor, example: torch.Tensor, choices_per_example: Sequence[int] | None
+) -> torch.Tensor:
     """Turn scores `[num_sequences]` into `[examples, max_choices]`, with -inf for missing choices."""
-    counts = torch.bincount(example)
+    counts = _count_per_example(example, choices_per_example)
     first_sequences = counts.cumsum(0) - counts
     choice = torch.arange(len(example), device=example.device) - first_sequences[example]
-    scores_by_example = scores.new_full((len(counts), int(counts.max())), -torch.inf)
+    max_choices = max(choices_per_example) if choices_per_example else int(counts.max())
+    scores_by_example = scores.new_full((len(counts), max_choices), -torch.inf)
     return scores_by_example.index_put((example, choice), scores)
 
 

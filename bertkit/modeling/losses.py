@@ -57,12 +57,14 @@ class CrossEntropy:
         """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
         if self.class_weights is None:
-            return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
-        return {"loss": self.class_weights.to(labels.device)[labels].sum()}
+            return {"loss": _full(labels.numel(), labels.device)}
+        return {"loss": self.class_weights.to(labels.device, non_blocking=True)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed cross-entropy in nats."""
-        weights = None if self.class_weights is None else self.class_weights.to(logits.device)
+        weights = (
+            None if self.class_weights is None else self.class_weights.to(logits.device, non_blocking=True)
+        )
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
             label_smoothing=self.smoothing,
@@ -85,12 +87,14 @@ class BinaryCrossEntropy:
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the number of labels: examples times classes."""
         labels = batch["labels"]
-        return {"loss": torch.tensor(float(labels.numel()), device=labels.device)}
+        return {"loss": _full(labels.numel(), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
-        pos_weights = None if self.pos_weights is None else self.pos_weights.to(logits.device)
+        pos_weights = (
+            None if self.pos_weights is None else self.pos_weights.to(logits.device, non_blocking=True)
+        )
         loss = F.binary_cross_entropy_with_logits(
             logits.float(), targets, pos_weight=pos_weights, reduction="sum"
         )
@@ -104,7 +108,7 @@ class SquaredError:
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the number of examples."""
         labels = batch["labels"]
-        return {"loss": torch.tensor(float(len(labels)), device=labels.device)}
+        return {"loss": _full(len(labels), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed squared error."""
@@ -125,7 +129,7 @@ class PretrainingLoss:
         counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
-            counts["nsp"] = torch.tensor(float(len(pairs)), device=pairs.device)
+            counts["nsp"] = _full(len(pairs), pairs.device)
         return counts
 
     def sum_losses(
@@ -187,3 +191,8 @@ def _sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: i
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
     values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
     return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
+
+
+def _full(value: int, device: torch.device) -> torch.Tensor:
+    """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
+    return torch.full((), float(value), device=device)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from bertkit.errors import UserError, format_list
 from bertkit.modeling.attention import AttentionFunction, set_attention
 from bertkit.modeling.attention_dropout import get_attention_dropout
-from bertkit.modeling.batch_lengths import map_inputs, take_lengths
+from bertkit.modeling.batch_lengths import get_lengths, map_inputs
 from bertkit.modeling.varlen import (
     FULL_ATTENTION,
     attend_varlen,
@@ -229,7 +229,7 @@ def _pack_token_ids(encoder: Any) -> None:
 
 
 def _pack_batch(encoder: Any, inputs: dict[str, Any]) -> Packing:
-    mask, lengths = inputs["attention_mask"], take_lengths(encoder)
+    mask, lengths = inputs["attention_mask"], get_lengths(encoder)
     if lengths is None:
         return Packing.from_mask(mask)
     return Packing.from_lengths(lengths, mask.shape[1], mask.device)

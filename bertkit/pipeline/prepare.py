@@ -19,6 +19,7 @@ from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
 from bertkit.setting import fill_unset, get_settings, is_column_setting
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
+from bertkit.training.arguments import describe_tf32
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
 from bertkit.utils.reporting import Reporter
 
@@ -115,7 +116,8 @@ def prepare(
         trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),
     )
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
-    details = [_describe_head(task, checkpoint_has_head), f"{precision} ({precision_reason})"]
+    head, tf32 = _describe_head(task, checkpoint_has_head), describe_tf32(config)
+    details = [head, f"{precision} ({precision_reason})", tf32]
     reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
     _fill_model_settings(prepared, reporter)
     if loaded_modules is not None and isinstance(config, FineTuningConfig):

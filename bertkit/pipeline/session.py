@@ -12,11 +12,8 @@ from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
-from bertkit.modeling.attention import enable_chunked_attention
-from bertkit.modeling.attention_dropout import set_attention_dropout
-from bertkit.modeling.dropout import enable_fast_dropout
-from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, freeze_layers
-from bertkit.modeling.packing import describe_packed_attention, enable_packing
+from bertkit.modeling.layers import freeze_layers
+from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
@@ -33,7 +30,6 @@ from bertkit.training.memory import (
     suggest_memory_fixes,
 )
 from bertkit.utils import distributed
-from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -134,9 +130,6 @@ class Session:
         """Create the model and the trainer in their state before the first step."""
         from transformers import set_seed
 
-        from bertkit.training import trainer  # noqa: F401
-
-        resume_collection()  # after the imports, and before the model: its memory must be freed for a retry
         prepared = self.prepared
         self.features = dict(prepared.features)
         self.best_logits: dict[int, Any] = {}  # validation logits by step; holds only the best step so far
@@ -145,28 +138,11 @@ class Session:
         set_seed(prepared.config.seed)
         self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
         freeze_layers(self.model, prepared.config.freeze)
-        self._optimize_model()
+        optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.trainer = self._create_trainer()
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
-
-    def _optimize_model(self) -> None:
-        """Replace parts of the model by faster equivalents, and compile the layers if requested."""
-        if self.prepared.config.attention_dropout is not None:
-            set_attention_dropout(self.model, self.prepared.config.attention_dropout)
-        if not self.prepared.config.compile:
-            enable_chunked_attention(self.model)
-            enable_fast_dropout(self.model)
-        if self.prepared.config.gradient_checkpointing:
-            check_activation_checkpointing(self.model)
-        if self.prepared.config.pack:
-            enable_packing(self.model)
-            if note := describe_packed_attention(self.model, self.prepared.precision):
-                self.reporter.info(note)
-        if self.prepared.config.compile:
-            compile_layers(self.model)
-            self.reporter.info("the encoder is compiled during the first steps, which therefore take longer")
 
     def _warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""

@@ -116,7 +116,9 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",
         "run_name": checkpoints.parent.name,
-        "accelerator_config": {"even_batches": False},  # True would repeat examples
+        "tf32": False,  # the weights are scored in fp32, also after training in bf16
+        # even_batches would repeat examples; batches are copied to the device while it computes
+        "accelerator_config": {"even_batches": False, "non_blocking": True},
         "ddp_find_unused_parameters": True,  # a head may not use the pooler
         "ddp_broadcast_buffers": False,  # constant; a broadcast breaks two forward passes per backward (swag)
         "dataloader_pin_memory": torch.accelerator.is_available(),
@@ -131,6 +133,15 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         return TrainingArguments(**arguments | parse_extra_arguments(config))
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise UserError(f"TrainingArguments rejects these settings: {str(error).splitlines()[0]}") from error
+
+
+def describe_tf32(config: RunConfig) -> str | None:
+    """Return whether matrix products in fp32 are rounded to TF32, for the console; None without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return "TF32 on" if parse_extra_arguments(config).get("tf32") else "TF32 off"
 
 
 # ---- experiment trackers

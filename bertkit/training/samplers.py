@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.collator import BATCH_SHAPE, BatchShape
 from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures
 from bertkit.data.features import Features
 from bertkit.errors import UserError
@@ -318,10 +319,11 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
 
 
 @dataclass(frozen=True)
-class DummyBatchCollator:
-    """Collator that replaces an empty batch by a dummy batch, which contributes nothing to the loss.
+class TrainingCollator:
+    """Collator that adds the `BatchShape`, and replaces an empty batch by a dummy batch.
 
-    All ranks must run the same number of batches, so a rank without examples runs a dummy batch.
+    All ranks must run the same number of batches. A rank without examples runs a dummy batch, which
+    contributes nothing to the loss.
 
     Attributes:
         collator: Turns examples into a batch.
@@ -331,9 +333,13 @@ class DummyBatchCollator:
     collator: Callable[..., dict[str, torch.Tensor]]
     features: Features
 
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the batch of `examples`, or a dummy batch if there are none."""
         if examples:
-            return self.collator(examples)
+            return self._collate(examples)
         (key,) = self.features.example_keys_for_epoch(0, np.zeros(1, int)).tolist()
-        return self.collator([self.features[key]]) | {DUMMY_BATCH: torch.tensor(True)}
+        return self._collate([self.features[key]]) | {DUMMY_BATCH: torch.tensor(True)}
+
+    def _collate(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = self.collator(examples)
+        return batch | {BATCH_SHAPE: BatchShape.measure(batch)}

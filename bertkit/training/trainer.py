@@ -14,19 +14,20 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.features import PhasedFeatures
-from bertkit.errors import NAN_HINT, UserError
+from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
 from bertkit.modeling.losses import Loss, LossWithAccuracy
 from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
+from bertkit.training.loss_check import LossCheck
 from bertkit.training.meters import InputStats, LossMeter
 from bertkit.training.samplers import (
     DUMMY_BATCH,
-    DummyBatchCollator,
     LengthGroupedBatchSampler,
     PhasedBatchSampler,
     TokenBudgetBatchSampler,
+    TrainingCollator,
 )
 from bertkit.utils import distributed
 
@@ -71,6 +72,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.tokens_per_batch = tokens_per_batch
         self.use_own_sampler = use_own_sampler
         self.evaluation_seconds = 0.0
+        self.loss_check = LossCheck()
         self.loss_meter = LossMeter()
         self.input_stats = InputStats()
         self.add_callback(TrainBeginCallback(self._restore_logging))
@@ -153,6 +155,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics; with the loss, also log the loss and accuracy of each part of the loss."""
+        self.loss_check.raise_if_recorded()
         parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
         super().log(logs | parts, start_time)
 
@@ -204,11 +207,16 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             return super().get_train_dataloader()
         loader = DataLoader(
             self.train_dataset, batch_sampler=self.build_batch_sampler(),
-            collate_fn=DummyBatchCollator(self.data_collator, self.train_dataset),
+            collate_fn=TrainingCollator(self.data_collator, self.train_dataset),
             num_workers=self.args.dataloader_num_workers, pin_memory=self.args.dataloader_pin_memory,
         )  # fmt: skip
         return prepare_data_loader(
-            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+            loader,
+            self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            non_blocking=True,
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
@@ -261,8 +269,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         divisors = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
         # DDP averages gradients over ranks, but the mean over the effective batch needs their sum.
         loss: Any = sum(sums[part] / divisors[part] for part in sums) * distributed.get_world_size()
-        if not torch.isfinite(loss):
-            raise UserError(f"the loss is {float(loss)} at step {self.state.global_step + 1}; {NAN_HINT}")
+        self.loss_check.add(loss, self.state.global_step + 1)
         return (loss, logits) if return_outputs else loss
 
     # ---- optimizer
@@ -312,6 +319,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict:
         """Evaluate on the validation split, track the best step, and apply early stopping."""
+        self.loss_check.raise_if_recorded()
         started = time.perf_counter()
         metrics = self.evaluate_fn()
         scores = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -363,6 +371,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.loss_check.raise_if_recorded()
         self.state.stateful_callbacks[UNLOGGED_KEY] = self._collect_unlogged()
         super()._save_checkpoint(model, trial)
 

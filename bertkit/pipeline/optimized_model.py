@@ -1,0 +1,43 @@
+"""Replacement of parts of a model by faster equivalents."""
+
+from typing import Any
+
+from bertkit.config import RunConfig
+from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.attention_dropout import set_attention_dropout
+from bertkit.modeling.batch_lengths import build_masks_from_lengths
+from bertkit.modeling.dropout import enable_fast_dropout
+from bertkit.modeling.layers import check_activation_checkpointing, compile_layers
+from bertkit.modeling.packing import describe_packed_attention, enable_packing
+from bertkit.utils import devices
+from bertkit.utils.reporting import Reporter
+
+
+def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Reporter) -> None:
+    """Prepare `model` for fast training, and compile its layers if requested.
+
+    Args:
+        model: A model with a head.
+        config: The settings of the run.
+        precision: Training precision: "fp32", "bf16" or "fp16".
+        reporter: Receives notes.
+
+    Raises:
+        UserError: The architecture does not support a setting.
+    """
+    if config.attention_dropout is not None:
+        set_attention_dropout(model, config.attention_dropout)
+    if not config.compile:
+        enable_chunked_attention(model)
+        enable_fast_dropout(model)
+    if config.gradient_checkpointing:
+        check_activation_checkpointing(model)
+    if config.pack:
+        enable_packing(model)
+        if note := describe_packed_attention(model, precision):
+            reporter.info(note)
+    elif devices.runs_asynchronously():
+        build_masks_from_lengths(model)
+    if config.compile:
+        compile_layers(model)
+        reporter.info("the encoder is compiled during the first steps, which therefore take longer")
