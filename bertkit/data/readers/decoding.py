@@ -147,7 +147,10 @@ class _ChunkDecoder:
         # The decoder keeps an incomplete character at the end of a chunk and decodes it with the next chunk.
         num_kept = len(error.object) - len(chunk)
         self.decoder.setstate(state)
-        valid_text = self.decoder.decode(chunk[: max(error.start - num_kept, 0)])
+        try:
+            valid_text = self.decoder.decode(chunk[: max(error.start - num_kept, 0)])
+        except UnicodeError as other:  # `utf-16` requires a byte order mark
+            return DecodingError(f"{self.name}: not {self.codec.upper()} ({other})")
         line = self.line_offset + valid_text.count("\n") + 1
         bad_byte, bad_offset = error.object[error.start], self.offset - num_kept + error.start
         location = f"byte 0x{bad_byte:02x} at offset {bad_offset}"
