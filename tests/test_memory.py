@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 from conftest import ROW_MAKERS, write_rows
+from test_architectures import tiny_of
 from test_equivalence import SGD, assert_close, weights
 
 from bertkit.errors import UserError
@@ -116,6 +117,14 @@ def test_a_dry_run_reports_insufficient_memory_with_fixes(cli, tiny, toy, limit_
     limit_memory(0)
     status, _, err = cli("classify", "--data", toy, "--model", tiny, "--dry-run")
     assert (status, FIXES in err) == (2, True)
+
+
+def test_fixes_leave_out_settings_that_the_architecture_lacks(cli, toy, tmp_path, limit_memory):
+    folder, _ = tiny_of("albert", tmp_path / "albert")
+    limit_memory(0)
+    for command in (["--dry-run"], ["--batch-size", 1, "-o", tmp_path / "run"]):
+        status, _, err = cli("classify", "--data", toy, "--model", folder, *command)
+        assert (status, "out of memory" in err, "--gradient-checkpointing" in err) == (2, True, False)
 
 
 def test_other_errors_are_not_caught(tiny, toy, tmp_path, limit_memory):

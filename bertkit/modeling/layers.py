@@ -71,13 +71,18 @@ def freeze_layers(model: Any, count: int) -> int:
     return sum(parameter.numel() for parameter in frozen)
 
 
+def supports_activation_checkpointing(model: Any) -> bool:
+    """Return whether the encoder can recompute its activations; in transformers, ALBERT cannot."""
+    return bool(model.base_model.supports_gradient_checkpointing)
+
+
 def check_activation_checkpointing(model: Any) -> None:
-    """Check that the encoder can recompute its activations, which `--gradient-checkpointing` requires.
+    """Check that `--gradient-checkpointing` is possible.
 
     Raises:
-        UserError: transformers does not support this for the architecture (ALBERT).
+        UserError: transformers does not support it for the architecture.
     """
-    if not model.base_model.supports_gradient_checkpointing:
+    if not supports_activation_checkpointing(model):
         raise UserError(
             f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
             "memory with a smaller --batch-size and --gradient-accumulation-steps"

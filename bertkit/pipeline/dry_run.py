@@ -33,7 +33,7 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
     longest_examples = [features[key] for key in batch_sampler.get_longest_batch()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
     train_step = _build_train_step(session, longest_examples)
-    with report_out_of_memory(suggest_memory_fixes(config)):
+    with report_out_of_memory(suggest_memory_fixes(config, session.model)):
         if config.compile:
             train_step()  # compiles the layers
         started = time.perf_counter()

@@ -234,7 +234,10 @@ class Session:
         self._precompute_features()
         started = time.perf_counter()
         try:
-            with self.stop_request, report_out_of_memory(suggest_memory_fixes(self.prepared.config)):
+            with (
+                self.stop_request,
+                report_out_of_memory(suggest_memory_fixes(self.prepared.config, self.model)),
+            ):
                 self.trainer.train_or_resume(checkpoint)
         finally:
             self.reporter.on_train_end()

@@ -6,9 +6,11 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.modeling.layers import supports_activation_checkpointing
 from bertkit.setting import ConfigT
 
 # Parts of the messages of PyTorch's CPU allocator, which raises a plain RuntimeError.
@@ -45,14 +47,19 @@ def report_out_of_memory(message: str) -> Iterator[None]:
         raise OutOfMemory(message) from None
 
 
-def suggest_memory_fixes(config: RunConfig) -> str:
-    """Return an out-of-memory message that lists settings which reduce memory use."""
+def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
+    """Return an out-of-memory message that lists settings which reduce memory use.
+
+    Args:
+        config: The settings of the run.
+        model: The model, which may not support `--gradient-checkpointing`.
+    """
     if config.tokens_per_batch is None:
         flag, size = "--batch-size", config.batch_size
     else:
         flag, size = "--tokens-per-batch", config.tokens_per_batch
     fixes = [f"a smaller {flag} with more --gradient-accumulation-steps", "a smaller --max-length"]
-    if not config.gradient_checkpointing:
+    if supports_activation_checkpointing(model) and not config.gradient_checkpointing:
         fixes.insert(0, "--gradient-checkpointing")
     if not (config.bf16 or config.fp16):
         fixes.append("--bf16")
