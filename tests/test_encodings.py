@@ -186,9 +186,7 @@ def test_utf_16_without_its_mark_needs_the_byte_order(tmp_path):
 def test_utf_16_for_a_file_without_its_mark_suggests_other_encodings(tmp_path):
     path = tmp_path / "data.csv"
     path.write_bytes(b"ab" + b"\x00\xdc" + TEXTS["cp949"].encode("cp949"))  # a lone surrogate in UTF-16
-    with pytest.raises(
-        UserError, match="data.csv: not UTF-16 .UTF-16 stream does not start with BOM."
-    ) as error:
+    with pytest.raises(UserError, match=r"data.csv: not UTF-16 .UTF-16 stream does not start") as error:
         read_file(path, Dialect(encoding="utf-16"))
     assert "\n" not in str(error.value)
 

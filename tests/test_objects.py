@@ -480,3 +480,25 @@ def test_the_examples_of_the_documentation_run(tiny, tmp_path, monkeypatch):
     names = {}
     exec(compile(source, "data.md", "exec"), names)
     assert names["run"].metrics["data"]["validation"] == 12
+
+
+@pytest.mark.parametrize("value", [2**70, "text"])
+def test_column_that_fits_no_arrow_type_is_refused_by_name(value):
+    chunks = [[{"a": 1, "extra": 1}, {"a": 2, "extra": value}]]
+    message = get_error(build_dataset, iter(chunks))
+    assert message.startswith("predictions: column 'extra' cannot be stored in one Arrow column (")
+
+
+def test_transform_of_a_dataset_is_refused(toy_splits):
+    upper = toy_splits["train"].with_transform(lambda batch: {"text": [t.upper() for t in batch["text"]]})
+    message = get_error(bertkit.classify, data=upper)
+    assert message.startswith("data: the Dataset has a transform (set_transform)")
+    assert len(read_rows(upper.with_format(None))) == 40
+    assert len(read_rows(upper.with_format("numpy"))) == 40
+
+
+def test_missing_text_column_of_labeled_rows(object_run):
+    run, data = object_run
+    labels = data["dev"].select_columns(["label"])
+    message = get_error(lambda: list(bertkit.predict(run, data=labels)))
+    assert message == "data: no column 'text' (the text); it has no other columns; add it"

@@ -63,7 +63,9 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
     if column in rows.columns:
         return
     fix = "pass one of these" if flag.startswith("-") else "rename one of these"
-    columns = f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no columns"
+    columns = (
+        f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no other columns; add it"
+    )
     hint = suggest_similar(column, rows.columns) or ";"
     raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){hint} {columns}")
 

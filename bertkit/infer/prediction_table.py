@@ -36,7 +36,7 @@ def _write_chunks(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
     schemas: list[pa.Schema] = []
     try:
         for number, records in enumerate(chunk for chunk in chunks if chunk):
-            table = pa.Table.from_pylist(records)
+            table = _make_table(records)
             schemas.append(table.schema)
             _write_table(folder / f"{number}.arrow", table)
         if not schemas:
@@ -59,6 +59,22 @@ def _join_tables(parts: Iterable[Path], path: Path, schema: "pa.Schema") -> None
             with pa.memory_map(str(part)) as source:
                 writer.write_table(_fill_schema(pa.ipc.open_stream(source).read_all(), schema))
             part.unlink()
+
+
+def _make_table(records: list[dict[str, Any]]) -> "pa.Table":
+    """Return records as a table; a key that a record lacks is null."""
+    import pyarrow as pa
+
+    columns = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        try:
+            columns[name] = pa.array([record.get(name) for record in records])
+        except (pa.ArrowException, OverflowError) as error:  # the latter for integers of more than 64 bits
+            raise UserError(
+                f"predictions: column {name!r} cannot be stored in one Arrow column "
+                f"({str(error).splitlines()[0]}); leave out the column, or iterate over the records"
+            ) from error
+    return pa.table(columns)
 
 
 def _write_table(path: Path, table: "pa.Table") -> None:

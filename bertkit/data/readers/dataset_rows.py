@@ -11,6 +11,7 @@ from bertkit.data.labels import map_tag_ids
 from bertkit.data.readers.class_names import map_class_ids, read_class_names
 from bertkit.data.rows import Rows
 from bertkit.data.table_store import DatasetColumn
+from bertkit.errors import UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,8 +30,13 @@ def rows_from_dataset(
         class_names: Class names by column; None for those that the dataset declares.
 
     Raises:
-        UserError: A class id has no name.
+        UserError: A class id has no name, or the dataset has a transform.
     """
+    if dataset.format["type"] == "custom":  # the stored rows are not those that the user sees
+        raise UserError(
+            f"{name}: the Dataset has a transform (set_transform), which does not change the stored rows; "
+            "store its result with Dataset.map, or remove it with reset_format()"
+        )
     if class_names is None:
         class_names = read_class_names(get_metadata(dataset.features))
     columns: dict[str, Sequence[Any]] = {}
