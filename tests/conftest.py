@@ -9,6 +9,7 @@ import sys
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 from hub import hub, no_hub  # noqa: F401
@@ -16,6 +17,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 # What a shell starts in the background ignores Ctrl-C; the tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A time limit of an example would fail on a busy machine.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 POSITIVE_WORDS = ["good", "great", "lovely", "fine", "nice", "happy", "warm", "bright"]

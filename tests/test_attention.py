@@ -30,7 +30,7 @@ def gradients(output, parts):
 
 
 @pytest.mark.parametrize("mask", ["none", "bool", "each query", "one for all", "added"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(batch=st.integers(1, 5), length=st.integers(1, 12), max_scores=st.sampled_from([1, 100, 300, 2**20]))
 def test_equals_sdpa_without_dropout(mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)

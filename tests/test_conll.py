@@ -278,7 +278,7 @@ SEPARATORS = ["\n", "\n\n", "\r\n", " \n", "\r\r\n", ""]
     st.lists(st.sampled_from(SENTENCES) | st.sampled_from(SEPARATORS), max_size=12).map("".join),
     st.booleans(),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 def test_parts_of_a_file_give_the_rows_and_errors_of_the_whole_file(tmp_path, text, has_crlf):
     if has_crlf:
         text = text.replace("\n", "\r\n")

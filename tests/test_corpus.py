@@ -354,7 +354,7 @@ def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
     assert max(given) < 100_000  # its time grows with the square of this
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
 def test_splitting_sentences_loses_only_white_space(unit, times):
     found = list(split_sentences(unit * times * 300))
@@ -430,7 +430,7 @@ def tokenize(texts):
     return [document for document in non_empty if document]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(texts=TEXTS.map([["a."]].__add__))
 def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
     with pytest.MonkeyPatch.context() as patch:

@@ -142,7 +142,7 @@ def test_a_dry_run_on_two_ranks_counts_effective_batches(results):
     assert metrics["dry run"]["longest_batch"][0] == 4
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=90),
     st.integers(1, 5), st.integers(1, 3), st.integers(1, 4),

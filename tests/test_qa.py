@@ -16,7 +16,7 @@ from conftest import (
     save_tiny_model,
     write_rows,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_words import TOKENIZERS
 from tokenizers import processors
@@ -79,7 +79,6 @@ def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=TEXTS, data=st.data())
-@settings(deadline=None)
 def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
     places = [place for place, letter in enumerate(text) if not letter.isspace()]
     if not places:
@@ -120,7 +119,6 @@ def test_whole_words_are_restored_exactly():
 
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
-@settings(deadline=None)
 def test_windows_equal_those_of_run_squad(lengths, stride):
     contexts = [
         " ".join(["film", *["good"] * (length - 1), str(number)]) for number, length in enumerate(lengths)
@@ -186,7 +184,6 @@ def every_span(logits, allowed, longest):
 
 
 @given(length=st.integers(1, 40), n=st.integers(1, 25), longest=st.integers(1, 35), seed=st.integers(0, 999))
-@settings(deadline=None)
 def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
     generator = np.random.default_rng(seed)
     logits = generator.normal(size=(3, 2, length)).astype(np.float32)

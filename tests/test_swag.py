@@ -65,7 +65,7 @@ def model(learned):
     return bertkit.load(learned.output_dir)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_a_permutation_of_the_endings_permutes_the_prediction(model, seed):
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from conftest import make_toy_rows, read_predictions, write_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
@@ -47,7 +47,6 @@ def store_in_parts(values, part_size):
     return store_rows(lambda: iter(parts), "f", key=None)
 
 
-@settings(deadline=None)  # the first example imports datasets
 @given(values=columns.filter(bool), part_size=st.integers(1, 12))
 def test_stored_values_are_those_of_the_rows_with_their_types(values, part_size):
     stored = store_in_parts(values, part_size)
@@ -94,7 +93,6 @@ def make_column(kind, values):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(data=st.data(), size=st.integers(1, 40))
 def test_every_kind_of_column_reads_like_a_list(kind, data, size):
     values = [f"text {number % 5}" for number in range(size)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import regex
 from conftest import NEUTRAL_WORDS, make_tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -73,7 +73,6 @@ def spaced(sentences):
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=5))
-@settings(deadline=None)
 def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
     tokenizer = TOKENIZERS["wordpiece"]
     encoded = encode_words(sentences, spaced(sentences), tokenizer, cache=False)
@@ -92,7 +91,6 @@ def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
 
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(sentences=st.lists(TOKENS, min_size=1, max_size=5), max_length=st.integers(8, 40))
-@settings(deadline=None)
 def test_labels_survive_tokenization_and_prediction(family, sentences, max_length):
     """The tag of each word reaches its tokens and returns to the same word, once, in any window."""
     tags = TagSet(["O", *(f"{letter}-{kind}" for kind in range(9) for letter in "BI")])
@@ -116,7 +114,6 @@ def test_labels_survive_tokenization_and_prediction(family, sentences, max_lengt
 
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(tokens=st.lists(st.sampled_from([*NEUTRAL_WORDS, *STRANGE[:6]]), min_size=1, max_size=12))
-@settings(deadline=None)
 def test_tokens_of_a_word_spell_it(family, tokens):
     tokenizer = TOKENIZERS[family]
     encoded = encode_words([tokens], spaced([tokens]), tokenizer, cache=False)
