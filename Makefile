@@ -62,7 +62,6 @@ bench: $(INSTALLED) ## Compare training speed (BERTKIT_DATA_DIR must contain SST
 	$(BIN)/python benchmarks/ner_speed.py --rounds 3
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
-	$(BIN)/python benchmarks/pretrain_step.py
 
 screenshots: $(INSTALLED) ## Create the images of the README with Chromium
 	$(BIN)/python tests/terminal_svg.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     Args:
         groups: workload -> system -> speed relative to the baseline, whose bar ends at 1.
     """
-    from bertkit.reports.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH, render_chart
+    from bertkit.reports.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH
 
     sizes = [len(group) for group in groups.values()]
     height = 24 * sum(sizes) + 34 * len(sizes) + 10
@@ -64,6 +64,61 @@ def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
         edge = 22 / height
         figure = panel.figure
         figure.subplots_adjust(left=(12 + 5.1 * longest) / WIDTH, top=1 - edge, bottom=edge / 3, hspace=0.35)
+
+    return _render(title, draw, sizes, height)
+
+
+def draw_stacked_bars(
+    title: str, panels: Mapping[str, Mapping[str, Mapping[str, float]]], parts: Sequence[str]
+) -> str:
+    """Draw stacked bars with a panel per workload, as SVG with light and dark colors.
+
+    Args:
+        panels: workload -> bar -> part -> value.
+        parts: The parts, in the order in which they are stacked.
+    """
+    from bertkit.reports.charts import GRID, INK, LINE_COLORS, MUTED, WIDTH
+
+    colors = dict(zip(parts, [*LINE_COLORS, MUTED, GRID, INK], strict=True))
+    sizes = [len(bars) for bars in panels.values()]
+    legend_height = 15 * ((len(parts) + 1) // 2) + 8
+    height = 24 * sum(sizes) + 34 * len(sizes) + 10 + legend_height
+    limit = 1.12 * max(sum(bar.values()) for bars in panels.values() for bar in bars.values())
+
+    def draw(axes: Any) -> None:
+        for panel, (name, bars) in zip([axes] if len(panels) == 1 else axes, panels.items(), strict=True):
+            _stack_bars(panel, bars, colors)
+            panel.set_title(name, loc="left", fontsize=10.5, color=INK)
+            panel.set(xlim=(0, limit), ylim=(len(bars) - 0.5, -0.5))
+            panel.set_yticks(range(len(bars)), list(bars), fontsize=9.5)
+            panel.tick_params(axis="y", labelcolor=INK)
+            panel.tick_params(axis="x", labelbottom=False)
+            panel.spines[:].set_color(GRID)
+        longest = max(len(label) for bars in panels.values() for label in bars)
+        top = 1 - (legend_height + 22) / height
+        panel.figure.subplots_adjust(
+            left=(12 + 5.1 * longest) / WIDTH, top=top, bottom=7 / height, hspace=0.6
+        )
+        handles, labels = panel.get_legend_handles_labels()
+        panel.figure.legend(handles, labels, loc="upper left", ncols=2, fontsize=9, borderaxespad=0.2)
+
+    return _render(title, draw, sizes, height)
+
+
+def _stack_bars(panel: Any, bars: Mapping[str, Mapping[str, float]], colors: Mapping[str, str]) -> None:
+    """Draw the stacked bars of a workload, with the sum at the end of each bar."""
+    starts = [0.0] * len(bars)
+    for part, color in colors.items():
+        values = [bar[part] for bar in bars.values()]
+        panel.barh(range(len(bars)), values, left=starts, color=color, height=0.62, label=part)
+        starts = [start + value for start, value in zip(starts, values, strict=True)]
+    for place, total in enumerate(starts):
+        panel.text(total * 1.01, place, f"{total:.0f}", va="center", fontsize=9.5)
+
+
+def _render(title: str, draw: Callable[[Any], None], sizes: Sequence[int], height: int) -> str:
+    """Render a chart as a standalone SVG with its own colors."""
+    from bertkit.reports.charts import WIDTH, render_chart
 
     svg = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
     svg_tag = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"

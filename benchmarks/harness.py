@@ -32,11 +32,15 @@ F = TypeVar("F")  # the measurements of a run; str() formats the progress line
 
 @dataclass(frozen=True)
 class System(Generic[F]):
-    """A row of the table: the command of a system, and the function that reads its output."""
+    """A row of the table: the command of a system, and the function that reads its output.
+
+    `checkout` is the directory that `bertkit` is imported from.
+    """
 
     name: str
     build_command: Callable[[Path, Path, Path], list[str]]  # arguments: data, model and output folders
     read_output: Callable[[dict[str, Any], float], F]  # arguments: the printed report, seconds of the process
+    checkout: Path = ROOT
 
 
 # ---- the command line
@@ -78,6 +82,12 @@ def validate_model(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         parser.error("no model found: give its folder with --model")
 
 
+def validate_checkout(parser: argparse.ArgumentParser, checkout: Path | None) -> None:
+    """Refuse a directory that is not a checkout of bertkit."""
+    if checkout is not None and not (checkout / "bertkit" / "__init__.py").is_file():
+        parser.error(f"--before {checkout}: contains no package bertkit")
+
+
 def find_packaged_model() -> Path | None:
     """Find the model folder of the model package without importing the package."""
     spec = importlib.util.find_spec(MODEL_PACKAGE)
@@ -95,10 +105,11 @@ def run_system(system: System[F], data: Path, model: Path) -> F:
         command = system.build_command(data, model, Path(scratch) / "output")
         cache = str(Path(scratch) / "cache")
         caches = {"HF_DATASETS_CACHE": cache, "BERTKIT_CACHE_DIR": cache}
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **caches}
+        checkout = str(system.checkout.resolve())
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": checkout, **caches}
         started = time.perf_counter()
         process = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )
         seconds = time.perf_counter() - started
     if process.returncode != 0:

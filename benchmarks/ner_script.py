@@ -1,8 +1,8 @@
 """Fine-tune a token classifier with a plain `transformers.Trainer`.
 
-This is the baseline of `ner_speed.py`. It tokenizes word by word, labels the first token of each word, and
-ignores the other tokens (-100). Batches are random and padded to their longest sentence. It uses bertkit
-only to count the predicted entities, so that both systems are scored in the same way.
+This is a baseline of `training.py`. It tokenizes word by word, labels the first token of each word, and
+ignores the other tokens (-100). Batches are padded to their longest sentence. It uses bertkit only to count
+the predicted entities, so that both systems are scored in the same way.
 
 Finally it prints one line of JSON to standard output. Everything else goes to standard error.
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainer_options import build_training_arguments, get_peak_memory_mb
+from trainer_options import FirstStepTimer, add_training_options, build_training_arguments, summarize_training
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -30,15 +30,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train_file", required=True, help="JSON lines with tokens and tags, in IOB2")
     parser.add_argument("--validation_file", required=True, help="JSON lines with the same columns")
-    parser.add_argument("--model_name_or_path", required=True)
-    parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--per_device_train_batch_size", type=int, default=16)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--num_train_epochs", type=float, default=3.0)
-    parser.add_argument("--bf16", action="store_true", help="train in bfloat16 mixed precision")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.set_defaults(train_sampling_strategy="random")
+    add_training_options(parser, length=128, batch_size=16, pad_to_max_length=False)
     return parser.parse_args(argv)
 
 
@@ -131,17 +123,12 @@ def main() -> None:
     """Train, save, evaluate, and print the measurements."""
     args = parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        trainer = build_trainer(args)
-        tokens = sum(map(len, trainer.train_dataset["input_ids"])) * args.num_train_epochs
+        trainer, first = build_trainer(args), FirstStepTimer()
         trained = trainer.train().metrics
+        lengths = [len(ids) for ids in trainer.train_dataset["input_ids"]]
+        report = summarize_training(lengths, args, trained["train_runtime"], first)
         trainer.save_model()
-        evaluated = trainer.evaluate()
-    report = {
-        "train_samples_per_second": trained["train_samples_per_second"],
-        "train_tokens_per_second": tokens / trained["train_runtime"],
-        "f1": evaluated["eval_f1"],
-        "peak_memory_mb": get_peak_memory_mb(),
-    }
+        report["f1"] = trainer.evaluate()["eval_f1"]
     print(json.dumps(report))
 
 

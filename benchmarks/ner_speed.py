@@ -1,15 +1,13 @@
-"""Measure `bertkit ner` on WNUT-17: training, features, and cached vectors of a frozen encoder.
+"""Measure `bertkit ner` on WNUT-17: features, and cached vectors of a frozen encoder.
 
     python benchmarks/ner_speed.py --data-dir SETS --out ner.md
 
-training: `bertkit ner` and `ner_script.py`, a plain Trainer script, fine-tune the same model on the same
-sentences with the same batch size, learning rate and epochs, in turn, each run in a separate process.
 features: building features, compared with calls of the tokenizer.
 vectors: computing and reading vectors, and training a BiLSTM on them, compared with a frozen encoder that
 runs at every step.
 
-SETS is a folder that contains the original files of WNUT-17 in wnut17/. Progress goes to standard error, the
-report to standard output.
+`training.py` measures the speed of fine-tuning. SETS is a folder that contains the original files of WNUT-17
+in wnut17/. Progress goes to standard error, the report to standard output.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import ner_data
 from bertkit.errors import UserError
-from bertkit.utils.files import write_jsonl
 from harness import (
     SEED,
     System,
@@ -47,8 +44,7 @@ if TYPE_CHECKING:
     from bertkit.pipeline.prepare import PreparedRun
 
 HERE = Path(__file__).resolve().parent
-LEARNING_RATE = 3e-4
-EPOCHS = {"training": 3, "vectors": 10}
+EPOCHS = 10
 FROZEN = ("--features", "last", "--head", "bilstm")
 LAYERS = ("last", "sum-last-4")
 Section = tuple[list[str], list[System[Any]]]
@@ -74,10 +70,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read and validate the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, "wnut17/", (3394, "sentences to sample from each split (default: all)"), rounds=3)
-    parser.add_argument(
-        "--part", choices=list(PARTS), action="append", help="repeatable (default: all three)"
-    )
-    parser.add_argument("--epochs", type=int, help="epochs (default: 3 for training, 10 for vectors)")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="repeatable (default: both)")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of training on the vectors")
     parser.add_argument(
         "--cores", type=int, default=2, help="number of CPU cores to use, if the system supports it"
     )
@@ -86,45 +80,17 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("no wnut17/ found: give its parent folder with --data-dir")
     validate_options(parser, args)
     args.model = args.model.resolve()
-    if args.cores < 1 or (args.epochs is not None and args.epochs < 1):
+    if args.cores < 1 or args.epochs < 1:
         parser.error("--cores and --epochs must be at least 1")
     return args
 
 
-def write_data(folder: Path, data_dir: Path, sampled: PreparedRun) -> None:
-    """Create a folder for both systems with the original dataset and the sampled rows, with tags in IOB2."""
+def link_data(folder: Path, data_dir: Path) -> None:
+    """Link the original dataset into the data directory of the runs."""
     (folder / "wnut17").symlink_to((data_dir / "wnut17").resolve())
-    for split in ("train", "validation"):
-        rows = sampled.splits[split]
-        pairs = zip(rows["tokens"], rows["iob2"], strict=True)
-        write_jsonl(folder / f"{split}.jsonl", ({"tokens": words, "tags": tags} for words, tags in pairs))
 
 
 # ---- the runs
-
-
-def describe_script(epochs: int) -> System[Measurements]:
-    """Describe one run of the plain Trainer script."""
-
-    def command(data: Path, model: Path, output: Path) -> list[str]:
-        return [
-            *(sys.executable, str(HERE / "ner_script.py")),
-            *("--train_file", str(data / "train.jsonl")),
-            *("--validation_file", str(data / "validation.jsonl")),
-            *("--model_name_or_path", str(model)),
-            *("--max_seq_length", str(MAX_LENGTH)),
-            *("--per_device_train_batch_size", str(BATCH_SIZE)),
-            *("--learning_rate", str(LEARNING_RATE)),
-            *("--num_train_epochs", str(epochs)),
-            *("--seed", str(SEED)),
-            *("--output_dir", str(output)),
-        ]
-
-    def read(printed: dict[str, Any], seconds: float) -> Measurements:
-        speed, tokens = printed["train_samples_per_second"], printed["train_tokens_per_second"]
-        return Measurements(speed, tokens, printed["f1"], printed["peak_memory_mb"], seconds, "fp32")
-
-    return System("Trainer, padded per batch", command, read)
 
 
 def describe_bertkit(
@@ -167,24 +133,6 @@ def read_measurements(printed: dict[str, Any], seconds: float) -> Measurements:
 # ---- the parts: each returns the lines of its section, and the systems
 
 
-def compare_training(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
-    """Compare `bertkit ner` with the plain Trainer script."""
-    epochs = args.epochs or EPOCHS["training"]
-    entries = [
-        describe_script(epochs),
-        describe_bertkit("bertkit ner", args.rows, epochs, "--learning-rate", str(LEARNING_RATE)),
-    ]
-    measurements = run_systems(entries, data, args.model, args.rounds, alternate=True)
-    about = (
-        f"Epochs: {epochs}; batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}. Tokens include "
-        "special tokens and exclude padding. The ratio compares sentences/s. bertkit evaluates after each "
-        "epoch, outside of the timed training, and keeps the best weights; the script evaluates the last "
-        "weights."
-    )
-    lines = format_table(measurements, lambda run: run.examples_per_second)
-    return ["## Training", "", about, "", *lines], entries
-
-
 def compare_features(_: Path, args: argparse.Namespace, sampled: PreparedRun) -> Section:
     """Compare `build_word_features` with calls of the tokenizer."""
     about = "The sentences are repeated, in one process, without a cache. The ratio compares sentences/s."
@@ -193,7 +141,7 @@ def compare_features(_: Path, args: argparse.Namespace, sampled: PreparedRun) ->
 
 def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Section:
     """Compare computing vectors with reading them, and runs without and with cached vectors."""
-    epochs, uncached = args.epochs or EPOCHS["vectors"], (str(HERE / "ner_uncached.py"),)
+    epochs, uncached = args.epochs, (str(HERE / "ner_uncached.py"),)
     entries = [
         describe_bertkit("the frozen encoder at every step", args.rows, epochs, *FROZEN, program=uncached),
         describe_bertkit("bertkit ner, cached vectors", args.rows, epochs, *FROZEN),
@@ -212,7 +160,7 @@ def compare_vectors(data: Path, args: argparse.Namespace, _: PreparedRun) -> Sec
     return ["## Vectors", "", about, "", *computed, "", about_runs, "", *lines], entries
 
 
-PARTS = {"training": compare_training, "features": compare_features, "vectors": compare_vectors}
+PARTS = {"features": compare_features, "vectors": compare_vectors}
 
 
 # ---- the report
@@ -268,19 +216,17 @@ def main() -> None:
             sampled = ner_data.prepare_wnut17(args.data_dir, args.model, args.rows)
         except UserError as error:
             raise SystemExit(str(error)) from None
-        write_data(Path(scratch), args.data_dir, sampled)
+        link_data(Path(scratch), args.data_dir)
         parts = [PARTS[name](Path(scratch), args, sampled) for name in args.part or PARTS]
     own = [
         f"{Path(__file__).name} --data-dir SETS --model MODEL",
         f"--rows {args.rows}",
         f"--rounds {args.rounds}",
     ]
-    own += [f"--part {name}" for name in args.part or []] + (
-        [f"--epochs {args.epochs}"] if args.epochs else []
-    )
+    own += [f"--part {name}" for name in args.part or []] + [f"--epochs {args.epochs}"]
     results = [line for lines, _ in parts for line in [*lines, ""]]
     commands = format_commands(" ".join(own), [entry for _, entries in parts for entry in entries])
-    title = "Speed of bertkit ner: training, features, cached vectors"
+    title = "Speed of bertkit ner: features, cached vectors"
     publish(format_report(title, describe_setup(sampled, args), results[:-1], commands), args.out)
 
 

@@ -81,9 +81,15 @@ def build_training_rows(questions: list[Question], windows: Any) -> list[dict[st
         first, last = find_answer_tokens(
             answer, windows["offset_mapping"][number], windows.sequence_ids(number)
         )
-        inputs = {name: windows[name][number] for name in ("input_ids", "attention_mask", "token_type_ids")}
+        inputs = get_model_inputs(windows, number)
         rows.append({**inputs, "start_positions": first, "end_positions": last})
     return rows
+
+
+def get_model_inputs(windows: Any, number: int) -> dict[str, list[int]]:
+    """Return the inputs of a window; some tokenizers return no token type ids."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: windows[name][number] for name in names if name in windows}
 
 
 def build_trainer(args: argparse.Namespace) -> Trainer:
@@ -111,8 +117,7 @@ def predict_answers(trainer: Trainer, args: argparse.Namespace) -> dict[str, str
     """Return question id -> answer."""
     questions = load_questions(args.validation_file)
     windows = tokenize_windows(questions, trainer.processing_class, args)
-    rows = [{name: windows[name][n] for name in ("input_ids", "attention_mask", "token_type_ids")}
-            for n in range(len(windows["input_ids"]))]  # fmt: skip
+    rows = [get_model_inputs(windows, number) for number in range(len(windows["input_ids"]))]
     logits = trainer.predict(rows).predictions
     sides = [windows.sequence_ids(number) for number in range(len(rows))]
     offsets = [
@@ -132,8 +137,8 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         trainer, first = build_trainer(args), FirstStepTimer()
         trained = trainer.train().metrics
-        masks = [row["attention_mask"] for row in trainer.train_dataset]
-        report = summarize_training(masks, args, trained["train_runtime"], first)
+        lengths = [sum(row["attention_mask"]) for row in trainer.train_dataset]
+        report = summarize_training(lengths, args, trained["train_runtime"], first)
         trainer.save_model()
         report["answers"] = predict_answers(trainer, args)
     print(json.dumps(report))

@@ -1,6 +1,6 @@
 """Fine-tune a classifier of single texts with simpletransformers, as its documentation does.
 
-This is a baseline of `training.py`, with the options of `trainer_script.py`; other options keep their
+This is a baseline of `training.py`, with the options of `classify_script.py`; other options keep their
 defaults. It requires an interpreter with simpletransformers. The question answering model of
 simpletransformers cannot be imported with transformers 5, which has removed `SquadExample`.
 
@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-import trainer_script
+import classify_script
 from trainer_options import FirstStepTimer, summarize_training
 
 
@@ -58,14 +58,14 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     )
     model.train_model(rows[["text", "labels"]])
     texts = model.tokenizer(rows["text"].tolist(), truncation=True, max_length=args.max_seq_length)
-    report = summarize_training(texts["attention_mask"], args, seconds[0], first)
+    report = summarize_training([sum(mask) for mask in texts["attention_mask"]], args, seconds[0], first)
     predictions, _ = model.predict(validation["text"].tolist())
     return report | {"accuracy": float((validation["labels"] == predictions).mean())}
 
 
 def main() -> None:
     """Train, and print the measurements."""
-    args = trainer_script.parse_args()
+    args = classify_script.parse_args()
     with contextlib.redirect_stdout(sys.stderr):
         report = train(args)
     print(json.dumps(report))

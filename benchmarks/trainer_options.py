@@ -9,14 +9,16 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-def add_training_options(parser: argparse.ArgumentParser, length: int, batch_size: int) -> None:
+def add_training_options(
+    parser: argparse.ArgumentParser, length: int, batch_size: int, pad_to_max_length: bool = True
+) -> None:
     """Add the options of all scripts, with the names of the transformers examples and these defaults."""
     parser.add_argument("--model_name_or_path", required=True)
     parser.add_argument("--output_dir", required=True)
@@ -25,7 +27,8 @@ def add_training_options(parser: argparse.ArgumentParser, length: int, batch_siz
         "--no_pad_to_max_length",
         action="store_false",
         dest="pad_to_max_length",
-        help="pad each batch to its longest sequence; by default all are padded to --max_seq_length",
+        default=pad_to_max_length,
+        help="pad each batch to its longest sequence; by default, some scripts pad to --max_seq_length",
     )
     parser.add_argument("--per_device_train_batch_size", type=int, default=batch_size)
     parser.add_argument("--learning_rate", type=float, default=5e-5)
@@ -75,15 +78,14 @@ class FirstStepTimer:
 
 
 def summarize_training(
-    masks: Iterable[Sequence[int]], args: argparse.Namespace, seconds: float, first: FirstStepTimer
+    lengths: Sequence[int], args: argparse.Namespace, seconds: float, first: FirstStepTimer
 ) -> dict[str, Any]:
     """Return the measurements that every script prints after training.
 
     Args:
-        masks: the attention mask of each example.
+        lengths: number of tokens of each example, without padding.
         seconds: training time.
     """
-    lengths = [sum(mask) for mask in masks]
     return {
         "examples_per_second": len(lengths) * args.num_train_epochs / seconds,
         "tokens_per_second": sum(lengths) * args.num_train_epochs / seconds,

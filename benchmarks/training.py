@@ -1,11 +1,11 @@
-"""Compare training with bertkit, with a plain Trainer, and with simpletransformers.
+"""Compare training with bertkit, with a plain Trainer, and with an earlier version of bertkit.
 
-    python benchmarks/training.py --data-dir DATA --work sst2,imdb,squad --rounds 3 --write
+    python benchmarks/training.py --data-dir DATA --before CHECKOUT --rounds 3 --write
 
-All systems fine-tune the same model on the same rows with the same settings for one epoch, in turn, each in
-a separate process. DATA is a directory that contains SST-2/ as GLUE distributes it, and squad/dev-v1.1.json.
-The reviews of IMDB are part of a package. Progress goes to standard error, the tables to standard output;
---write puts them into docs/benchmarks.md, with a chart.
+All systems train on the same rows with the same settings for one epoch, in turn, each in a separate process.
+The order is reversed in every other round. DATA is a directory that contains SST-2/ as GLUE distributes it,
+squad/dev-v1.1.json, wnut17/ and codah/. The reviews of IMDB are part of a package. Progress goes to standard
+error, the tables to standard output; --write puts them into docs/benchmarks.md, with a chart.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from docs_page import IMAGES, draw_bars, format_table, replace_section
 from harness import (
@@ -26,10 +27,14 @@ from harness import (
     list_rounds,
     publish,
     run_systems,
+    validate_checkout,
     validate_options,
 )
-from systems import BASELINE, Measurements, list_systems
+from systems import BEFORE, BERTKIT, Measurements, find_reference, list_systems
 from workloads import WORKLOADS, Workload, write_data
+
+if TYPE_CHECKING:
+    from bertkit.training.peak_flops import PeakFlops
 
 COLUMNS = {  # heading -> attribute of Measurements, format of its median
     "examples/s": ("examples_per_second", "{:.1f}"),
@@ -40,6 +45,7 @@ COLUMNS = {  # heading -> attribute of Measurements, format of its median
     "whole process, s": ("process_seconds", "{:.1f}"),
 }
 CHART = "training.svg"
+UNKNOWN = "–"
 Runs = Mapping[str, list[Measurements]]
 
 
@@ -48,14 +54,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(
         parser,
-        "SST-2/ and squad/",
+        "SST-2/, squad/, wnut17/ and codah/",
         (None, "training rows per workload (default: its own)"),
         rounds=1,
     )
     parser.add_argument(
         "--work",
         default=",".join(WORKLOADS),
-        help="workloads, optionally with their training rows: sst2=6000,imdb=600,squad=300",
+        help="workloads, optionally with their training rows: sst2=5000,imdb=500,squad=300",
+    )
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="another checkout of bertkit to compare with"
+    )
+    parser.add_argument(
+        "--systems", help="names of the systems, separated by ';' (default: all of them)", metavar="NAMES"
     )
     parser.add_argument(
         "--simpletransformers",
@@ -68,12 +80,19 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         args.work = parse_workloads(args.work, args.rows)
     except ValueError as error:
         parser.error(str(error))
-    for work in args.work:
-        folder = {"sst2": "SST-2", "squad": "squad"}.get(work.name)
-        if folder and (args.data_dir is None or not (args.data_dir / folder).is_dir()):
-            parser.error(f"no {folder}/ found: give its parent folder with --data-dir")
+    require_data(parser, args.work, args.data_dir)
     validate_options(parser, args)
+    validate_checkout(parser, args.before)
     return args
+
+
+def require_data(
+    parser: argparse.ArgumentParser, workloads: Sequence[Workload], data_dir: Path | None
+) -> None:
+    """Refuse workloads whose data is missing."""
+    for folder in (work.folder for work in workloads):
+        if folder and (data_dir is None or not (data_dir / folder).is_dir()):
+            parser.error(f"no {folder}/ found: give its parent folder with --data-dir")
 
 
 def parse_workloads(text: str, rows: int | None) -> list[Workload]:
@@ -91,74 +110,142 @@ def parse_workloads(text: str, rows: int | None) -> list[Workload]:
     return workloads
 
 
+def select_systems(entries: list, names: str | None) -> list:
+    """Return the systems with these names, or all of them.
+
+    Raises:
+        SystemExit: a system does not exist.
+    """
+    if names is None:
+        return entries
+    by_name = {entry.name: entry for entry in entries}
+    selected = [name.strip() for name in names.split(";")]
+    if unknown := [name for name in selected if name not in by_name]:
+        raise SystemExit(f"--systems {unknown[0]}: pass some of {'; '.join(by_name)}")
+    return [by_name[name] for name in selected]
+
+
 # ---- the report
 
 
-def compute_ratios(runs: Runs) -> dict[str, float]:
-    """Return the training speed of each system relative to Trainer with dynamic padding in fp32."""
-    base = [run.examples_per_second for run in runs[BASELINE]]
-    return {
-        name: compute_median_ratio([run.examples_per_second for run in measurements], base)
-        for name, measurements in runs.items()
+def compute_ratios(work: Workload, runs: Runs, reference: str | None = None) -> dict[str, float | None]:
+    """Return the speed of each system relative to another; None if the other was not run.
+
+    Args:
+        reference: A system. By default, each system is compared with Trainer with its best flags.
+    """
+    speeds = {name: [getattr(run, work.speed) for run in measured] for name, measured in runs.items()}
+    bases = {name: speeds.get(reference or find_reference(name)) for name in speeds}
+    return {name: base and compute_median_ratio(speeds[name], base) for name, base in bases.items()}
+
+
+def compute_utilization(runs: Runs, rate: float) -> dict[str, float | None]:
+    """Return the fraction of the peak rate that each system uses for the operations of the model.
+
+    The operations per token are those that bertkit reports, because all systems train on the same examples.
+    """
+    flops = [run.flops_per_token for run in runs.get(BERTKIT, ()) if run.flops_per_token]
+    if not flops:
+        return dict.fromkeys(runs)
+    speeds = {
+        name: statistics.median(run.tokens_per_second for run in measured) for name, measured in runs.items()
     }
+    return {name: statistics.median(flops) * speed / rate for name, speed in speeds.items()}
 
 
-def format_section(work: Workload, runs: Runs) -> list[str]:
+def format_section(work: Workload, runs: Runs, rate: float) -> list[str]:
     """Format the measurements of a workload."""
-    ratios, rows = compute_ratios(runs), {}
+    ratios, utilization = compute_ratios(work, runs), compute_utilization(runs, rate)
+    gains = compute_ratios(work, runs, BEFORE) if BEFORE in runs else None
+    rows = {}
     for name, measurements in runs.items():
         medians = [
             template.format(statistics.median(getattr(run, key) for run in measurements))
             for key, template in COLUMNS.values()
         ]
-        rows[name] = [f"{ratios[name]:.2f}", *medians, measurements[0].precision]
-    score = {"f1": "F1"}.get(work.metric, f"{work.metric}, %")
-    columns = ["ratio", *(score if column == "score" else column for column in COLUMNS), "precision"]
-    rounds = {
-        name: [f"{run.examples_per_second:.1f}" for run in measurements]
-        for name, measurements in runs.items()
-    }
-    has_several_rounds = len(next(iter(rounds.values()))) > 1
-    per_round = list_rounds("Examples per second", rounds) if has_several_rounds else []
-    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *per_round, ""]
+        compared = [ratios[name], *([gains[name]] if gains else [])]
+        mfu = utilization[name]
+        rows[name] = [
+            *(UNKNOWN if ratio is None else f"{ratio:.2f}" for ratio in compared),
+            UNKNOWN if mfu is None else f"{mfu:.0%}",
+            *medians, measurements[0].precision,
+        ]  # fmt: skip
+    score = f"{work.metric}{', %' if work.score_factor == 100 else ''}"
+    headings = [score if column == "score" else column for column in COLUMNS]
+    columns = ["ratio", *(["to before"] if gains else []), "MFU", *headings, "precision"]
+    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *format_rounds(work, runs), ""]
 
 
-def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
+def format_rounds(work: Workload, runs: Runs) -> list[str]:
+    """List the speeds of each round, if there are several."""
+    rounds = {name: [f"{getattr(run, work.speed):.1f}" for run in runs[name]] for name in runs}
+    unit = work.speed.replace("_per_second", " per second").capitalize()
+    return list_rounds(unit, rounds) if len(next(iter(rounds.values()))) > 1 else []
+
+
+def format_text(args: argparse.Namespace, results: Mapping[str, Runs], peak: PeakFlops) -> str:
     """Return the section of the docs page about the runs."""
     workloads = ",".join(f"{work.name}={work.rows}" for work in args.work)
+    before = " --before CHECKOUT" if args.before else ""
     option = " --simpletransformers PYTHON" if args.simpletransformers else ""
-    own = f"python benchmarks/training.py --data-dir DATA --work {workloads} --rounds {args.rounds}{option}"
+    script = "python benchmarks/training.py --data-dir DATA"
+    systems = f' --systems "{args.systems}"' if args.systems else ""
+    own = f"{script} --work {workloads} --rounds {args.rounds}{before}{systems}{option}"
     about = (
         f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio compares examples/s "
-        "with the second row. Tokens exclude padding. The time of the first step begins with the process. "
-        "The whole process includes imports, features, evaluation and saving the model."
+        "(pre-training: tokens/s) with Trainer with its best flags, in the same precision. The MFU is the "
+        f"model FLOPs per second divided by the rate of matrix products, {peak.value / 1e9:.0f} GFLOP/s "
+        f"({peak.source}). Tokens exclude padding. The time of the first step begins with the process. The "
+        "whole process includes imports, features, evaluation and saving the model."
     )
-    sections = [line for work in args.work for line in format_section(work, results[work.name])]
+    sections = [line for work in args.work for line in format_section(work, results[work.name], peak.value)]
     return "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own, "```"]) + "\n"
 
 
 def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: str) -> None:
     """Write the report and its chart into the docs page."""
-    groups = {work.title: compute_ratios(results[work.name]) for work in args.work}
-    title = "Training speed relative to Trainer with dynamic padding"
+    groups = {}
+    for work in args.work:
+        ratios = compute_ratios(work, results[work.name])
+        groups[work.title] = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+    title = "Training speed relative to Trainer with its best flags"
     (IMAGES / CHART).write_text(draw_bars(title, groups) + "\n", "utf-8")
     replace_section("training", f"![{title}](images/{CHART})\n\n{report}")
+
+
+def find_peak() -> PeakFlops:
+    """Return the peak rate in the precision that bertkit selects; on a CPU, measure it again."""
+    import torch
+
+    from bertkit.training.defaults import is_bf16_faster
+    from bertkit.training.peak_flops import DTYPES, PeakFlops, find_peak_flops, measure_rate
+
+    precision = "bf16" if is_bf16_faster() else "fp32"
+    if torch.cuda.is_available():
+        return find_peak_flops(torch.device("cuda"), precision)
+    rates = [measure_rate(torch.device("cpu"), DTYPES[precision]) for _ in range(5)]
+    return PeakFlops(max(rates), f"measured, {precision}")
 
 
 def main() -> None:
     """Sample the rows, run everything and report."""
     args = parse_args()
+    peak = find_peak()
     results: dict[str, Runs] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for work in args.work:
             print(f"{work.title}: {work}", file=sys.stderr)
             folder = Path(scratch) / work.name
             write_data(work, args.data_dir, folder)
-            entries = list_systems(work, folder, args.simpletransformers)
+            entries = list_systems(work, folder, args.before, args.simpletransformers)
             results[work.name] = run_systems(
-                entries, folder, args.model.resolve(), args.rounds, alternate=True
+                select_systems(entries, args.systems),
+                folder,
+                args.model.resolve(),
+                args.rounds,
+                alternate=True,
             )
-    report = format_text(args, results)
+    report = format_text(args, results, peak)
     publish(report, args.out)
     if args.write:
         write_docs(args, results, report)

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib
 import json
 import re
 import sys
@@ -16,15 +17,14 @@ import data_scale
 import docs_page
 import gpu
 import gpu_step
+import harness
 import process_memory
-import qa_script
 import review_data
 import systems
 import tokenize_script
-import trainer_script
 import training
 from bertkit.training.defaults import is_bf16_faster
-from systems import BASELINE, Measurements
+from systems import BEST_FLAGS, Measurements
 from workloads import WORKLOADS
 
 SMALL = gpu.list_setups(gpu.parse_args(["--small"]))
@@ -33,11 +33,11 @@ PACKED = f"bertkit, {'bf16' if is_bf16_faster() else 'fp32'}, pack"
 
 def make_measurements(speed, score=50.0):
     """Return measurements of an imaginary run."""
-    return Measurements(speed, 20 * speed, 8.25, 1234.5, score, 60.0, "fp32")
+    return Measurements(speed, 20 * speed, 8.25, 1234.5, score, 60.0, "fp32", flops_per_token=10.0)
 
 
 RUNS = {
-    BASELINE: [make_measurements(10.0), make_measurements(30.0)],
+    BEST_FLAGS: [make_measurements(10.0), make_measurements(30.0)],
     "bertkit": [make_measurements(20.0), make_measurements(61.0)],
 }
 
@@ -51,7 +51,7 @@ def test_workloads_have_their_own_row_counts():
         training.parse_workloads("imdb=7", 40),
         training.parse_workloads("squad", 40),
     )
-    assert [work.rows for work in default + with_number + with_rows] == [6000, 7, 40]
+    assert [work.rows for work in default + with_number + with_rows] == [5000, 7, 40]
     assert (with_rows[0].eval_rows, WORKLOADS["squad"].eval_rows) == (40, 100)
 
 
@@ -68,43 +68,76 @@ def test_missing_data_is_refused_before_anything_runs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_commands_of_all_systems_can_be_parsed(name, tmp_path):
-    work = WORKLOADS[name]
-    entries = systems.list_systems(work, tmp_path, "other/python")
+def test_commands_of_all_systems_can_be_parsed(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.training.defaults.is_bf16_faster", lambda: True)
+    work, before = WORKLOADS[name], tmp_path / "before"
+    entries = {entry.name: entry for entry in systems.list_systems(work, tmp_path, before, "other/python")}
     commands = {
-        entry.name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for entry in entries
+        name: entry.build_command(Path("DATA"), Path("MODEL"), Path("OUT")) for name, entry in entries.items()
     }
     for entry, command in commands.items():
         if entry.startswith("bertkit"):
             options = parse(command[command.index("bertkit") + 1 :]).params
             assert (options["max_length"], options["batch_size"]) == (work.max_length, work.batch_size)
-            assert options["pack"] == ("--pack" in entry)
-        else:
-            script = qa_script if work.task == "qa" else trainer_script
-            options = script.parse_args(
-                command[command.index("--train_file") - len(list_own_options(command)) :]
-            )
+            assert options["bf16"] is (False if "--no-bf16" in entry else None)
+        elif entry != "simpletransformers":
+            options = importlib.import_module(Path(command[1]).stem).parse_args(command[2:])
             assert (options.max_seq_length, options.learning_rate) == (work.max_length, work.learning_rate)
-            assert options.pad_to_max_length == ("--no_pad_to_max_length" not in command)
-    assert len(commands) == (6 if work.task == "classify" else 5)
+            is_best = "best" in entry
+            assert options.pad_to_max_length == (not is_best and work.task in ("classify", "qa"))
+            assert (options.train_sampling_strategy == "group_by_length") == is_best
+            assert options.bf16 == (entry == BEST_FLAGS)
+    assert len(commands) == (7 if work.task == "classify" else 6)
     assert commands.get("simpletransformers", ["other/python"])[0] == "other/python"
+    assert [name for name, entry in entries.items() if entry.checkout == before] == ["bertkit before"]
 
 
-def list_own_options(command):
-    """Return the options before those that all systems share."""
-    start = next(index for index, argument in enumerate(command) if argument.startswith("--"))
-    return command[start : command.index("--train_file")]
+def test_runs_import_bertkit_from_their_checkout(tmp_path):
+    script = "import json, bertkit; print(json.dumps({'path': bertkit.__file__}))"
+    (tmp_path / "bertkit").mkdir()
+    (tmp_path / "bertkit" / "__init__.py").touch()
+    for checkout in (harness.ROOT, tmp_path):
+        system = harness.System(
+            "any", lambda *_: [sys.executable, "-c", script], lambda found, _: found, checkout
+        )
+        found = harness.run_system(system, tmp_path, tmp_path)
+        assert Path(found["path"]).parent == checkout / "bertkit"
+
+
+def test_invalid_checkout_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        training.parse_args(["--work", "imdb", "--before", str(tmp_path)])
+    assert "contains no package bertkit" in capsys.readouterr().err
+
+
+def test_unknown_system_is_refused():
+    entries = [harness.System(name, lambda *_: [], lambda *_: None) for name in ("bertkit", "other")]
+    assert training.select_systems(entries, "other") == entries[1:]
+    with pytest.raises(SystemExit, match="--systems none"):
+        training.select_systems(entries, "none")
 
 
 def test_ratios_are_computed_per_round():
-    assert training.compute_ratios(RUNS)["bertkit"] == pytest.approx((20 / 10 + 61 / 30) / 2)
+    ratios = training.compute_ratios(WORKLOADS["sst2"], RUNS)
+    assert ratios == {BEST_FLAGS: 1.0, "bertkit": pytest.approx((20 / 10 + 61 / 30) / 2)}
+
+
+def test_ratios_compare_equal_precision_and_the_speed_of_the_workload():
+    runs = {
+        BEST_FLAGS: [make_measurements(10.0)],
+        systems.BEST_FLAGS_FP32: [make_measurements(4.0)],
+        systems.BERTKIT_FP32: [dataclasses.replace(make_measurements(6.0), tokens_per_second=160.0)],
+    }
+    assert training.compute_ratios(WORKLOADS["sst2"], runs)[systems.BERTKIT_FP32] == 1.5
+    assert training.compute_ratios(WORKLOADS["pretrain"], runs)[systems.BERTKIT_FP32] == 2.0
+    assert training.compute_ratios(WORKLOADS["sst2"], runs, "bertkit before")[BEST_FLAGS] is None
 
 
 def test_the_table_has_the_medians():
-    lines = training.format_section(WORKLOADS["sst2"], RUNS)
+    lines = training.format_section(WORKLOADS["sst2"], RUNS, rate=16_200.0)
     row = next(line for line in lines if line.startswith("| bertkit |"))
-    assert row == "| bertkit | 2.02 | 40.5 | 810 | 8.2 | 1,234 | 50.0 | 60.0 | fp32 |"
-    assert "| ratio | examples/s | tokens/s | first step, s | peak MB | accuracy, % |" in lines[2]
+    assert row == "| bertkit | 2.02 | 50% | 40.5 | 810 | 8.2 | 1,234 | 50.0 | 60.0 | fp32 |"
+    assert "| ratio | MFU | examples/s | tokens/s | first step, s | peak MB | accuracy, % |" in lines[2]
     assert "- bertkit: 20.0, 61.0" in lines
 
 
@@ -121,7 +154,7 @@ def test_section_of_the_docs_page_is_replaced(tmp_path):
         docs_page.replace_section("training", "new", page)
 
 
-@pytest.mark.parametrize("name", ["training", "gpu"])
+@pytest.mark.parametrize("name", ["training", "profile", "gpu"])
 def test_docs_page_has_all_sections(name, tmp_path):
     copy = tmp_path / "page.md"
     copy.write_text(docs_page.PAGE.read_text("utf-8"), "utf-8")
@@ -131,9 +164,9 @@ def test_docs_page_has_all_sections(name, tmp_path):
 
 @pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
 def test_chart_is_standalone_in_light_and_dark(titles):
-    svg = docs_page.draw_bars("Speed", {title: {BASELINE: 1.0, "bertkit --pack": 2.5} for title in titles})
+    svg = docs_page.draw_bars("Speed", {title: {BEST_FLAGS: 1.0, "bertkit --pack": 2.5} for title in titles})
     texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
-    assert {*titles, BASELINE, "bertkit --pack", "2.50"} <= texts
+    assert {*titles, BEST_FLAGS, "bertkit --pack", "2.50"} <= texts
     light, dark = svg.split("@media(prefers-color-scheme:dark)")
     assert "--ink: #1d2127" in light
     assert "--ink: #e8eaed" in dark

@@ -94,8 +94,8 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         trainer, first = build_trainer(args), FirstStepTimer()
         trained = trainer.train().metrics
-        masks = trainer.train_dataset["attention_mask"]
-        report = summarize_training(masks, args, trained["train_runtime"], first)
+        lengths = [sum(mask) for mask in trainer.train_dataset["attention_mask"]]
+        report = summarize_training(lengths, args, trained["train_runtime"], first)
         trainer.save_model()
         report["accuracy"] = trainer.evaluate()["eval_accuracy"]
     print(json.dumps(report))
