@@ -48,8 +48,7 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     shape: BatchShape | None = batch.get(BATCH_SHAPE)
     sequences_per_example = shape.sequences_per_example if shape else None
     if "choice" in batch:
-        lengths = shape.lengths if shape else inputs["attention_mask"].sum(1).tolist()
-        scores = _score_choices(model, inputs, lengths)
+        scores = _score_choices(model, inputs, shape.lengths if shape else None)
         return _group_by_example(scores, batch["choice"], sequences_per_example)
     if MASKED_POSITIONS in inputs:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
@@ -72,20 +71,23 @@ def _run_model(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[in
         return model(**inputs)
 
 
-def _score_choices(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int]) -> torch.Tensor:
+def _score_choices(
+    model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None
+) -> torch.Tensor:
     """Return the scores of all choices in a batch, `[num_sequences]`.
 
     transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
     be passed as choices of one example, which needs no padding choices. The sequences run in groups of
     similar length, so that short sequences are not padded to the longest one.
     """
-    device = inputs["attention_mask"].device
-    order = np.argsort(lengths, kind="stable")
+    mask = inputs["attention_mask"]
+    device, all_lengths = mask.device, np.array(mask.sum(1).tolist() if lengths is None else lengths)
+    order = np.argsort(all_lengths, kind="stable")
     scores = []
     for group in np.array_split(order, NUM_LENGTH_GROUPS):
-        group_lengths = [lengths[sequence] for sequence in group]
-        rows, seq_len = torch.from_numpy(group).to(device, non_blocking=True), max(group_lengths)
+        rows, seq_len = torch.from_numpy(group).to(device, non_blocking=True), all_lengths[group].max()
         as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
+        group_lengths = None if lengths is None else all_lengths[group].tolist()
         scores.append(_run_model(model, as_one_example, group_lengths).logits.squeeze(0))
     return torch.cat(scores)[torch.from_numpy(order.argsort()).to(device, non_blocking=True)]
 
