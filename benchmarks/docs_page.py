@@ -73,6 +73,8 @@ def draw_stacked_bars(
 ) -> str:
     """Draw stacked bars with a panel per workload, as SVG with light and dark colors.
 
+    Each panel has its own scale, in which the longest bar has length 1. The sum is printed next to each bar.
+
     Args:
         panels: workload -> bar -> part -> value.
         parts: The parts, in the order in which they are stacked.
@@ -83,13 +85,12 @@ def draw_stacked_bars(
     sizes = [len(bars) for bars in panels.values()]
     legend_height = 15 * ((len(parts) + 1) // 2) + 8
     height = 24 * sum(sizes) + 34 * len(sizes) + 10 + legend_height
-    limit = 1.12 * max(sum(bar.values()) for bars in panels.values() for bar in bars.values())
 
     def draw(axes: Any) -> None:
         for panel, (name, bars) in zip([axes] if len(panels) == 1 else axes, panels.items(), strict=True):
             _stack_bars(panel, bars, colors)
             panel.set_title(name, loc="left", fontsize=10.5, color=INK)
-            panel.set(xlim=(0, limit), ylim=(len(bars) - 0.5, -0.5))
+            panel.set(xlim=(0, 1.12), ylim=(len(bars) - 0.5, -0.5))
             panel.set_yticks(range(len(bars)), list(bars), fontsize=9.5)
             panel.tick_params(axis="y", labelcolor=INK)
             panel.tick_params(axis="x", labelbottom=False)
@@ -107,13 +108,14 @@ def draw_stacked_bars(
 
 def _stack_bars(panel: Any, bars: Mapping[str, Mapping[str, float]], colors: Mapping[str, str]) -> None:
     """Draw the stacked bars of a workload, with the sum at the end of each bar."""
+    totals = [sum(bar.values()) for bar in bars.values()]
     starts = [0.0] * len(bars)
     for part, color in colors.items():
-        values = [bar[part] for bar in bars.values()]
+        values = [bar[part] / max(totals) for bar in bars.values()]
         panel.barh(range(len(bars)), values, left=starts, color=color, height=0.62, label=part)
         starts = [start + value for start, value in zip(starts, values, strict=True)]
-    for place, total in enumerate(starts):
-        panel.text(total * 1.01, place, f"{total:.0f}", va="center", fontsize=9.5)
+    for place, (end, total) in enumerate(zip(starts, totals, strict=True)):
+        panel.text(end + 0.01, place, f"{total:.0f}", va="center", fontsize=9.5)
 
 
 def _render(title: str, draw: Callable[[Any], None], sizes: Sequence[int], height: int) -> str:

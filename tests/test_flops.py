@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import make_toy_rows, write_rows
+from conftest import make_ner_rows, make_toy_rows, write_rows
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -158,3 +158,30 @@ def test_metrics_and_model_card_contain_the_utilization(tiny, tmp_path):
     assert training["peak_flops_source"] == "measured, fp32"
     assert f"MFU {training['mfu']:.1%} of" in (run.output_dir / "README.md").read_text()
     assert "measured, fp32" in (run.output_dir / "report.html").read_text()
+
+
+def test_pretraining_has_a_utilization_that_includes_the_vocabulary_projection(tmp_path, monkeypatch):
+    counts = []
+    monkeypatch.setattr(
+        "bertkit.training.utilization.count_training_flops",
+        lambda model, sequences: counts.append(sequences) or count_training_flops(model, sequences),
+    )
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"{row['text']}.\nIt was good today." for row in make_toy_rows(90)))
+    run = bertkit.pretrain_mlm_nsp(
+        data=str(text), text_format="sentences", vocab_size=120, num_layers=1, hidden_size=16, num_heads=2,
+        max_length=32, max_steps=3, batch_size=8, bf16=False, output_dir="run",
+    )  # fmt: skip
+    assert run.metrics["training"]["mfu"] > 0
+    (sequences,) = counts
+    assert int(sequences.length_counts.sum()) == 3 * 8
+    assert 0 < sequences.num_predictions < sequences.num_tokens
+    tokens_per_second = sequences.num_tokens / run.metrics["training"]["seconds"]
+    assert run.metrics["training"]["tokens_per_second"] == pytest.approx(tokens_per_second)
+
+
+def test_encoder_whose_outputs_are_precomputed_has_no_utilization(tiny, tmp_path):
+    data = write_rows(tmp_path / "toy.jsonl", make_ner_rows(40))
+    run = bertkit.ner(data=str(data), model=str(tiny), features="last", max_steps=2, output_dir="run")
+    assert "mfu" not in run.metrics["training"]
+    assert "MFU" not in (run.output_dir / "README.md").read_text()
