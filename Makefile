@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 .PHONY: help install demo test test-fast check format smoke faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 install: $(INSTALLED) ## Create .venv with bertkit and its dependencies at the tested versions
 

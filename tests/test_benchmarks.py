@@ -20,6 +20,7 @@ import gpu_step
 import harness
 import process_memory
 import review_data
+import start_speed
 import systems
 import tokenize_script
 import training
@@ -115,6 +116,16 @@ def test_unknown_system_is_refused():
     assert training.select_systems(entries, "other") == entries[1:]
     with pytest.raises(SystemExit, match="--systems none"):
         training.select_systems(entries, "none")
+
+
+def test_start_compares_two_checkouts_with_the_same_command(tmp_path):
+    now, before, imports = start_speed.list_systems(tmp_path)
+    command = now.build_command(Path("sample"), Path("MODEL"), Path("OUT"))
+    assert parse(command[command.index("bertkit") + 1 :]).params["max_steps"] == 1
+    assert before.build_command(Path("sample"), Path("MODEL"), Path("OUT")) == command
+    assert (now.checkout, before.checkout) == (start_speed.ROOT, tmp_path)
+    assert now.read_output({"training": {"first_step_seconds": 4.25}}, 9.0) == start_speed.Seconds(4.25)
+    assert "Trainer" in imports.build_command(Path("sample"), Path("MODEL"), Path("OUT"))[-1]
 
 
 def test_ratios_are_computed_per_round():

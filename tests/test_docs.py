@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_flags_named_on_a_page_exist(name):
     named = set(re.findall(r"`(--[a-z][a-z0-9-]+)", (ROOT / "docs" / f"{name}.md").read_text("utf-8")))
     assert named
     assert named <= flags | {"--help", "--version"}
+
+
+def test_make_help_lists_every_target_with_its_description():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
+    done = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = [re.match(r"  make ([\w-]+) +", line) for line in done.stdout.splitlines()]
+    assert [match[1] for match in listed] == targets
+    assert len({match.end() for match in listed}) == 1  # the descriptions are aligned
 
 
 def test_make_targets_in_the_readme_exist():

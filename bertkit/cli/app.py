@@ -18,6 +18,7 @@ from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
 from bertkit.utils import distributed
+from bertkit.utils.garbage_collection import postpone_collection
 
 app = typer.Typer(
     cls=usage_errors.CommandGroup,
@@ -91,6 +92,7 @@ def main() -> None:
     The exit status is 0 for success, 1 for a bug (with its traceback) and 2 for an error that the user can
     fix. It is 130 after an interrupt, and 141 if the reader of the output has closed the pipe.
     """
+    postpone_collection()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Characters that the encoding of the terminal lacks must not raise an error.

@@ -16,6 +16,7 @@ from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
 from bertkit.training.scoring import predict_logits
+from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 
@@ -191,7 +192,9 @@ def load_predictor(run: str | Path) -> Predictor:
             model = load_onnx_model(onnx_source)
         else:
             model = _move_to_accelerator(task.build_model(config, source))
-        return Predictor(task, model.eval(), loading.load_tokenizer(source))
+        tokenizer = loading.load_tokenizer(source)
+    resume_collection()
+    return Predictor(task, model.eval(), tokenizer)
 
 
 def _move_to_accelerator(model: Any) -> Any:

@@ -30,6 +30,7 @@ from bertkit.training.memory import (
     suggest_memory_fixes,
 )
 from bertkit.utils import distributed
+from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ class Session:
         """Create the model and the trainer in their state before the first step."""
         from transformers import set_seed
 
+        from bertkit.training import trainer  # noqa: F401
+
+        resume_collection()  # after the imports, and before the model: its memory must be freed for a retry
         prepared = self.prepared
         self.features = dict(prepared.features)
         self.best_logits: dict[int, Any] = {}  # validation logits by step; holds only the best step so far
