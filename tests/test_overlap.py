@@ -93,6 +93,7 @@ def test_the_flag_is_saved_and_read_from_recipes(cli, tiny, tmp_path):
     args = ["--data", data, "--validation", data, "--model", tiny, "--keep-overlap", "--max-steps", 1]
     assert cli("classify", *args, "--output-dir", run)[0] == 0
     assert yaml.safe_load((run / "run.yaml").read_text())["settings"]["keep_overlap"] is True
+    assert "rows were kept (`--keep-overlap`)" in (run / "README.md").read_text()
     assert count_rows(cli, "classify", "--recipe", run / "run.yaml")[0]["train"] == 40
     status, out, err = cli("evaluate", run, "--json", "--output-dir", tmp_path / "scores")
     assert (status, json.loads(out)["data"]["validation"]) == (0, 40), err

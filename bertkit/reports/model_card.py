@@ -14,6 +14,10 @@ from bertkit.utils.serialization import dump_yaml
 # Values of --long-texts that the pipelines of transformers do not support.
 BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")
 
+OVERLAP_CAVEAT = (
+    "Training rows that are also evaluation rows were kept (`--keep-overlap`). If there are any, the scores "
+    "are too high."
+)
 PIPELINE_TEMPLATE = """from transformers import pipeline
 
 model = pipeline({options})
@@ -50,6 +54,7 @@ def build_model_card(
         f"Task: {task.describe()}.",
         _describe_training(metrics["training"]),
         "## Scores\n\n" + format_score_table(metrics),
+        OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
         format_detail_table(metrics),
         "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
         _describe_long_texts(task, settings),
@@ -78,8 +83,13 @@ def format_utilization(training: Mapping[str, Any]) -> str:
 
 def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    lines = ["| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def _escape_cell(cell: str) -> str:
+    """Return a text that stays in its table cell; labels and names of scores may contain any characters."""
+    return " ".join(cell.split()).replace("|", "\\|")
 
 
 def format_baseline_names(metrics: Mapping[str, Any]) -> list[str]:
