@@ -132,7 +132,7 @@ def test_label_ids_become_standard_label_names(cli, learned, tmp_path):
     assert status == 0
     assert json.loads(out)["validation"]["accuracy"] == 1.0
     assert "labels 0, 1, 2 are read as entailment, neutral, contradiction" in err
-    assert "1 train rows left out: no gold label" in err
+    assert "1 train row left out: no gold label" in err
     assert read_predictions(tmp_path / "run")[0]["gold"] in number
 
 
@@ -172,7 +172,7 @@ def test_classify_leaves_out_unlabeled_rows_of_a_known_dataset(cli, tiny, tmp_pa
     args = ["--data", "snli", "--data-dir", tmp_path / "data", "--model", tiny, "--max-steps", 1]
     for task in ("classify", "nli"):
         status, out, err = cli(task, *args, "-o", tmp_path / task, "--json")
-        assert (status, "1 validation rows left out: no gold label" in err) == (0, True), err
+        assert (status, "1 validation row left out: no gold label" in err) == (0, True), err
         assert json.loads(out)["data"]["validation"] == 29
 
 

@@ -260,7 +260,7 @@ def test_rows_without_a_class_are_left_out_of_training(tiny):
         data=Dataset.from_list(rows, features=features), model=str(tiny), reporter=recorder, **SETTINGS
     )
     assert run.metrics["data"]["train"] + run.metrics["data"]["validation"] == 40
-    assert "1 train rows left out: no gold label" in recorder.lines
+    assert "1 train row left out: no gold label" in recorder.lines
 
 
 def test_errors_name_the_object_and_the_row(tiny):
@@ -364,7 +364,8 @@ def test_evaluate_scores_the_run_with_its_object(object_run):
     recorder = Recorder()
     other = bertkit.evaluate(run, data=data["dev"].select(range(15)), reporter=recorder).metrics
     assert other["data"]["validation"] == 15
-    assert any(line.startswith("no baselines: ") for line in recorder.lines)
+    [reason] = [line for line in recorder.lines if line.startswith("no baselines: ")]
+    assert reason.endswith("`data` is another object")
 
 
 # ---- predictions and vectors

@@ -59,3 +59,6 @@ def test_holding_out_of_a_single_row_is_an_error():
     keys = SplitKeys(np.array([1]), np.array([1]), np.array([0]))
     with pytest.raises(UserError, match=r"f: there is only one row, .* add rows, or pass --validation FILE$"):
         make_splits({"train": Rows.from_columns({"text": ["a"]}, "f")}, lambda _: keys, 0.5, 0)
+    keys = SplitKeys(np.array([1, 1]), np.array([1, 1]), np.array([0, 0]))
+    with pytest.raises(UserError, match="f: all 2 rows are equal, so none can be held out"):
+        make_splits({"train": Rows.from_columns({"text": ["a", "a"]}, "f")}, lambda _: keys, 0.5, 0)

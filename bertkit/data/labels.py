@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.column_types import CategoricalColumn, factorize
 from bertkit.data.integer_labels import are_integers_classes
 from bertkit.data.rows import Rows, Splits
-from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.utils.text import has_lone_surrogate
 
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
@@ -251,7 +251,7 @@ def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]
             labeled_splits[name] = rows.with_column(column, CategoricalColumn.repeat(None, len(rows)))
         elif len(labeled) < len(rows):
             labeled_splits[name] = rows.select(labeled)
-            notes.append(f"{len(rows) - len(labeled):,} {name} rows left out: no gold label")
+            notes.append(f"{format_count(len(rows) - len(labeled), f'{name} row')} left out: no gold label")
     return labeled_splits, notes
 
 

@@ -173,8 +173,10 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
         return train.select(remaining), train.select(held_out)
     num_groups, group_unit = len(np.unique(keys.group)), keys.group_unit or "row"
     if num_groups == 1:
+        is_copied = not keys.group_unit and len(train) > 1
+        problem = f"all {len(train):,} rows are equal" if is_copied else f"there is only one {group_unit}"
         raise UserError(
-            f"{train.files[0]}: there is only one {group_unit}, so none can be held out for validation; "
+            f"{train.files[0]}: {problem}, so none can be held out for validation; "
             "add rows, or pass --validation FILE"
         )
     count = num_groups if keys.group_unit else len(train)

@@ -10,6 +10,7 @@ from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.configs import EvaluateConfig
 from bertkit.recipes import list_passed_data
+from bertkit.setting import Settings
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -189,7 +190,7 @@ def _load_row_inputs(
     except UserError as error:
         if not config.data:
             raise UserError(f"{error}; pass --data to score the run on other rows") from error
-        reporter.warn(f"no baselines: cannot load the training rows that they are fitted on ({error})")
+        reporter.warn(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
         train, is_run_data = None, False
     if passed and not is_run_data:
         new_data = _load_new_rows(predictor, config, reporter)
@@ -201,6 +202,16 @@ def _load_row_inputs(
         train = add_renamed_columns(train, trained_config, predictor.task.config)
         _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
     return EvaluationInputs(predictor, dataset, splits, train)
+
+
+def _describe_missing_rows(error: UserError, passed: DataObject | None, trained_config: Settings) -> str:
+    """Return why the training rows of a run, which baselines are fitted on, cannot be loaded."""
+    if passed and list_passed_data(trained_config):
+        return (
+            "they are fitted on the training rows of the run, which were passed from Python and are not "
+            "saved; `data` is another object"
+        )
+    return f"cannot load the training rows that they are fitted on ({error})"
 
 
 def _load_new_rows(
