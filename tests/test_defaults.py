@@ -62,6 +62,23 @@ def test_rows_that_training_has_not_seen_are_not_reported_as_trained(cli, tiny, 
     assert line.startswith("trained on 72 rows in ")
     [line] = _training_lines(cli("classify", *args, "--epochs", 2))
     assert line.startswith("trained on 72 rows in ")
+    [line] = _training_lines(
+        cli(
+            "classify",
+            "--data",
+            toy,
+            "--model",
+            tiny,
+            "--max-length",
+            32,
+            "--tokens-per-batch",
+            64,
+            "--max-steps",
+            2,
+        )
+    )
+    seen = int(line.removeprefix("trained for 2 steps on ").partition(" of 72 rows in ")[0])
+    assert 2 <= seen <= 2 * 64 // 3  # a row has at least [CLS], [SEP] and a word
 
 
 def test_examples_seen_in_part_of_an_epoch_of_pretraining(cli, tiny, tmp_path):

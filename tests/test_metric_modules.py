@@ -287,6 +287,22 @@ def test_pretraining_has_no_modules(runs, cli, tmp_path):
     assert "--metric: no such option" in cli("pretrain-mlm-nsp", "--metric", "module.py")[2]
 
 
+def test_a_module_that_exits_is_refused(cli, tmp_path, tiny, toy):
+    module = write_module(tmp_path / "exits.py", body="raise SystemExit(3)")
+    flags = ["--data", toy, "--model", tiny, "--metric", module, "-o", tmp_path / "run"]
+    assert_refused(cli, tmp_path, flags, ["exits.py: raised SystemExit (3)"], "classify")
+
+
+def test_names_of_scores_do_not_break_the_table_of_the_card(cli, tmp_path, tiny, toy):
+    module = write_module(tmp_path / "names.py", body='return {"two\\nlines": 1.0, "a|b": 2.0}')
+    flags = ["--metric", module, "-o", tmp_path / "run"]
+    status, _, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
+    assert status == 0, err
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "\n| two lines | 1.000 |" in card
+    assert "\n| a\\|b | 2.000 |" in card
+
+
 def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path, tiny, toy):
     body = 'assert len(references) < 5, "too many"; return {"few": 1.0}'
     module = write_module(tmp_path / "few.py", body=body)
@@ -294,6 +310,7 @@ def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path
     status, _, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
     assert status == 0, err
     assert f"--metric {module}: raised AssertionError (too many)" in err
+    assert "warning: few: no evaluation has this score, so the last weights are kept" in err
     assert "few" not in run_directory.read_metrics(tmp_path / "run")["validation"]
 
 

@@ -299,7 +299,7 @@ def _report_errors(flag: str, fix: str) -> Iterator[None]:
         if missing is None:
             raise UserError(f"{flag}: cannot be imported ({summarize_error(error)}); {fix}") from error
         raise UserError(f"{flag}: needs packages that are missing; run pip install {missing}") from error
-    except Exception as error:  # arbitrary code of the user
+    except (Exception, SystemExit) as error:  # arbitrary code of the user
         reason = " ".join(str(error).split())
         problem = f"raised {type(error).__name__}" + (f" ({reason[:300]})" if reason else "")
         raise UserError(f"{flag}: {problem}; {fix}") from error

@@ -312,9 +312,12 @@ class Session:
         return compute_utilization(self.model, counts, seconds, device, precision)
 
     def _load_best_weights(self) -> None:
-        """Load the weights of the best checkpoint, unless they are the current weights."""
+        """Load the weights of the best checkpoint; without a best one, warn and keep the current weights."""
         best_step = self.trainer.state.best_global_step
-        if best_step is not None and best_step != self.trainer.state.global_step:
+        if best_step is None:
+            name, _ = self.prepared.task.spec.best_metric
+            self.reporter.warn(f"{name}: no evaluation has this score, so the last weights are kept")
+        elif best_step != self.trainer.state.global_step:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
             self.reporter.info(f"restored the best weights, of step {best_step}")
 
