@@ -127,6 +127,7 @@ def run_command(command: list[str], profiler: StepProfiler) -> None:
     finally:
         CallbackHandler.on_step_end = original
     if not profiler.seconds:
+        profiler.profile.stop()
         raise SystemExit(f"training ended after {profiler.number} steps, before step {profiler.last}")
 
 
