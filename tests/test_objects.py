@@ -503,3 +503,12 @@ def test_missing_text_column_of_labeled_rows(object_run):
     labels = data["dev"].select_columns(["label"])
     message = get_error(lambda: list(bertkit.predict(run, data=labels)))
     assert message == "data: no column 'text' (the text); it has no other columns; add it"
+
+
+def test_splits_with_other_names_are_training_rows_with_a_note(toy_splits):
+    folds = DatasetDict({"first": toy_splits["train"], "second": toy_splits["dev"]})
+    splits, notes = splits_from_object(DataObject.recognize(folds), "data")
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 60}
+    assert notes == ["all splits are training rows: first, second"]
+    _, notes = splits_from_object(DataObject.recognize(DatasetDict({"all": toy_splits["dev"]})), "data")
+    assert notes == []

@@ -70,7 +70,11 @@ def splits_from_object(
         return {"train": rows_from_object(data, name, accepts_streams)}, []
     datasets = _get_splits(data, name)
     by_split, unassigned = group_by_split({key: PurePath(key) for key in datasets})
-    notes = describe_unassigned_files([PurePath(key) for key in unassigned]) if by_split else []
+    if by_split:
+        notes = describe_unassigned_files([PurePath(key) for key in unassigned])
+    else:
+        is_merged = len(unassigned) > 1
+        notes = [f"all splits are training rows: {format_list(unassigned)}"] if is_merged else []
     parts = {
         split: [rows_from_object(datasets[key], f"{name}[{key!r}]", accepts_streams) for key in keys]
         for split, keys in (by_split or {"train": unassigned}).items()
