@@ -103,7 +103,7 @@ class RunConfig(Settings):
         "Maximum sequence length in tokens, including special tokens.",
         MODEL,
         min=4,
-        default_text="the longest text, at most 256",
+        default_text="256, or the trained length of the model if that is less",
     )
     new_head: bool = setting(
         False, "Re-initialize the head, even if the model was already fine-tuned for this task.", MODEL

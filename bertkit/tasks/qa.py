@@ -45,7 +45,11 @@ class QaConfig(FineTuningConfig):
         None, "Column of the gold answers and their offsets.", DATA, default_text="guessed"
     )
     max_length: int | None = setting(
-        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=4, default_text="384"
+        None,
+        "Maximum sequence length in tokens, including special tokens.",
+        MODEL,
+        min=4,
+        default_text="384, or the trained length of the model if that is less",
     )
     doc_stride: int | None = setting(
         None,
