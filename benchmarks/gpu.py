@@ -1,12 +1,14 @@
-"""Measure pre-training and fine-tuning of BERT-BASE and -LARGE on a GPU, in bertkit and in a plain Trainer.
+"""Measure pre-training and fine-tuning of BERT and ModernBERT on a GPU, in bertkit and in a plain Trainer.
 
     python benchmarks/gpu.py --write
     python benchmarks/gpu.py --small
 
-Measures each precision with 128 and 512 tokens, and the fastest one with --compile, --pack and
---gradient-checkpointing. Each setup runs in a separate process with a time limit. Weights are random and
-texts are synthetic, so nothing is downloaded. Without a CUDA device, or with --small, a tiny model is used.
-Progress goes to standard error, the tables to standard output; --write puts them into docs/benchmarks.md.
+Measures BERT-BASE and -LARGE with 128 and 512 tokens, BERT-BASE on texts as short as those of SST-2, and
+ModernBERT-base with 1,024 and 8,192 tokens: each precision, and the fastest one with --compile, --pack and
+--gradient-checkpointing. Then it checks that a resumed run is bit-identical, and that fp16 is stable. Each
+setup runs in a separate process with a time limit. Weights are random and texts are synthetic, so nothing is
+downloaded. Without a CUDA device, or with --small, tiny models are used. Progress goes to standard error, the
+tables to standard output; --write puts them into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,12 +28,23 @@ import torch
 
 from bertkit.training.defaults import is_bf16_faster
 from docs_page import format_table, replace_section
-from gpu_step import BERTKIT, COMMANDS, TRAINER, Measurements, Setup
+from gpu_checks import format_checks
+from gpu_step import BERTKIT, COMMANDS, SHORT_TEXTS, TRAINER, Measurements, Setup
 from harness import describe_machine
 
 SCRIPT = Path(__file__).resolve().with_name("gpu_step.py")
-SIZES, LENGTHS = ["base", "large"], [128, 512]
-OPTIONS = [("compile",), ("pack",), ("compile", "pack"), ("gradient_checkpointing",)]
+CHECK_SCRIPT = SCRIPT.with_name("gpu_checks.py")
+CASES = [  # workload, size of the model, maximum length
+    *product(("pre-training", "fine-tuning"), ("base", "large"), (128, 512)),
+    (SHORT_TEXTS, "base", 128),
+    *product(("fine-tuning",), ("modernbert-base",), (1024, 8192)),
+]
+SIZES, LENGTHS = (sorted({case[column] for case in CASES}) for column in (1, 2))
+SHORT_TEXTS_PER_BATCH = 32
+OPTIONS = [
+    ("compile",), ("pack",), ("pack", "no_attention_dropout"), ("compile", "pack", "no_attention_dropout"),
+    ("gradient_checkpointing",),
+]  # fmt: skip
 COLUMNS = ["sequences/s", "times Trainer's", "tokens/s", "MFU", "peak MB"]
 Results = Mapping[Setup, Measurements | str]
 
@@ -48,6 +62,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write the tables to docs/benchmarks.md")
     args = parser.parse_args(argv)
     args.small = args.small or not torch.cuda.is_available()
+    if not list_cases(args):
+        parser.error("no workload has this size and length; the cases are: " + "; ".join(
+            f"{work}, {size}, {length}" for work, size, length in CASES
+        ))  # fmt: skip
     if args.small and args.write:
         parser.error("--write is for a GPU and models of real size")
     return args
@@ -56,11 +74,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 # ---- what is measured
 
 
+def list_cases(args: argparse.Namespace) -> list[tuple[str, str, int]]:
+    """List the cases that the command line selects."""
+    return [
+        (work, size, length)
+        for work, size, length in CASES
+        if work in args.work and size in args.size and length in args.length
+    ]
+
+
 def list_setups(args: argparse.Namespace) -> list[Setup]:
     """List all setups in the order of the tables."""
     setups = []
-    for work, size, length in product(args.work, args.size, args.length):
-        rows = max(1, args.tokens // length)
+    for work, size, length in list_cases(args):
+        rows = SHORT_TEXTS_PER_BATCH if work == SHORT_TEXTS else max(1, args.tokens // length)
         setup = Setup(BERTKIT, work, size, length, batch_size=rows, steps=args.steps)
         if args.small:
             setup = shrink_setup(setup)
@@ -84,17 +111,26 @@ def list_variants() -> list[dict[str, Any]]:
 
 def shrink_setup(setup: Setup) -> Setup:
     """Return the setup with a model and data that every machine can train in a second."""
+    size = "modernbert-small" if setup.size.startswith("modernbert") else "small"
     return dataclasses.replace(
-        setup, size="small", length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200
+        setup, size=size, length=32, batch_size=4, warmup_steps=1, steps=3, vocab_size=200
     )
 
 
 def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
     """Measure in a separate process; return the measurements or the reason of the failure."""
+    printed = run_in_subprocess(SCRIPT, setup, limit)
+    if isinstance(printed, str):
+        return printed
+    return str(printed["failed"]) if "failed" in printed else Measurements(**printed)
+
+
+def run_in_subprocess(script: Path, setup: Setup, limit: int) -> dict[str, Any] | str:
+    """Return what a script prints about a setup, or the reason of its failure."""
     settings = json.dumps(dataclasses.asdict(setup))
     try:
         process = subprocess.run(
-            [sys.executable, str(SCRIPT), settings],
+            [sys.executable, str(script), settings],
             capture_output=True,
             text=True,
             timeout=limit,
@@ -105,11 +141,27 @@ def measure_in_subprocess(setup: Setup, limit: int) -> Measurements | str:
     if process.returncode:
         message = (process.stderr.strip() or f"exit status {process.returncode}").splitlines()[-1]
         return f"failed: {message[:150]}"
-    printed = json.loads(process.stdout)
-    return str(printed["failed"]) if "failed" in printed else Measurements(**printed)
+    printed: dict[str, Any] = json.loads(process.stdout)
+    return printed
+
+
+def check_in_subprocess(setups: list[Setup], limit: int) -> dict[str, Any]:
+    """Run the checks on the first fine-tuning setup of bertkit in the fastest precision."""
+    (best,) = {setup.precision for setup in setups if setup.options}
+    setup = next(
+        setup for setup in setups if (setup.system, setup.precision, setup.options) == (BERTKIT, best, ())
+    )
+    printed = run_in_subprocess(CHECK_SCRIPT, setup, limit)
+    return {"checks": printed} if isinstance(printed, str) else printed
 
 
 # ---- the report
+
+
+def format_model(size: str) -> str:
+    """Return the name of a model in the titles."""
+    family, _, variant = size.rpartition("-")
+    return f"ModernBERT-{variant}" if family else f"BERT-{variant.upper()}"
 
 
 def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str]]:
@@ -117,7 +169,7 @@ def group_by_table(results: Results) -> dict[str, dict[Setup, Measurements | str
     tables: dict[str, dict[Setup, Measurements | str]] = {}
     for setup, measurements in results.items():
         name = (
-            f"{setup.workload}, BERT-{setup.size.upper()}, {setup.length} tokens, "
+            f"{setup.workload}, {format_model(setup.size)}, up to {setup.length} tokens, "
             f"{setup.batch_size} per batch"
         )
         tables.setdefault(name, {})[setup] = measurements
@@ -135,14 +187,15 @@ def format_cells(setup: Setup, measurements: Measurements | str, results: Result
     return [f"{speed:,.1f}", ratio, f"{measurements.tokens_per_second:,.0f}", mfu, memory]
 
 
-def format_text(args: argparse.Namespace, results: Results) -> str:
+def format_text(args: argparse.Namespace, results: Results, checks: Mapping[str, Any]) -> str:
     """Return the section of the docs page about the runs."""
     setup = next(iter(results))
+    sources = sorted({each.peak_source for each in results.values() if isinstance(each, Measurements)})
     about = (
         f"{setup.steps} timed steps after {setup.warmup_steps} warm-up steps; random weights, synthetic "
         "texts. Trainer: the stock model with default settings, on the same examples in the same precision. "
         "Tokens exclude padding. MFU: 6 operations per weight of the layers and token, plus attention, "
-        "as a fraction of the measured speed of a large matrix product in the same precision on this device; "
+        f"as a fraction of the peak rate of the device ({'; '.join(sources)}); "
         "heads, padding and recomputation do not count."
     )
     lines = [about, ""]
@@ -151,8 +204,9 @@ def format_text(args: argparse.Namespace, results: Results) -> str:
             str(setup): format_cells(setup, measurements, results) for setup, measurements in group.items()
         }
         lines += [f"**{name[0].upper()}{name[1:]}**", "", *format_table(COLUMNS, rows), ""]
+    lines += ["**Checks**", "", *format_checks(checks), ""]
     command = f"python benchmarks/gpu.py --tokens {args.tokens} --steps {args.steps}"
-    command += f" --work {' '.join(args.work)} --size {' '.join(args.size)}"
+    command += f" --work {' '.join(map(shlex.quote, args.work))} --size {' '.join(args.size)}"
     command += f" --length {' '.join(map(str, args.length))}"
     command = "python benchmarks/gpu.py --small" if args.small else command
     return "\n".join([*lines, *describe_machine(), "", "```sh", command, "```"]) + "\n"
@@ -166,7 +220,8 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{setup.workload}, {setup.size}, {setup.length}: {setup} ...", file=sys.stderr, flush=True)
         results[setup] = measure_in_subprocess(setup, args.limit)
         print(f"  {results[setup]}", file=sys.stderr, flush=True)
-    report = format_text(args, results)
+    checks = check_in_subprocess(list(results), 2 * args.limit)
+    report = format_text(args, results, checks)
     print(report, end="")
     if args.write:
         replace_section("gpu", report)

@@ -37,8 +37,17 @@ from harness import SEED
 from trainer_options import get_peak_memory_mb
 
 BERTKIT, TRAINER = "bertkit", "Trainer"
-COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify"}
-SHAPES = {"small": (2, 64, 2), **MODEL_SIZES}  # num_layers, hidden_size, num_heads
+SHORT_TEXTS = "fine-tuning on short texts"  # as short as those of SST-2
+COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify", SHORT_TEXTS: "classify"}
+MEDIAN_SHORT_TEXT = 20  # tokens of the median sentence of SST-2's validation split
+SMALL_SHAPE = (2, 64, 2)
+SHAPES = {  # num_layers, hidden_size, num_heads
+    "small": SMALL_SHAPE,
+    **MODEL_SIZES,
+    "modernbert-small": SMALL_SHAPE,
+    "modernbert-base": (22, 768, 12),
+}
+OPTION_SETTINGS = {"no_attention_dropout": {"attention_dropout": 0.0}}  # other options are set to True
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Measurements:
     tokens_per_second: float
     mfu: float
     peak_memory_mb: float
+    peak_source: str = ""  # where the peak rate is from
 
     def __str__(self) -> str:
         return f"{self.sequences_per_second:.1f} sequences/s, {self.mfu:.0%} of the device's speed"
@@ -95,12 +105,15 @@ class StepTimer(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure the time from the end of the last warm-up step to the end of the last step."""
+        last_step = self.setup.warmup_steps + self.setup.steps
+        if state.global_step not in (self.setup.warmup_steps, last_step):
+            return  # a step must not wait for the previous one
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        if state.global_step == self.setup.warmup_steps:
-            self.started = time.perf_counter()
-        if state.global_step == self.setup.warmup_steps + self.setup.steps:
+        if state.global_step == last_step:
             self.seconds = time.perf_counter() - self.started
+        else:
+            self.started = time.perf_counter()
 
     def count_timed_sequences(self) -> SequenceCounts:
         """Return the counts of the timed steps."""
@@ -131,7 +144,7 @@ def measure(setup: Setup) -> Measurements:
     flops = count_training_flops(trainer.model, counts) or 0.0
     return Measurements(
         int(counts.length_counts.sum()) / timer.seconds, counts.num_tokens / timer.seconds,
-        flops / timer.seconds / peak.value, peak_memory,
+        flops / timer.seconds / peak.value, peak_memory, peak.source,
     )  # fmt: skip
 
 
@@ -142,13 +155,17 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
     """Create synthetic data and a model, and prepare them as bertkit's command does."""
     steps = setup.warmup_steps + setup.steps
     rows = max(40, 2 * steps * setup.batch_size)
-    model = synthetic.write_model(folder / "model", setup.vocab_size, SHAPES[setup.size])
-    settings: dict[str, Any] = dict.fromkeys(setup.options, True) | {"model": str(model)}
+    write_model = synthetic.write_modernbert if setup.size.startswith("modernbert") else synthetic.write_model
+    model = write_model(folder / "model", setup.vocab_size, SHAPES[setup.size])
+    settings: dict[str, Any] = {"model": str(model)}
+    for option in setup.options:
+        settings |= OPTION_SETTINGS.get(option, {option: True})
     if setup.workload == "pre-training":
         settings |= {"text_format": "sentences"}
         data = synthetic.write_text(folder / "text.txt", rows * setup.length // 2, setup.vocab_size)
     else:
-        data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size)
+        median = MEDIAN_SHORT_TEXT if setup.workload == SHORT_TEXTS else 0.4 * setup.length
+        data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size, median)
     task = task_class(COMMANDS[setup.workload])
     config = task.spec.config(
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,

@@ -44,12 +44,31 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
     return folder
 
 
-def write_rows(path: Path, rows: int, length: int, vocabulary: int) -> Path:
-    """Write labeled texts of realistic lengths: many are short, a few have `length` tokens."""
+def write_modernbert(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> Path:
+    """Write a ModernBERT with random weights and its tokenizer; see `write_model`."""
+    import torch
+    from transformers import ModernBertConfig, ModernBertModel
+
+    layers, hidden, heads = shape
+    tokenizer = build_tokenizer(vocabulary)
+    special = {"pad": tokenizer.pad_token_id, "cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
+    torch.manual_seed(SEED)
+    config = ModernBertConfig(
+        vocab_size=vocabulary, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        intermediate_size=3 * hidden // 2, bos_token_id=special["cls"], eos_token_id=special["sep"],
+        **{f"{name}_token_id": number for name, number in special.items()},
+    )  # fmt: skip
+    ModernBertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, rows: int, length: int, vocabulary: int, median: float) -> Path:
+    """Write labeled texts with up to 2 * `length` tokens; most are shorter, around `median`."""
     from bertkit.utils.files import write_jsonl
 
     rng = np.random.default_rng(SEED)
-    sizes = rng.lognormal(np.log(0.4 * length), 0.6, rows).clip(3, 2 * length).astype(int)
+    sizes = rng.lognormal(np.log(median), 0.6, rows).clip(3, 2 * length).astype(int)
     texts = (_words(rng, size, vocabulary) for size in sizes)
     labels = ("negative", "positive")
     write_jsonl(path, ({"text": text, "label": labels[row % 2]} for row, text in enumerate(texts)))

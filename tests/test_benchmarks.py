@@ -11,11 +11,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from test_docs import parse
 
 import data_scale
 import docs_page
 import gpu
+import gpu_checks
 import gpu_step
 import harness
 import process_memory
@@ -189,23 +191,70 @@ def test_chart_is_standalone_in_light_and_dark(titles):
 
 
 @pytest.mark.parametrize("variant", ["Trainer, fp32", PACKED])
-@pytest.mark.parametrize("work", ["pre-training", "fine-tuning"])
-def test_both_trainers_are_measured(work, variant):
-    setup = next(setup for setup in SMALL if (setup.workload, str(setup)) == (work, variant))
+@pytest.mark.parametrize(
+    ("work", "size"),
+    [
+        ("pre-training", "small"),
+        ("fine-tuning", "small"),
+        ("fine-tuning", "modernbert-small"),
+        (gpu_step.SHORT_TEXTS, "small"),
+    ],
+)
+def test_both_trainers_are_measured(work, size, variant):
+    setup = next(
+        setup for setup in SMALL if (setup.workload, setup.size, str(setup)) == (work, size, variant)
+    )
     measurements = gpu_step.measure(setup)
     assert measurements.sequences_per_second > 0
     assert 0 < measurements.tokens_per_second <= setup.length * measurements.sequences_per_second
     assert measurements.mfu > 0
 
 
+def test_all_models_and_lengths_are_measured():
+    setups = gpu.list_setups(make_gpu_args())
+    cases = {(setup.workload, setup.size, setup.length, setup.batch_size) for setup in setups}
+    assert {case[:3] for case in cases} == set(gpu.CASES)
+    assert ("pre-training", "large", 512, 32) in cases
+    assert ("fine-tuning", "modernbert-base", 8192, 2) in cases
+    assert (gpu_step.SHORT_TEXTS, "base", 128, 32) in cases
+
+
+def make_gpu_args():
+    """Return the default arguments on a machine with a GPU."""
+    args = gpu.parse_args([])
+    args.small = False
+    return args
+
+
+def test_a_case_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        gpu.parse_args(["--work", "pre-training", "--length", "8192"])
+    assert "no workload has this size and length" in capsys.readouterr().err
+
+
+def test_resume_is_checked_with_and_without_determinism_and_fp16_needs_a_gpu():
+    setup = next(setup for setup in SMALL if str(setup) == "bertkit, fp32")
+    try:
+        results = gpu_checks.run_checks(setup)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    lines = gpu_checks.format_checks(results)
+    assert re.fullmatch(r"\* resume: bit-identical; [\d.,]+ sequences/s", lines[0])
+    assert lines[1].startswith("* fp16, 200 steps: --fp16: needs an accelerator")
+    assert re.fullmatch(r"\* resume, deterministic: bit-identical; [\d.,]+ sequences/s", lines[2])
+
+
 def test_ratio_uses_the_same_precision_and_failures_are_shown():
-    setups = {str(setup): setup for setup in SMALL if setup.workload == "fine-tuning"}
+    setups = {
+        str(setup): setup for setup in SMALL if (setup.workload, setup.size) == ("fine-tuning", "small")
+    }
     results = {
         setups["Trainer, fp32"]: gpu_step.Measurements(10.0, 200.0, 0.1, 50.0),
         setups["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0),
         setups[PACKED]: "out of memory",
     }
-    report = gpu.format_text(gpu.parse_args(["--small"]), results)
+    report = gpu.format_text(gpu.parse_args(["--small"]), results, {"resume": "out of memory"})
+    assert "* resume: out of memory" in report
     assert "| bertkit, fp32 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in report
     assert f"| {PACKED} | out of memory |" in report
 
