@@ -157,10 +157,13 @@ def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, m
     assert not (tmp_path / "run").exists()
 
 
-def test_compiled_layers_are_equal_with_one_graph_for_all_lengths():
+@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed):
     torch._dynamo.reset()
     counters.clear()
     plain, compiled = untrained("bert", 0.0), untrained("bert", 0.0)
+    if is_packed:
+        enable_packing(compiled)
     compile_layers(compiled)
     for length in (12, 7, 9, 5):
         batch = {name: values[:, :length] for name, values in padded().items()}

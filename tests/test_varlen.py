@@ -45,7 +45,7 @@ def kernel(monkeypatch):
         windows.append(window_size)
         return attend_one_by_one(*args, window_size=window_size, **kwargs)
 
-    monkeypatch.setattr(varlen, "supports_varlen", lambda _: True)
+    monkeypatch.setattr(packing_module, "supports_varlen", lambda _: True)
     monkeypatch.setattr(varlen, "VARLEN_DTYPES", (torch.float32,))
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", record)
     return windows
@@ -167,8 +167,8 @@ def test_kernel_is_used_where_it_is_supported(device, dtype, head_dim, is_suppor
     varlen.supports_varlen.cache_clear()
     with FakeTensorMode():
         query = torch.empty(1, 12, 5, head_dim, dtype=dtype, device=device)
-    assert varlen.has_varlen_kernel(query, 0.0) == is_supported
-    assert not varlen.has_varlen_kernel(query, 0.1)
+    assert (varlen.supports_varlen(query.device) and varlen.can_use_varlen(query, 0.0)) == is_supported
+    assert not varlen.can_use_varlen(query, 0.1)
     varlen.supports_varlen.cache_clear()
 
 

@@ -191,6 +191,7 @@ def test_no_checkpoint_and_no_log_entry_after_a_loss_that_is_not_finite(
 
 
 def test_batches_are_copied_without_waiting(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "copies_asynchronously", lambda: True)
     loaders = []
 
     def record(self, build=BertkitTrainer.get_train_dataloader):

@@ -10,6 +10,7 @@ from bertkit.data.collator import BATCH_SHAPE, BatchShape
 from bertkit.data.features import Features
 from bertkit.modeling.batch_lengths import known_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
+from bertkit.utils.devices import copy_to_device
 
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
@@ -85,18 +86,18 @@ def _score_choices(
     order = np.argsort(all_lengths, kind="stable")
     scores = []
     for group in np.array_split(order, NUM_LENGTH_GROUPS):
-        rows, seq_len = torch.from_numpy(group).to(device, non_blocking=True), all_lengths[group].max()
+        rows, seq_len = copy_to_device(torch.from_numpy(group), device), all_lengths[group].max()
         as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
         group_lengths = None if lengths is None else all_lengths[group].tolist()
         scores.append(_run_model(model, as_one_example, group_lengths).logits.squeeze(0))
-    return torch.cat(scores)[torch.from_numpy(order.argsort()).to(device, non_blocking=True)]
+    return torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
 
 
 def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
     """Return how often each number occurs in `example`; on a GPU, `bincount` would wait for pending work."""
     if known_counts is None:
         return torch.bincount(example)
-    return torch.tensor(known_counts).to(example.device, non_blocking=True)
+    return copy_to_device(torch.tensor(known_counts), example.device)
 
 
 def _average_windows(

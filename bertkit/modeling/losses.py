@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from bertkit.masking.masker import IGNORE_INDEX
 from bertkit.modeling.pretraining import PretrainingLogits
+from bertkit.utils.devices import copy_to_device
 
 PRETRAINING_PARTS = ("mlm", "nsp")
 
@@ -58,13 +59,11 @@ class CrossEntropy:
         labels = batch["labels"]
         if self.class_weights is None:
             return {"loss": _full(labels.numel(), labels.device)}
-        return {"loss": self.class_weights.to(labels.device, non_blocking=True)[labels].sum()}
+        return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed cross-entropy in nats."""
-        weights = (
-            None if self.class_weights is None else self.class_weights.to(logits.device, non_blocking=True)
-        )
+        weights = None if self.class_weights is None else copy_to_device(self.class_weights, logits.device)
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
             label_smoothing=self.smoothing,
@@ -92,9 +91,7 @@ class BinaryCrossEntropy:
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
-        pos_weights = (
-            None if self.pos_weights is None else self.pos_weights.to(logits.device, non_blocking=True)
-        )
+        pos_weights = None if self.pos_weights is None else copy_to_device(self.pos_weights, logits.device)
         loss = F.binary_cross_entropy_with_logits(
             logits.float(), targets, pos_weight=pos_weights, reduction="sum"
         )

@@ -20,10 +20,11 @@ from bertkit.modeling.varlen import (
     FULL_ATTENTION,
     attend_varlen,
     build_mask,
+    can_use_varlen,
     get_window,
-    has_varlen_kernel,
     supports_varlen,
 )
+from bertkit.utils.devices import copy_to_device
 
 PACKED_PREFIX = "packed_"
 PACKS_TOKEN_IDS = ("modernbert",)  # architectures whose tokens are packed before the embeddings
@@ -39,11 +40,14 @@ class Packing(NamedTuple):
         cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
             and the number of tokens.
         seq_len: Length of the padded sequences.
+        supports_varlen: Whether the device can run the kernel for variable-length sequences. Compiled layers
+            could not find out.
     """
 
     positions: torch.Tensor
     cu_seqlens: torch.Tensor
     seq_len: int
+    supports_varlen: bool
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":
@@ -51,17 +55,17 @@ class Packing(NamedTuple):
 
         The lengths are on the host, so a GPU does not have to be waited for.
         """
-        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        cu_seqlens = cu_seqlens.to(device, non_blocking=True)
+        cu_seqlens = copy_to_device(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
         sequences = torch.repeat_interleave(cu_seqlens.diff(), output_size=sum(lengths))
         positions = torch.arange(len(sequences), device=device) - cu_seqlens[sequences]
-        return cls(sequences.long() * seq_len + positions, cu_seqlens, seq_len)
+        return cls(sequences.long() * seq_len + positions, cu_seqlens, seq_len, supports_varlen(device))
 
     @classmethod
     def from_mask(cls, attention_mask: torch.Tensor) -> "Packing":
         """Build the packing of a batch from its mask `[batch, seq_len]`, which is 0 at padding."""
         cu_seqlens = torch.nn.functional.pad(attention_mask.sum(1).cumsum(0), (1, 0)).int()
-        return cls(attention_mask.flatten().nonzero().squeeze(1), cu_seqlens, attention_mask.shape[1])
+        positions = attention_mask.flatten().nonzero().squeeze(1)
+        return cls(positions, cu_seqlens, attention_mask.shape[1], supports_varlen(attention_mask.device))
 
     @property
     def num_sequences(self) -> int:
@@ -255,7 +259,7 @@ def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
         if packing is None:
             return attention(module, query, key, value, attention_mask, **kwargs)
         window = get_window(module, kwargs)
-        if has_varlen_kernel(query, kwargs.get("dropout", 0.0)):
+        if packing.supports_varlen and can_use_varlen(query, kwargs.get("dropout", 0.0)):
             return attend_varlen(query, key, value, packing.cu_seqlens, packing.seq_len, window, kwargs), None
         query, key, value = (
             packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value)

@@ -35,8 +35,8 @@ def get_window(module: Any, options: dict[str, Any]) -> Window:
 # ---- the kernel
 
 
-def has_varlen_kernel(query: torch.Tensor, dropout: float) -> bool:
-    """Return whether PyTorch's kernel for variable-length sequences can process these queries.
+def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
+    """Return whether the kernel for variable-length sequences can process these queries on a GPU that has it.
 
     The kernel has no dropout. To leave out the dropout of the attention weights would change the
     regularization, so a model with dropout gets padded attention.
@@ -47,7 +47,7 @@ def has_varlen_kernel(query: torch.Tensor, dropout: float) -> bool:
     """
     head_dim = query.shape[-1]
     is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
-    return dropout == 0 and is_supported and supports_varlen(query.device)
+    return dropout == 0 and is_supported
 
 
 @lru_cache

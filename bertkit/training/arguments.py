@@ -12,6 +12,7 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError, suggest_similar
 from bertkit.hub.client import summarize_error
 from bertkit.setting import get_flag, get_settings
+from bertkit.utils import devices
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -118,7 +119,7 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "run_name": checkpoints.parent.name,
         "tf32": False,  # the weights are scored in fp32, also after training in bf16
         # even_batches would repeat examples; batches are copied to the device while it computes
-        "accelerator_config": {"even_batches": False, "non_blocking": True},
+        "accelerator_config": {"even_batches": False, "non_blocking": devices.copies_asynchronously()},
         "ddp_find_unused_parameters": True,  # a head may not use the pooler
         "ddp_broadcast_buffers": False,  # constant; a broadcast breaks two forward passes per backward (swag)
         "dataloader_pin_memory": torch.accelerator.is_available(),

@@ -33,7 +33,7 @@ class LossCheck:
         if not self._is_deferred:
             _raise_if_not_finite(float(loss), step)
             return
-        loss = loss.detach().double()
+        loss = loss.detach().float()  # some accelerators have no float64
         current = torch.stack([torch.full_like(loss, step), loss])
         if self._recorded is None:
             self._recorded = torch.zeros_like(current)

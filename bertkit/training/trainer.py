@@ -29,7 +29,7 @@ from bertkit.training.samplers import (
     TokenBudgetBatchSampler,
     TrainingCollator,
 )
-from bertkit.utils import distributed
+from bertkit.utils import devices, distributed
 
 # Key under which `trainer_state.json` stores the statistics since the last log entry.
 UNLOGGED_KEY = "unlogged"
@@ -216,7 +216,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             num_processes=1,
             process_index=0,
             put_on_device=True,
-            non_blocking=True,
+            non_blocking=devices.copies_asynchronously(),
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:

@@ -1,4 +1,9 @@
-"""Properties of the device that trains."""
+"""Properties of the device that trains, and copies to it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def runs_asynchronously() -> bool:
@@ -9,3 +14,15 @@ def runs_asynchronously() -> bool:
     import torch
 
     return torch.accelerator.is_available()
+
+
+def copies_asynchronously() -> bool:
+    """Return whether copies to the device may run in the background, as CUDA does safely."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def copy_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+    """Copy a small tensor from the host to a device, without waiting for pending kernels on CUDA."""
+    return tensor.to(device, non_blocking=copies_asynchronously())
