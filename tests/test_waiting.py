@@ -1,15 +1,20 @@
 """A training step on an accelerator never waits for the device: it reads no values of tensors."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from conftest import ROW_MAKERS, make_toy_rows, write_rows
-from test_architectures import few_steps
+from test_architectures import ARCHITECTURES, few_steps
+from test_attention import untrained
 from test_equivalence import SGD, assert_close, weights
+from test_packing import padded
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import TrainerCallback
 
 import bertkit
 from bertkit.errors import UserError
+from bertkit.modeling.batch_lengths import build_masks_from_lengths, get_lengths, known_lengths
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.training.arguments import build_training_arguments, describe_tf32
 from bertkit.training.loss_check import LossCheck
@@ -156,6 +161,27 @@ def test_weights_are_the_same_as_on_a_cpu(kind, tiny_without_dropout, tmp_path, 
     monkeypatch.setattr(devices, "runs_asynchronously", lambda: True)
     runs.append(train(kind, tiny_without_dropout, tmp_path, "accelerator", **SGD))
     assert_close(*map(weights, runs), 0.0)
+
+
+# ---- masks
+
+
+@pytest.mark.parametrize("has_lengths", [False, True])
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "causal bert"])
+def test_masks_from_lengths_equal_those_of_the_stock_model(name, has_lengths):
+    """Also in architectures with an attention of their own, which do not change."""
+    options = {"causal": True} if name == "causal bert" else {}
+    architecture = name.removeprefix("causal ")
+    stock, model = (untrained(architecture, 0.0, **options).eval() for _ in range(2))
+    build_masks_from_lengths(model)
+    full = {key: tensor[[0, 4]] for key, tensor in padded().items()}  # without padding
+    for batch in (padded(), full):
+        lengths = batch["attention_mask"].sum(1).tolist()
+        with known_lengths(model, lengths) if has_lengths else nullcontext():
+            logits = model(**batch).logits
+        is_token = batch["attention_mask"].bool() if options else ...
+        torch.testing.assert_close(logits[is_token], stock(**batch).logits[is_token], rtol=0, atol=0)
+    assert get_lengths(model.base_model) is None
 
 
 # ---- loss that is not finite
