@@ -26,7 +26,7 @@ test: $(INSTALLED) ## Run the tests
 # Test files that take more than 10 seconds: most of them train many tiny models.
 SLOW := ablation architectures classify determinism distributed equivalence evaluate export faults feature_based \
 	fuzz glue help left_to_right malformed memory ner nli packing phases pretrain push qa reading recipes report \
-	safety swag token_batches
+	safety swag token_batches varlen waiting
 
 test-fast: $(INSTALLED) ## Run the tests that take about a minute together
 	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)
