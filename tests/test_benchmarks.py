@@ -20,6 +20,8 @@ import gpu
 import gpu_checks
 import gpu_step
 import harness
+import predict_speed
+import predict_worker
 import process_memory
 import review_data
 import start_speed
@@ -128,6 +130,31 @@ def test_start_compares_two_checkouts_with_the_same_command(tmp_path):
     assert (now.checkout, before.checkout) == (start_speed.ROOT, tmp_path)
     assert now.read_output({"training": {"first_step_seconds": 4.25}}, 9.0) == start_speed.Seconds(4.25)
     assert "Trainer" in imports.build_command(Path("sample"), Path("MODEL"), Path("OUT"))[-1]
+
+
+def test_prediction_speed_compares_checkouts_and_systems(tmp_path):
+    args = predict_speed.parse_args(["RUN", "--before", str(tmp_path), "--int8", "EXPORTED", "--row-by-row"])
+    workers = predict_speed.list_workers(args, Path("texts.json"))
+    assert [name for name, (checkout, _) in workers.items() if checkout == tmp_path] == ["bertkit before"]
+    started = {name: predict_worker.parse_args(arguments) for name, (_, arguments) in workers.items()}
+    assert {options.system for options in started.values()} == set(predict_worker.SYSTEMS)
+    assert [name for name, options in started.items() if options.run == "EXPORTED"] == ["bertkit, int8 ONNX"]
+
+
+def test_prediction_worker_measures_a_pass_for_each_call(runs, tmp_path):
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps(["a good film", "a bad film"]))
+    worker = predict_speed.start_worker(predict_speed.ROOT, ["bertkit", str(runs / "classify"), str(texts)])
+    try:
+        assert worker() > 0
+    finally:
+        worker.process.terminate()
+        worker.process.wait()
+
+
+def test_speedup_of_prediction_is_relative_to_bertkit():
+    table = predict_speed.format_table({"bertkit": [1.0, 2.0], "pipeline": [3.0, 4.0]}, rows=6)
+    assert table[3] == "| pipeline | 1.7 | 2.50 |"
 
 
 def test_ratios_are_computed_per_round():

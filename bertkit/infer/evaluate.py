@@ -147,6 +147,7 @@ def _load_compared_run(predictor: "Predictor", config: EvaluateConfig) -> "Predi
 def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
     """Prepare a pre-training run again; `--data` replaces its validation text."""
     from bertkit.infer.predictor import Predictor
+    from bertkit.modeling.inference import prepare_for_inference
     from bertkit.pipeline.finished_run import pass_data_again, require_same_data
     from bertkit.pipeline.prepare import prepare
     from bertkit.pipeline.settings import require_data_objects
@@ -162,7 +163,7 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     prepared = prepare(task.spec.name, settings, reporter)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
-    model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
+    model = prepare_for_inference(prepared.task.build_model(prepared.model_config, prepared.model_source))
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
     dataset = prepared.dataset

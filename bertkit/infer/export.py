@@ -276,14 +276,12 @@ def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> Vali
     from bertkit.data.rows import Rows
     from bertkit.infer.predictor import load_predictor
 
-    predictor = load_predictor(folder)
+    predictor = load_predictor(folder, keep_stock_layers=True)
     with path.open(encoding="utf-8") as file:
         records = [_extract_inputs(json.loads(line), predictor.task) for line in file]
     rows, _ = predictor.task.parse_rows(Rows.from_dicts(records[:max_rows], str(path)))
     features = predictor.task.featurize(rows, predictor.tokenizer)
-    return ValidationSet(
-        predictor.task, predictor.model.cpu(), predictor.tokenizer, features, rows, path.name
-    )
+    return ValidationSet(predictor.task, predictor.model, predictor.tokenizer, features, rows, path.name)
 
 
 def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import FillMaskConfig
 from bertkit.infer.inputs import read_stdin_texts
 from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.inference import prepare_for_inference
 from bertkit.modeling.loading import (
     find_model,
     get_max_positions,
@@ -152,8 +153,7 @@ class MaskFiller:
         model = load_with_trained_head(
             AutoModelForMaskedLM, self.source, self.config, "the vocabulary", MODEL_HINT
         )
-        device = torch.accelerator.current_accelerator() or torch.device("cpu")
-        model = gather_masked_positions(model.eval().to(device))
+        model = gather_masked_positions(prepare_for_inference(model))
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         rows = range(len(features))
         batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
@@ -161,7 +161,7 @@ class MaskFiller:
         for batch_rows in reporter.track(batches, len(batches), "filling masks"):
             batch = collate([features[row] for row in batch_rows])
             batch[MASKED_POSITIONS] = _pad_positions([positions[row] for row in batch_rows])
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
             logits = compute_logits(model, batch).prediction_logits
             best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
             probabilities, token_ids = best.values.cpu().numpy(), best.indices.cpu().numpy()

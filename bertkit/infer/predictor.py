@@ -11,6 +11,7 @@ from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
+from bertkit.modeling.inference import prepare_for_inference
 from bertkit.pipeline.finished_run import load_run_task
 from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
@@ -170,8 +171,12 @@ def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row)
 
 
-def load_predictor(run: str | Path) -> Predictor:
+def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
     """Load a finished run or an exported model for prediction.
+
+    Args:
+        run: Directory of the run or of the exported model.
+        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
 
     Raises:
         UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
@@ -191,13 +196,8 @@ def load_predictor(run: str | Path) -> Predictor:
         if onnx_source:
             model = load_onnx_model(onnx_source)
         else:
-            model = _move_to_accelerator(task.build_model(config, source))
+            model = task.build_model(config, source)
+            model = model if keep_stock_layers else prepare_for_inference(model)
         tokenizer = loading.load_tokenizer(source)
     resume_collection()
     return Predictor(task, model.eval(), tokenizer)
-
-
-def _move_to_accelerator(model: Any) -> Any:
-    import torch
-
-    return model.to(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else model

@@ -12,6 +12,7 @@ from bertkit.data.collator import PaddingCollator
 from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
+from bertkit.modeling.inference import prepare_for_inference
 from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
 from bertkit.utils.reporting import Reporter
 
@@ -83,8 +84,7 @@ class Encoder:
 
         self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
         config.use_cache = False  # the key/value cache only serves generation
-        device = torch.accelerator.current_accelerator() or torch.device("cpu")
-        self.model = load_model(AutoModel, source, config).eval().to(device)
+        self.model = prepare_for_inference(load_model(AutoModel, source, config))
         self.collator = PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(self.model))
 
     @property
