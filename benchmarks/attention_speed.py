@@ -1,4 +1,4 @@
-"""Compare chunked attention with PyTorch's, with dropout, forward and backward.
+"""Compare blockwise attention with PyTorch's, with dropout, forward and backward.
 
     python benchmarks/attention_speed.py --rounds 7 --out attention.md
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.modeling.attention import ChunkedAttention
+from bertkit.modeling.cpu.attention import BlockwiseAttention
 from harness import compute_median_ratio, format_report, publish
 from ner_data import time_alternating
 
@@ -32,9 +32,9 @@ def attend_stock(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=DROPOUT)
 
 
-def attend_chunked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def attend_blockwise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Compute attention with bertkit."""
-    output: torch.Tensor = ChunkedAttention.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
+    output: torch.Tensor = BlockwiseAttention.apply(q, k, v, mask, DROPOUT, q.shape[-1] ** -0.5)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -83,12 +83,12 @@ def main() -> None:
         inputs = make_inputs(shape)
         calls: dict[str, Callable[[], object]] = {
             "stock": partial(run_step, attend_stock, inputs),
-            "chunked": partial(run_step, attend_chunked, inputs),
+            "blockwise": partial(run_step, attend_blockwise, inputs),
         }  # fmt: skip
         seconds = time_alternating(calls, args.rounds)
         pytorch_ms, bertkit_ms = (1e3 * statistics.median(seconds[name]) for name in calls)
-        speedup = 1 / compute_median_ratio(seconds["chunked"], seconds["stock"])
-        saved = [measure_saved_megabytes(attend, inputs) for attend in (attend_stock, attend_chunked)]
+        speedup = 1 / compute_median_ratio(seconds["blockwise"], seconds["stock"])
+        saved = [measure_saved_megabytes(attend, inputs) for attend in (attend_stock, attend_blockwise)]
         sizes = f"{saved[0]:.1f} | {saved[1]:.1f}"
         name = " x ".join(map(str, shape))
         lines.append(f"| {name} | {pytorch_ms:.1f} | {bertkit_ms:.1f} | {speedup:.2f} | {sizes} |")

@@ -100,7 +100,7 @@ def run_checks(setup: Setup) -> dict[str, Result | str]:
     results: dict[str, Result | str] = {}
     for name, check in checks.items():
         try:
-            results[name] = check()
+            results[name] = check()  # type: ignore[no-untyped-call]
         except (UserError, RuntimeError) as error:  # an operator may have no deterministic implementation
             results[name] = str(error).splitlines()[0]
     return results

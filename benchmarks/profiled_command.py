@@ -29,8 +29,8 @@ CALLERS = {  # part of the name of a caller -> group of all operators it calls, 
     "Optimizer.": OPTIMIZER, "Dropout": RANDOM, "Attention": ATTENTION, "ScaledDotProduct": ATTENTION,
     "scaled_dot_product": ATTENTION,
 }  # fmt: skip
-OPERATORS = {  # names without "aten::" -> group
-    MATRIX_PRODUCTS: {"mm", "addmm", "linear", "matmul", "_addmm_activation", "mkldnn_linear", "einsum"},
+OPERATORS = {  # names without "aten::" or "mkldnn::" -> group
+    MATRIX_PRODUCTS: {"mm", "addmm", "linear", "matmul", "_addmm_activation", "_linear_pointwise", "einsum"},
     ATTENTION: {"bmm", "baddbmm", "softmax", "_softmax", "_softmax_backward_data", "masked_fill"},
     RANDOM: {"bernoulli_", "bernoulli", "random_", "rand", "uniform_", "native_dropout", "dropout"},
     COPIES: {"copy_", "_to_copy", "to", "clone", "contiguous", "cat", "_foreach_copy_"},
@@ -50,7 +50,7 @@ def find_group(name: str, callers: list[str]) -> str:
         name: Name of the operator, such as "aten::mm".
         callers: Names of the operators that call it, innermost first.
     """
-    operator = name.removeprefix("aten::")
+    operator = name.removeprefix("aten::").removeprefix("mkldnn::")
     if GROUP_BY_OPERATOR.get(operator) == RANDOM and not any("Optimizer." in caller for caller in callers):
         return RANDOM
     for caller in (name, *callers):
@@ -90,7 +90,7 @@ class StepProfiler:
         """Return milliseconds per step by group, of the device if there is an accelerator."""
         microseconds: dict[str, float] = defaultdict(float)
         key = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        for event in self.profile.events():
+        for event in self.profile.events():  # type: ignore[no-untyped-call]
             microseconds[find_group(event.name, list_callers(event))] += getattr(event, key)
         remaining = 1e6 * self.seconds - sum(microseconds.values())
         microseconds[PYTHON] = max(0.0, remaining)  # and waiting, on an accelerator

@@ -136,7 +136,7 @@ def compute_ratios(work: Workload, runs: Runs, reference: str | None = None) -> 
     """
     speeds = {name: [getattr(run, work.speed) for run in measured] for name, measured in runs.items()}
     bases = {name: speeds.get(reference or find_reference(name)) for name in speeds}
-    return {name: base and compute_median_ratio(speeds[name], base) for name, base in bases.items()}
+    return {name: compute_median_ratio(speeds[name], base) if base else None for name, base in bases.items()}
 
 
 def compute_utilization(runs: Runs, rate: float) -> dict[str, float | None]:

@@ -109,7 +109,7 @@ def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
 
     task_type = task_class(work.task)
     config = task_type.spec.config(
-        data=work.name, data_dir=data_dir and str(data_dir), max_train_samples=work.rows,
+        data=work.name, data_dir=str(data_dir) if data_dir else None, max_train_samples=work.rows,
         max_eval_samples=work.eval_rows, seed=SEED,
     )  # fmt: skip
     task = create_task(work.task, config)

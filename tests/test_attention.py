@@ -1,4 +1,4 @@
-"""Chunked attention equals that of PyTorch without dropout, and drops the expected fraction."""
+"""Blockwise attention equals that of PyTorch without dropout, and drops the expected fraction."""
 
 import pytest
 import torch
@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architectures import ARCHITECTURES
 
-from bertkit.modeling import attention
-from bertkit.modeling.attention import CHUNKED_SDPA, ChunkedAttention, enable_chunked_attention
+from bertkit.modeling.cpu import attention
+from bertkit.modeling.cpu.attention import BLOCKWISE_SDPA, BlockwiseAttention, enable_blockwise_attention
+from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed
 
 
 def inputs(batch, length, mask, heads=2, width=4):
@@ -35,8 +36,8 @@ def gradients(output, parts):
 def test_equals_sdpa_without_dropout(mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "MAX_SCORES_PER_CHUNK", max_scores)  # varies the chunks of the batch
-        ours = ChunkedAttention.apply(*parts, mask, 0.0, 0.3)
+        patch.setattr(attention, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks of the batch
+        ours = BlockwiseAttention.apply(*parts, mask, 0.0, 0.3)
         results = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
     for one, other in zip(results, [stock, *gradients(stock, parts)], strict=True):
@@ -47,33 +48,88 @@ def test_equals_sdpa_without_dropout(mask, batch, length, max_scores):
 def test_gradients_use_the_dropout_mask(dropout, monkeypatch):
     keep_masks = []
 
-    def record_mask(*given, draw=attention.sample_keep_mask):
-        keep_masks.append(draw(*given))
+    def record_mask(self, *shape_and_dtype, draw=KeepMasks.draw):
+        keep_masks.append(draw(self, *shape_and_dtype))
         return keep_masks[-1]
 
-    monkeypatch.setattr(attention, "sample_keep_mask", record_mask)
-    monkeypatch.setattr(attention, "MAX_SCORES_PER_CHUNK", 2 * 2 * 9 * 9)
+    monkeypatch.setattr(KeepMasks, "draw", record_mask)
+    monkeypatch.setattr(attention, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
-    ours = ChunkedAttention.apply(*parts, mask, dropout, 0.5)
+    ours = BlockwiseAttention.apply(*parts, mask, dropout, 0.5)
     results = [ours, *gradients(ours, parts)]
-    assert len(keep_masks) == 3  # five examples in chunks of two
+    forward_masks, backward_masks = keep_masks[:3], keep_masks[3:]  # five examples in blocks of two
+    for one, other in zip(forward_masks, backward_masks, strict=True):
+        assert torch.equal(one, other)
     q, k, v = parts
     scores = (q @ k.mT * 0.5).masked_fill(~mask, -torch.inf)
-    plain = (scores.softmax(-1) * torch.cat(keep_masks) / (1 - round(dropout * 2**16) / 2**16)) @ v
+    keep = torch.cat(forward_masks).view(scores.shape)
+    plain = (scores.softmax(-1) * keep / (1 - round(dropout * 2**16) / 2**16)) @ v
     for one, other in zip(results, [plain, *gradients(plain, parts)], strict=True):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "bool", "each query", "added"])
+def test_is_as_exact_as_sdpa_in_the_same_format(mask, dtype):
+    parts, mask = inputs(4, 20, mask, width=16)
+    stock = F.scaled_dot_product_attention(*parts, attn_mask=mask)
+    exact = [stock, *gradients(stock, parts)]
+
+    def measure_errors(attend):
+        casts = [part.detach().to(dtype).requires_grad_() for part in parts]
+        output = attend(casts)
+        results = [output, *gradients(output, casts)]
+        return [float((one - other).norm() / other.norm()) for one, other in zip(results, exact, strict=True)]
+
+    cast_mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
+    ours = measure_errors(lambda qkv: BlockwiseAttention.apply(*qkv, mask, 0.0, 0.25))
+    theirs = measure_errors(lambda qkv: F.scaled_dot_product_attention(*qkv, attn_mask=cast_mask))
+    for error, stock_error in zip(ours, theirs, strict=True):
+        assert error < 2 * stock_error + 1e-6
+
+
+@pytest.mark.parametrize("size", [30.0, 300.0])
+def test_large_scores_neither_overflow_nor_vanish(size):
+    parts, _ = inputs(2, 6, "none")
+    parts = [(size * part).detach().requires_grad_() for part in parts]
+    signed = [parts[0], parts[1], parts[2]]
+    for sign in (1, -1):  # with equal keys and queries, all scores of a row are large, or all are small
+        q = (sign * parts[1]).detach().requires_grad_()
+        qkv = [q, *signed[1:]]
+        ours = BlockwiseAttention.apply(*qkv, None, 0.0, 0.5)
+        stock = F.scaled_dot_product_attention(*qkv, scale=0.5)
+        for one, other in zip([ours, *gradients(ours, qkv)], [stock, *gradients(stock, qkv)], strict=True):
+            assert one.isfinite().all()
+            torch.testing.assert_close(one, other, atol=1e-3 * size, rtol=1e-3)
+
+
+def test_saves_no_tensor_of_the_size_of_the_scores():
+    parts, mask = inputs(2, 64, "bool")
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        BlockwiseAttention.apply(*parts, mask, 0.1, 0.5)
+    assert saved
+    assert max(saved) <= parts[0].numel() < 2 * 2 * 64 * 64
+
+
 def test_drops_the_expected_fraction_independently():
-    torch.manual_seed(0)
-    kept = attention.sample_keep_mask(torch.Size([1000, 4001]), round(0.1 * 2**16))
+    kept = KeepMasks(round(0.1 * 2**16), seed=0).draw(torch.Size([1000, 4001]), torch.int16)
     deviation = (0.1 * 0.9 / kept.numel()) ** 0.5
     assert kept.float().mean().item() == pytest.approx(0.9, abs=4 * deviation)
     assert kept.float().mean(0).std().item() == pytest.approx((0.09 / 1000) ** 0.5, rel=0.1)
-    adjacent = (
-        (kept[:, 1:] & kept[:, :-1]).float().mean().item()
-    )  # adjacent values use the same random number
+    adjacent = (kept[:, 1:] & kept[:, :-1]).float().mean().item()  # of the same 64-bit number
     assert adjacent == pytest.approx(0.81, abs=1e-3)
+
+
+def test_masks_depend_on_the_seed_only():
+    masks = [KeepMasks(2**15, seed).draw(torch.Size([9, 9]), torch.int16) for seed in (1, 1, 2)]
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+    torch.manual_seed(3)
+    first = draw_seed(), draw_seed()
+    torch.manual_seed(3)
+    assert (draw_seed(), draw_seed()) == first
+    assert first[0] != first[1]
 
 
 def untrained(name, dropout, causal=False):
@@ -99,11 +155,11 @@ def test_architectures_with_selectable_attention_equal_the_stock_model(name):
     batch = {"input_ids": torch.randint(5, 40, (3, 10)), "attention_mask": torch.ones(3, 10).long()}
     batch["attention_mask"][1, 6:] = 0
     results = []
-    for chunked in (False, True):
+    for blockwise in (False, True):
         model = untrained(name, 1e-6)
-        if chunked:
-            enable_chunked_attention(model)
-            assert model.config._attn_implementation == CHUNKED_SDPA
+        if blockwise:
+            enable_blockwise_attention(model)
+            assert model.config._attn_implementation == BLOCKWISE_SDPA
         logits = model(**batch).logits
         logits.sum().backward()
         results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -118,14 +174,14 @@ def test_causal_attention_equals_the_stock_model(name, padded, monkeypatch):
     mask = torch.ones(3, 10).long()
     mask[1, padded or slice(0, 0)] = 0
     used_calls, results = [], []
-    stock = ChunkedAttention.forward
+    stock = BlockwiseAttention.forward
     monkeypatch.setattr(
-        ChunkedAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
+        BlockwiseAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
     )
-    for chunked in (False, True):
+    for blockwise in (False, True):
         model = untrained(name, 1e-6, causal=True)
-        if chunked:
-            enable_chunked_attention(model)
+        if blockwise:
+            enable_blockwise_attention(model)
         logits = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
         logits.square().sum().backward()
         results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -134,30 +190,32 @@ def test_causal_attention_equals_the_stock_model(name, padded, monkeypatch):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_is_used_only_in_fp32_training_with_dropout(monkeypatch):
+def test_is_used_only_in_training_with_dropout(monkeypatch):
     calls = []
-    monkeypatch.setattr(ChunkedAttention, "apply", lambda *given: calls.append(given) or given[0])
+    monkeypatch.setattr(BlockwiseAttention, "apply", lambda *given: calls.append(given) or given[0])
     model = untrained("bert", 0.1)
-    enable_chunked_attention(model)
+    enable_blockwise_attention(model)
     ids = torch.randint(5, 40, (2, 6))
     model(input_ids=ids)
-    assert len(calls) == model.config.num_hidden_layers
+    with torch.autocast("cpu", torch.bfloat16):
+        model(input_ids=ids)
+    dtypes = [given[0].dtype for given in calls]
+    assert dtypes == [torch.float32] * 2 + [torch.bfloat16] * 2  # two layers
     model.eval()(input_ids=ids)
     untrained("bert", 0.1)(input_ids=ids)
-    with torch.autocast("cpu", torch.bfloat16):
-        model.train()(input_ids=ids)
-    assert len(calls) == model.config.num_hidden_layers
+    untrained("bert", 0.0)(input_ids=ids)
+    assert len(calls) == 4
 
 
 def test_run_uses_it_without_a_trace_in_the_config(monkeypatch, tmp_path, tiny, toy):
     import bertkit
 
     used_calls = []
-    stock = ChunkedAttention.forward
+    stock = BlockwiseAttention.forward
     monkeypatch.setattr(
-        ChunkedAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
+        BlockwiseAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
     )
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
     assert used_calls
-    assert CHUNKED_SDPA not in (run.output_dir / "config.json").read_text()
+    assert BLOCKWISE_SDPA not in (run.output_dir / "config.json").read_text()

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.attention import enable_chunked_attention
+from bertkit.modeling.cpu.attention import enable_blockwise_attention
 from bertkit.modeling.layers import compile_layers
 from bertkit.modeling.packing import enable_packing
 
@@ -42,14 +42,14 @@ def record_shapes(model):
     return input_shapes
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["sdpa", "chunked"])
+@pytest.mark.parametrize("blockwise", [False, True], ids=["sdpa", "blockwise"])
 @pytest.mark.parametrize("name", PACKABLE)
-def test_packed_batch_equals_padded_batch_in_all_architectures(name, chunked):
+def test_packed_batch_equals_padded_batch_in_all_architectures(name, blockwise):
     results = []
     for packed in (False, True):
-        model = untrained(name, 1e-6 if chunked else 0.0)
-        if chunked:
-            enable_chunked_attention(model)
+        model = untrained(name, 1e-6 if blockwise else 0.0)
+        if blockwise:
+            enable_blockwise_attention(model)
         if packed:
             enable_packing(model)
         results.append(logits_and_gradients(model, padded()))

@@ -307,7 +307,9 @@ def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
 )
 def test_dropout_applies_only_to_pre_training(settings, dropout, text, tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr("bertkit.pipeline.optimized_model.enable_fast_dropout", trained.append)
+    monkeypatch.setattr(
+        "bertkit.pipeline.optimized_model.accelerate_on_cpu", lambda model, **_: trained.append(model)
+    )
     run = pretrained(
         text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **settings
     )

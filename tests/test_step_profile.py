@@ -17,7 +17,8 @@ import step_profile
     ("name", "callers", "group"),
     [
         ("aten::mm", ["AddmmBackward0"], "matrix products"),
-        ("aten::mm", ["ChunkedAttention"], "attention"),
+        ("mkldnn::_linear_pointwise", ["LinearFunction"], "matrix products"),
+        ("aten::mm", ["BlockwiseAttention"], "attention"),
         ("aten::bmm", [], "attention"),
         ("aten::fill_", ["aten::zero_"], "zero fills"),
         ("aten::copy_", ["aten::to", "Optimizer.step#AdamW.step"], "optimizer"),

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import torch
+
 from bertkit.config import RunConfig
-from bertkit.modeling.attention import enable_chunked_attention
 from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.batch_lengths import build_masks_from_lengths
-from bertkit.modeling.dropout import enable_fast_dropout
+from bertkit.modeling.cpu.acceleration import accelerate_on_cpu
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers
 from bertkit.modeling.packing import describe_packed_attention, enable_packing
-from bertkit.utils import devices
+from bertkit.utils import devices, distributed
+from bertkit.utils.memory_pool import keep_freed_memory
 from bertkit.utils.reporting import Reporter
 
 
@@ -27,9 +29,10 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
     """
     if config.attention_dropout is not None:
         set_attention_dropout(model, config.attention_dropout)
+    if not torch.accelerator.is_available():
+        keep_freed_memory()
     if not config.compile:
-        enable_chunked_attention(model)
-        enable_fast_dropout(model)
+        accelerate_on_cpu(model, is_single_process=distributed.get_world_size() == 1)
     if config.gradient_checkpointing:
         check_activation_checkpointing(model)
     if config.pack:

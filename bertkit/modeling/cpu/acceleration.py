@@ -1,0 +1,44 @@
+"""Replace parts of a model by equivalents that are faster on a CPU."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torch import nn
+
+from bertkit.modeling.cpu.attention import enable_blockwise_attention
+from bertkit.modeling.cpu.dropout import FastDropout
+from bertkit.modeling.cpu.embedding import MIN_VALUES, FastEmbedding
+from bertkit.modeling.cpu.linear import FastLinear
+
+
+def accelerate_on_cpu(model: nn.Module, is_single_process: bool) -> None:
+    """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
+
+    On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
+    names of the parameters do not change.
+
+    Args:
+        model: Any model of transformers, with or without a head.
+        is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
+    """
+    enable_blockwise_attention(model)
+    replace_modules(model, is_single_process)
+
+
+def replace_modules(model: nn.Module, is_single_process: bool) -> None:
+    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`."""
+    uses = Counter(id(module.weight) for module in model.modules() if hasattr(module, "weight"))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+        elif type(module) is nn.Linear:
+            FastLinear.convert(module)
+        elif type(module) is nn.Embedding and is_single_process and _can_reuse_gradient(module, uses):
+            module.__class__ = FastEmbedding
+
+
+def _can_reuse_gradient(embedding: nn.Embedding, uses: Mapping[int, int]) -> bool:
+    """Return whether a table is large, has no further options, and is not also the output layer."""
+    has_options = embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse
+    is_tied = uses[id(embedding.weight)] > 1
+    return embedding.weight.numel() >= MIN_VALUES and not has_options and not is_tied

@@ -1,0 +1,114 @@
+"""Linear layers for a CPU: oneDNN's matrix products, and bf16 copies of the weights.
+
+PyTorch computes fp32 matrix products with MKL. oneDNN, which is also part of PyTorch, is more than twice as
+fast on AMD's processors. `torch.compile` uses the same operator of oneDNN for the layers that it compiles.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class FormatCopy:
+    """A copy of a tensor in another number format, made again only when the tensor has changed.
+
+    PyTorch's fused optimizers do not increase the version of the weights that they change, so each step of
+    any optimizer makes all copies outdated.
+    """
+
+    num_optimizer_steps = 0
+
+    def __init__(self) -> None:
+        self.source: torch.Tensor | None = None
+        self.state: tuple[int, int, torch.dtype] | None = None
+        self.copy: torch.Tensor
+
+    def get(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return `tensor` in the format `dtype`, detached from the graph."""
+        if tensor.dtype == dtype:
+            return tensor.detach()
+        state = tensor._version, FormatCopy.num_optimizer_steps, dtype
+        if self.source is not tensor or self.state != state:
+            self.source, self.state, self.copy = tensor, state, tensor.detach().to(dtype)
+        return self.copy
+
+
+def _count_optimizer_step(*_: Any) -> None:
+    FormatCopy.num_optimizer_steps += 1
+
+
+register_optimizer_step_post_hook(_count_optimizer_step)
+
+INPUT_COPY = FormatCopy()  # the projections of an attention layer share their input
+
+
+class FastLinear(nn.Linear):
+    """`nn.Linear` with faster matrix products on a CPU, in fp32 and under autocast to bf16.
+
+    The bf16 copy of the weight is made once per optimizer step. Autocast makes it in each forward pass.
+    """
+
+    weight_copy: FormatCopy
+    bias_copy: FormatCopy
+
+    @classmethod
+    def convert(cls, module: nn.Linear) -> None:
+        """Turn a linear layer into an instance of this class."""
+        module.__class__ = cls
+        vars(module).update(weight_copy=FormatCopy(), bias_copy=FormatCopy())
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return `input @ weight.T + bias`, `[..., out_features]`; in bf16 under autocast."""
+        is_autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
+        is_supported = dtype in (torch.float32, torch.bfloat16) and self.weight.dtype == torch.float32
+        if self.weight.device.type != "cpu" or not is_supported:
+            return super().forward(input)
+        bias_copy = None if self.bias is None else self.bias_copy.get(self.bias, dtype)
+        copies = _to_rows(INPUT_COPY.get(input, dtype)), self.weight_copy.get(self.weight, dtype), bias_copy
+        rows: torch.Tensor = LinearFunction.apply(_to_rows(input), self.weight, self.bias, *copies)  # type: ignore[no-untyped-call]
+        return rows.view(*input.shape[:-1], self.out_features)
+
+
+def _to_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+class LinearFunction(torch.autograd.Function):
+    """`F.linear` on copies of its inputs in another format; the gradients have the format of the copies."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, _rows: torch.Tensor, _weight: torch.Tensor, _bias: torch.Tensor | None,
+        rows_copy: torch.Tensor, weight_copy: torch.Tensor, bias_copy: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return `[num_rows, out_features]`; the first three inputs receive the gradients."""
+        ctx.save_for_backward(rows_copy, weight_copy)
+        return multiply(rows_copy, weight_copy, bias_copy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of rows, weight and bias."""
+        rows, weight = ctx.saved_tensors
+        needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        return (
+            multiply(grad_output, weight.t()) if needs_rows else None,
+            multiply(grad_output.t(), rows.t()) if needs_weight else None,
+            grad_output.sum(0) if needs_bias else None,
+            *(None, None, None),
+        )
+
+
+def multiply(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return `rows @ weight.T + bias`, computed by oneDNN; in bf16, `F.linear` itself calls it."""
+    if HAS_ONEDNN and rows.dtype == torch.float32 and rows.numel():
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return product
+    return F.linear(rows, weight, bias)

@@ -1,0 +1,58 @@
+"""Fast random numbers for dropout on a CPU.
+
+Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
+NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
+
+
+class KeepMasks:
+    """A reproducible sequence of dropout masks.
+
+    Two instances with the same seed draw the same masks. A backward pass can therefore repeat the masks of
+    the forward pass, instead of keeping them in memory.
+
+    Args:
+        dropped_levels: The probability of dropping a value is `dropped_levels / RANDOM_LEVELS`.
+        seed: Seed of the masks; see `draw_seed`.
+    """
+
+    def __init__(self, dropped_levels: int, seed: int) -> None:
+        self.threshold = dropped_levels - RANDOM_LEVELS // 2
+        self.bit_generator = np.random.SFC64(seed)
+
+    def draw(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Draw the next mask: a tensor of this type that is 0 for dropped values and 1 for kept values."""
+        n = shape.numel()
+        random_int64 = torch.from_numpy(self.bit_generator.random_raw(math.ceil(n / 4)).view(np.int64))
+        random_int16 = random_int64.view(torch.int16)[:n].view(shape)
+        return torch.ge(random_int16, self.threshold, out=torch.empty(shape, dtype=dtype))
+
+    def drop_(self, values: torch.Tensor) -> torch.Tensor:
+        """Set the dropped values of a contiguous tensor to 0, in place, with the next mask."""
+        return drop_(values, self.draw(values.shape, mask_dtype(values)))
+
+
+def draw_seed() -> int:
+    """Draw a seed from PyTorch's default generator."""
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+def mask_dtype(values: torch.Tensor) -> torch.dtype:
+    """Return the type of the mask for `drop_`."""
+    return torch.int16 if values.element_size() == 2 else values.dtype
+
+
+def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it.
+
+    PyTorch multiplies 16-bit integers three times as fast as bf16 numbers, and 0 has the same bits in both.
+    """
+    values.view(mask.dtype).mul_(mask)
+    return values
