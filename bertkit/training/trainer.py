@@ -15,6 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.features import PhasedFeatures
 from bertkit.errors import UserError
+from bertkit.modeling.cpu.gradients import clip_gradients
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
 from bertkit.modeling.losses import Loss, LossWithAccuracy
@@ -280,6 +281,12 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
         return super().create_optimizer(model)
+
+    def _clip_grad_norm(self, model: Any) -> torch.Tensor:
+        """Clip the gradients to the norm `max_grad_norm`, and return their norm before that."""
+        if self.args.device.type == "cpu" and not self.is_sharded:
+            return clip_gradients(self.accelerator.unwrap_model(model), self.args.max_grad_norm)
+        return super()._clip_grad_norm(model)
 
     def validate_optimizer(self) -> None:
         """Create an optimizer and a schedule, to detect invalid settings before anything is written."""

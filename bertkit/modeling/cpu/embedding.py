@@ -45,6 +45,12 @@ class FastEmbedding(nn.Embedding):
             self.used_rows = rows if self.used_rows is None else torch.cat([self.used_rows, rows])
         self.weight.grad[rows] += sums
 
+    def get_used_rows(self) -> torch.Tensor | None:
+        """Return the sorted indices of the rows of the gradient that can differ from 0, or None for all."""
+        if self.weight.grad is not self.buffer or self.used_rows is None:
+            return None
+        return torch.unique(self.used_rows)
+
     def _clear_buffer(self) -> torch.Tensor:
         """Return the gradient buffer, filled with zeros."""
         if self.buffer is None:
