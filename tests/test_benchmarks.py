@@ -194,7 +194,7 @@ def test_section_of_the_docs_page_is_replaced(tmp_path):
         docs_page.replace_section("training", "new", page)
 
 
-@pytest.mark.parametrize("name", ["training", "profile", "gpu"])
+@pytest.mark.parametrize("name", ["training", "profile", "bf16", "gpu"])
 def test_docs_page_has_all_sections(name, tmp_path):
     copy = tmp_path / "page.md"
     copy.write_text(docs_page.PAGE.read_text("utf-8"), "utf-8")

@@ -1,6 +1,7 @@
 """Linear layers and embeddings for CPUs: results and gradients of the stock modules, with fewer copies."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -100,6 +101,15 @@ def test_output_can_be_changed_in_place():
     torch.testing.assert_close(x.grad, (layer.weight.sum(0) / 2).expand(2, 3, 4))
 
 
+def test_graph_of_the_last_batch_is_freed():
+    layer, states = accelerated(nn.Sequential(nn.Linear(4, 4)))[0], nn.Linear(4, 4)(torch.ones(2, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(states)
+    freed = weakref.ref(states)
+    del states, output
+    assert freed() is None
+
+
 def test_frozen_weight_gets_no_gradient():
     layer = accelerated(nn.Sequential(nn.Linear(4, 4)))[0]
     layer.weight.requires_grad_(False)
@@ -108,6 +118,19 @@ def test_frozen_weight_gets_no_gradient():
     assert layer.weight.grad is None
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(2, 4))
     assert layer.bias.grad.tolist() == [2.0] * 4
+
+
+def test_heads_keep_fp32():
+    model = accelerated(untrained("bert", 1e-6), accelerate_on_cpu)
+    dtypes = {}
+    for name, module in model.named_modules():
+        if isinstance(module, FastLinear):
+            module.register_forward_hook(lambda _, __, out, name=name: dtypes.update({name: out.dtype}))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(IDS).logits.sum().backward()
+    assert dtypes.pop("classifier") == torch.float32
+    assert set(dtypes.values()) == {torch.bfloat16}
+    assert model.classifier.weight.grad.dtype == torch.float32
 
 
 # ---- embeddings

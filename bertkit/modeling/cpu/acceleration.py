@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -10,8 +11,10 @@ from bertkit.modeling.cpu.dropout import FastDropout
 from bertkit.modeling.cpu.embedding import MIN_VALUES, FastEmbedding
 from bertkit.modeling.cpu.linear import FastLinear
 
+MAX_HEAD_SIZE = 1024  # outputs; the output layer of a masked language model is larger
 
-def accelerate_on_cpu(model: nn.Module, is_single_process: bool) -> None:
+
+def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
     """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
 
     On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
@@ -23,6 +26,16 @@ def accelerate_on_cpu(model: nn.Module, is_single_process: bool) -> None:
     """
     enable_blockwise_attention(model)
     replace_modules(model, is_single_process)
+    _keep_heads_in_fp32(model)
+
+
+def _keep_heads_in_fp32(model: Any) -> None:
+    """Compute small linear layers outside of the encoder in fp32, which takes hardly any time."""
+    in_encoder = set(map(id, model.base_model.modules()))
+    for module in model.modules():
+        is_head = isinstance(module, FastLinear) and id(module) not in in_encoder
+        if is_head and module.out_features <= MAX_HEAD_SIZE:
+            module.keeps_fp32 = True
 
 
 def replace_modules(model: nn.Module, is_single_process: bool) -> None:

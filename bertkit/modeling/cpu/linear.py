@@ -4,7 +4,9 @@ PyTorch computes fp32 matrix products with MKL. oneDNN, which is also part of Py
 fast on AMD's processors. `torch.compile` uses the same operator of oneDNN for the layers that it compiles.
 """
 
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,7 @@ class FormatCopy:
     num_optimizer_steps = 0
 
     def __init__(self) -> None:
-        self.source: torch.Tensor | None = None
+        self.source: Callable[[], torch.Tensor | None] = lambda: None  # a tensor would keep its graph alive
         self.state: tuple[int, int, torch.dtype] | None = None
         self.copy: torch.Tensor
 
@@ -34,8 +36,8 @@ class FormatCopy:
         if tensor.dtype == dtype:
             return tensor.detach()
         state = tensor._version, FormatCopy.num_optimizer_steps, dtype
-        if self.source is not tensor or self.state != state:
-            self.source, self.state, self.copy = tensor, state, tensor.detach().to(dtype)
+        if self.source() is not tensor or self.state != state:
+            self.source, self.state, self.copy = ref(tensor), state, tensor.detach().to(dtype)
         return self.copy
 
 
@@ -56,6 +58,7 @@ class FastLinear(nn.Linear):
 
     weight_copy: FormatCopy
     bias_copy: FormatCopy
+    keeps_fp32 = False  # even under autocast
 
     @classmethod
     def convert(cls, module: nn.Linear) -> None:
@@ -65,8 +68,8 @@ class FastLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return `input @ weight.T + bias`, `[..., out_features]`; in bf16 under autocast."""
-        is_autocast = torch.is_autocast_enabled("cpu")
-        dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+        dtype = torch.float32 if self.keeps_fp32 else dtype
         is_supported = dtype in (torch.float32, torch.bfloat16) and self.weight.dtype == torch.float32
         if self.weight.device.type != "cpu" or not is_supported:
             return super().forward(input)
