@@ -62,7 +62,8 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
     """
     if column in rows.columns:
         return
-    fix = "pass one of these" if flag.startswith("-") else "rename one of these, or pass the flag of the column"
+    rename = "rename one of these, or pass the flag of the column"
+    fix = "pass one of these" if flag.startswith("-") else rename
     columns = (
         f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no other columns; add it"
     )

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from bertkit.config import RunConfig
 from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.batch_lengths import build_masks_from_lengths
@@ -29,10 +27,10 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
     """
     if config.attention_dropout is not None:
         set_attention_dropout(model, config.attention_dropout)
-    if not torch.accelerator.is_available():
+    if not devices.runs_asynchronously():
         keep_freed_memory()
-    if not config.compile:
-        accelerate_on_cpu(model, is_single_process=distributed.get_world_size() == 1)
+        if not config.compile:
+            accelerate_on_cpu(model, is_single_process=distributed.get_world_size() == 1)
     if config.gradient_checkpointing:
         check_activation_checkpointing(model)
     if config.pack:

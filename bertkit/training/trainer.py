@@ -284,7 +284,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def _clip_grad_norm(self, model: Any) -> torch.Tensor:
         """Clip the gradients to the norm `max_grad_norm`, and return their norm before that."""
-        if self.args.device.type == "cpu" and not self.is_sharded:
+        if not (devices.runs_asynchronously() or self.is_sharded):
             return clip_gradients(self.accelerator.unwrap_model(model), self.args.max_grad_norm)
         return super()._clip_grad_norm(model)
 
