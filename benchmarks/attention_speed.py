@@ -13,6 +13,7 @@ import argparse
 import statistics
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from harness import compute_median_ratio, format_report, publish
 from ner_data import time_alternating
 
 DROPOUT = 0.1
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHAPES = [(32, 12, 32, 32), (32, 12, 64, 32), (12, 12, 256, 32), (8, 12, 384, 64)]
 Attention = Callable[..., torch.Tensor]
 
@@ -38,13 +40,15 @@ def attend_blockwise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: to
     return output
 
 
-def make_inputs(shape: tuple[int, int, int, int]) -> tuple[torch.Tensor, ...]:
+def make_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """Return random queries, keys and values, and a mask with a few padding positions."""
     batch, heads, length, width = shape
-    tensors = [torch.randn(batch, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3)]
+    tensors = [
+        torch.randn(batch, length, heads, width).to(dtype).transpose(1, 2).requires_grad_() for _ in range(3)
+    ]
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
     mask[..., -3:] = False
-    return *tensors, mask.expand(batch, 1, length, length)
+    return *tensors, mask
 
 
 def run_step(attention: Attention, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -75,12 +79,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     args = parser.parse_args()
     lines = [
-        "| batch x heads x seq_len x head_dim | PyTorch, ms | bertkit, ms | speedup | saved by PyTorch, MB "
-        "| saved by bertkit, MB |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| batch x heads x seq_len x head_dim | format | PyTorch, ms | bertkit, ms | speedup "
+        "| saved by PyTorch, MB | saved by bertkit, MB |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for shape in SHAPES:
-        inputs = make_inputs(shape)
+    for shape, (format_name, dtype) in product(SHAPES, FORMATS.items()):
+        inputs = make_inputs(shape, dtype)
         calls: dict[str, Callable[[], object]] = {
             "stock": partial(run_step, attend_stock, inputs),
             "blockwise": partial(run_step, attend_blockwise, inputs),
@@ -91,8 +95,10 @@ def main() -> None:
         saved = [measure_saved_megabytes(attend, inputs) for attend in (attend_stock, attend_blockwise)]
         sizes = f"{saved[0]:.1f} | {saved[1]:.1f}"
         name = " x ".join(map(str, shape))
-        lines.append(f"| {name} | {pytorch_ms:.1f} | {bertkit_ms:.1f} | {speedup:.2f} | {sizes} |")
-    about = f"fp32, dropout {DROPOUT}, {torch.get_num_threads()} threads, medians of {args.rounds} rounds."
+        lines.append(
+            f"| {name} | {format_name} | {pytorch_ms:.1f} | {bertkit_ms:.1f} | {speedup:.2f} | {sizes} |"
+        )
+    about = f"Dropout {DROPOUT}, {torch.get_num_threads()} threads, medians of {args.rounds} rounds."
     commands = [f"python benchmarks/attention_speed.py --rounds {args.rounds}"]
     publish(format_report("Attention with dropout on a CPU", about, lines, commands), args.out)
 
