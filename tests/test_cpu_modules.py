@@ -11,7 +11,7 @@ from torch import nn
 from bertkit.modeling.cpu import linear
 from bertkit.modeling.cpu.acceleration import accelerate_on_cpu, replace_modules
 from bertkit.modeling.cpu.embedding import FastEmbedding
-from bertkit.modeling.cpu.gradients import clip_gradients
+from bertkit.modeling.cpu.gradients import GradientClipper
 from bertkit.modeling.cpu.linear import FastLinear
 
 IDS = torch.tensor([[5, 7, 7, 0], [5, 1, 0, 0]])
@@ -199,23 +199,18 @@ def test_clipping_equals_that_of_pytorch(max_norm):
     torch.manual_seed(0)
     stock = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
     fast = accelerated(stock)
+    clipper = GradientClipper(fast)
     for step in range(2):
-        norms = []
         for model in (stock, fast):
             model.zero_grad()
             model((IDS + 3 * step) % 9).square().sum().backward()
-            clip = (
-                clip_gradients
-                if model is fast
-                else lambda m, norm: nn.utils.clip_grad_norm_(m.parameters(), norm)
-            )
-            norms.append(clip(model, max_norm))
+        norms = [nn.utils.clip_grad_norm_(stock.parameters(), max_norm), clipper.clip(max_norm)]
         torch.testing.assert_close(norms[1], norms[0])
         torch.testing.assert_close(grads(fast), grads(stock))
 
 
 def test_clipping_without_gradients():
-    assert clip_gradients(nn.Linear(2, 2), 1.0) == 0
+    assert GradientClipper(nn.Linear(2, 2)).clip(1.0) == 0
 
 
 # ---- whole models

@@ -160,8 +160,8 @@ def test_weights_are_the_same_as_on_a_cpu(kind, tiny_without_dropout, tmp_path, 
     # The modules and the clipping for CPUs round differently, and are not used on accelerators.
     monkeypatch.setattr("bertkit.pipeline.optimized_model.accelerate_on_cpu", lambda *_, **__: None)
     monkeypatch.setattr(
-        "bertkit.training.trainer.clip_gradients",
-        lambda model, norm: torch.nn.utils.clip_grad_norm_(model.parameters(), norm),
+        "bertkit.training.trainer.GradientClipper.clip",
+        lambda self, norm: torch.nn.utils.clip_grad_norm_(self.weights, norm),
     )
     runs = [train(kind, tiny_without_dropout, tmp_path, "cpu", **SGD)]
     monkeypatch.setattr(devices, "runs_asynchronously", lambda: True)

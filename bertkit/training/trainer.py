@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.features import PhasedFeatures
 from bertkit.errors import UserError
-from bertkit.modeling.cpu.gradients import clip_gradients
+from bertkit.modeling.cpu.gradients import GradientClipper
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
 from bertkit.modeling.losses import Loss, LossWithAccuracy
@@ -74,6 +74,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.use_own_sampler = use_own_sampler
         self.evaluation_seconds = 0.0
         self.loss_check = LossCheck()
+        self.gradient_clipper: GradientClipper | None = None
         self.loss_meter = LossMeter()
         self.input_stats = InputStats()
         self.add_callback(TrainBeginCallback(self._restore_logging))
@@ -285,7 +286,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def _clip_grad_norm(self, model: Any) -> torch.Tensor:
         """Clip the gradients to the norm `max_grad_norm`, and return their norm before that."""
         if not (devices.runs_asynchronously() or self.is_sharded):
-            return clip_gradients(self.accelerator.unwrap_model(model), self.args.max_grad_norm)
+            if self.gradient_clipper is None:
+                self.gradient_clipper = GradientClipper(self.accelerator.unwrap_model(model))
+            return self.gradient_clipper.clip(self.args.max_grad_norm)
         return super()._clip_grad_norm(model)
 
     def validate_optimizer(self) -> None:
