@@ -55,3 +55,8 @@ def test_predictions_equal_those_of_the_stock_model(runs):
 
 def test_freed_memory_is_kept_where_the_c_library_supports_it():
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+
+
+def test_memory_is_left_alone_on_other_systems(monkeypatch):
+    monkeypatch.setattr("sys.platform", "win32")
+    assert not keep_freed_memory()

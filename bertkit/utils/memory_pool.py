@@ -1,6 +1,7 @@
 """Keep freed memory in the process, so that large tensors are not mapped again in each step."""
 
 import ctypes
+import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3) in glibc
 MAX_BYTES = 2**31 - 1
@@ -15,6 +16,8 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library supports this (glibc). Otherwise, nothing changes.
     """
+    if sys.platform != "linux":
+        return False
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
         return False

@@ -55,6 +55,9 @@ def attend_blockwise(
     """Compute attention as transformers' `sdpa_attention_forward` does, in blocks where this is faster.
 
     Query, key and value are `[batch, heads, seq_len, head_dim]`.
+
+    Returns:
+        The output `[batch, seq_len, heads, head_dim]`, and None instead of attention weights.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
