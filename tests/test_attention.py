@@ -1,4 +1,4 @@
-"""Blockwise attention equals that of PyTorch without dropout, and drops the expected fraction."""
+"""Attention on a CPU equals that of PyTorch without dropout, and drops the expected fraction."""
 
 import pytest
 import torch
@@ -8,9 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architectures import ARCHITECTURES
 
-from bertkit.modeling.cpu import attention
-from bertkit.modeling.cpu.attention import BLOCKWISE_SDPA, BlockwiseAttention, enable_blockwise_attention
+from bertkit.modeling.cpu import attention, blockwise_attention
+from bertkit.modeling.cpu.attention import FAST_SDPA, attend_with_dropout, enable_fast_attention
+from bertkit.modeling.cpu.blockwise_attention import BlockwiseAttention
 from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed
+from bertkit.modeling.cpu.short_attention import ShortAttention
+
+BOTH = pytest.mark.parametrize("function", [BlockwiseAttention, ShortAttention])
 
 
 def inputs(batch, length, mask, heads=2, width=4):
@@ -30,22 +34,24 @@ def gradients(output, parts):
     return torch.autograd.grad((output * weights).sum(), parts)
 
 
+@BOTH
 @pytest.mark.parametrize("mask", ["none", "bool", "each query", "one for all", "added"])
 @settings(max_examples=15)
 @given(batch=st.integers(1, 5), length=st.integers(1, 12), max_scores=st.sampled_from([1, 100, 300, 2**20]))
-def test_equals_sdpa_without_dropout(mask, batch, length, max_scores):
+def test_equals_sdpa_without_dropout(function, mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks of the batch
-        ours = BlockwiseAttention.apply(*parts, mask, 0.0, 0.3)
+        patch.setattr(blockwise_attention, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks
+        ours = function.apply(*parts, mask, 0.0, 0.3)
         results = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
     for one, other in zip(results, [stock, *gradients(stock, parts)], strict=True):
         torch.testing.assert_close(one, other)
 
 
+@BOTH
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
-def test_gradients_use_the_dropout_mask(dropout, monkeypatch):
+def test_gradients_use_the_dropout_mask(function, dropout, monkeypatch):
     keep_masks = []
 
     def record_mask(self, *shape_and_dtype, draw=KeepMasks.draw):
@@ -53,13 +59,15 @@ def test_gradients_use_the_dropout_mask(dropout, monkeypatch):
         return keep_masks[-1]
 
     monkeypatch.setattr(KeepMasks, "draw", record_mask)
-    monkeypatch.setattr(attention, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
+    monkeypatch.setattr(blockwise_attention, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
-    ours = BlockwiseAttention.apply(*parts, mask, dropout, 0.5)
+    ours = function.apply(*parts, mask, dropout, 0.5)
+    forward_masks = list(keep_masks)
     results = [ours, *gradients(ours, parts)]
-    forward_masks, backward_masks = keep_masks[:3], keep_masks[3:]  # five examples in blocks of two
-    for one, other in zip(forward_masks, backward_masks, strict=True):
-        assert torch.equal(one, other)
+    if function is BlockwiseAttention:  # five examples in blocks of two
+        assert len(forward_masks) == 3
+        for one, other in zip(forward_masks, keep_masks[3:], strict=True):
+            assert torch.equal(one, other)
     q, k, v = parts
     scores = (q @ k.mT * 0.5).masked_fill(~mask, -torch.inf)
     keep = torch.cat(forward_masks).view(scores.shape)
@@ -68,9 +76,10 @@ def test_gradients_use_the_dropout_mask(dropout, monkeypatch):
         torch.testing.assert_close(one, other)
 
 
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["none", "bool", "each query", "added"])
-def test_is_as_exact_as_sdpa_in_the_same_format(mask, dtype):
+def test_is_as_exact_as_sdpa_in_the_same_format(function, mask, dtype):
     parts, mask = inputs(4, 20, mask, width=16)
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask)
     exact = [stock, *gradients(stock, parts)]
@@ -82,34 +91,47 @@ def test_is_as_exact_as_sdpa_in_the_same_format(mask, dtype):
         return [float((one - other).norm() / other.norm()) for one, other in zip(results, exact, strict=True)]
 
     cast_mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
-    ours = measure_errors(lambda qkv: BlockwiseAttention.apply(*qkv, mask, 0.0, 0.25))
+    ours = measure_errors(lambda qkv: function.apply(*qkv, mask, 0.0, 0.25))
     theirs = measure_errors(lambda qkv: F.scaled_dot_product_attention(*qkv, attn_mask=cast_mask))
     for error, stock_error in zip(ours, theirs, strict=True):
         assert error < 2 * stock_error + 1e-6
 
 
+@BOTH
 @pytest.mark.parametrize("size", [30.0, 300.0])
-def test_large_scores_neither_overflow_nor_vanish(size):
+def test_large_scores_neither_overflow_nor_vanish(function, size):
     parts, _ = inputs(2, 6, "none")
     parts = [(size * part).detach().requires_grad_() for part in parts]
     signed = [parts[0], parts[1], parts[2]]
     for sign in (1, -1):  # with equal keys and queries, all scores of a row are large, or all are small
         q = (sign * parts[1]).detach().requires_grad_()
         qkv = [q, *signed[1:]]
-        ours = BlockwiseAttention.apply(*qkv, None, 0.0, 0.5)
+        ours = function.apply(*qkv, None, 0.0, 0.5)
         stock = F.scaled_dot_product_attention(*qkv, scale=0.5)
         for one, other in zip([ours, *gradients(ours, qkv)], [stock, *gradients(stock, qkv)], strict=True):
             assert one.isfinite().all()
             torch.testing.assert_close(one, other, atol=1e-3 * size, rtol=1e-3)
 
 
-def test_saves_no_tensor_of_the_size_of_the_scores():
+def test_saves_tensors_of_the_size_of_the_scores_only_if_they_are_small(monkeypatch):
     parts, mask = inputs(2, 64, "bool")
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-        BlockwiseAttention.apply(*parts, mask, 0.1, 0.5)
-    assert saved
-    assert max(saved) <= parts[0].numel() < 2 * 2 * 64 * 64
+    num_scores = 2 * 2 * 64 * 64
+    assert parts[0].numel() < num_scores
+    for max_scores, is_saved in ((num_scores, True), (num_scores - 1, False)):
+        monkeypatch.setattr(attention, "MAX_SHORT_SCORES", max_scores)
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, s=saved: s.append(x.numel()) or x, id):
+            attend_with_dropout(*parts, mask, 0.1, 0.5)
+        assert (max(saved) == num_scores) == is_saved
+        assert is_saved or max(saved) <= parts[0].numel()
+
+
+@BOTH
+def test_rows_without_a_visible_key_have_finite_gradients(function):
+    parts, mask = inputs(3, 7, "bool")
+    mask[1] = False
+    output = function.apply(*parts, mask, 0.1, 0.5)
+    assert all(tensor.isfinite().all() for tensor in (output, *gradients(output, parts)))
 
 
 def test_drops_the_expected_fraction_independently():
@@ -149,17 +171,31 @@ def untrained(name, dropout, causal=False):
     return kind.from_config(config).train()
 
 
+def record_calls(monkeypatch):
+    """Return the list to which each call of attention with dropout will append its arguments."""
+    calls = []
+
+    def record(*given, attend=attend_with_dropout):
+        calls.append(given)
+        return attend(*given)
+
+    monkeypatch.setattr(attention, "attend_with_dropout", record)
+    return calls
+
+
+@pytest.mark.parametrize("max_short_scores", [0, 2**20])
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
-def test_architectures_with_selectable_attention_equal_the_stock_model(name):
+def test_architectures_with_selectable_attention_equal_the_stock_model(name, max_short_scores, monkeypatch):
     """With a tiny dropout that drops nothing, logits and gradients equal those of the stock model."""
+    monkeypatch.setattr(attention, "MAX_SHORT_SCORES", max_short_scores)
     batch = {"input_ids": torch.randint(5, 40, (3, 10)), "attention_mask": torch.ones(3, 10).long()}
     batch["attention_mask"][1, 6:] = 0
     results = []
     for blockwise in (False, True):
         model = untrained(name, 1e-6)
         if blockwise:
-            enable_blockwise_attention(model)
-            assert model.config._attn_implementation == BLOCKWISE_SDPA
+            enable_fast_attention(model)
+            assert model.config._attn_implementation == FAST_SDPA
         logits = model(**batch).logits
         logits.sum().backward()
         results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -168,20 +204,18 @@ def test_architectures_with_selectable_attention_equal_the_stock_model(name):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("max_short_scores", [0, 2**20])
 @pytest.mark.parametrize("padded", [None, slice(6, None), slice(0, 4)], ids=["not", "right", "left"])
-def test_causal_attention_equals_the_stock_model(name, padded, monkeypatch):
+def test_causal_attention_equals_the_stock_model(name, padded, max_short_scores, monkeypatch):
+    monkeypatch.setattr(attention, "MAX_SHORT_SCORES", max_short_scores)
     ids = torch.randint(5, 40, (3, 10), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 10).long()
     mask[1, padded or slice(0, 0)] = 0
-    used_calls, results = [], []
-    stock = BlockwiseAttention.forward
-    monkeypatch.setattr(
-        BlockwiseAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
-    )
+    used_calls, results = record_calls(monkeypatch), []
     for blockwise in (False, True):
         model = untrained(name, 1e-6, causal=True)
         if blockwise:
-            enable_blockwise_attention(model)
+            enable_fast_attention(model)
         logits = model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
         logits.square().sum().backward()
         results.append([logits, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
@@ -191,10 +225,9 @@ def test_causal_attention_equals_the_stock_model(name, padded, monkeypatch):
 
 
 def test_is_used_only_in_training_with_dropout(monkeypatch):
-    calls = []
-    monkeypatch.setattr(BlockwiseAttention, "apply", lambda *given: calls.append(given) or given[0])
+    calls = record_calls(monkeypatch)
     model = untrained("bert", 0.1)
-    enable_blockwise_attention(model)
+    enable_fast_attention(model)
     ids = torch.randint(5, 40, (2, 6))
     model(input_ids=ids)
     with torch.autocast("cpu", torch.bfloat16):
@@ -210,12 +243,8 @@ def test_is_used_only_in_training_with_dropout(monkeypatch):
 def test_run_uses_it_without_a_trace_in_the_config(monkeypatch, tmp_path, tiny, toy):
     import bertkit
 
-    used_calls = []
-    stock = BlockwiseAttention.forward
-    monkeypatch.setattr(
-        BlockwiseAttention, "forward", staticmethod(lambda *given: used_calls.append(1) or stock(*given))
-    )
+    used_calls = record_calls(monkeypatch)
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=2, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip
     assert used_calls
-    assert BLOCKWISE_SDPA not in (run.output_dir / "config.json").read_text()
+    assert FAST_SDPA not in (run.output_dir / "config.json").read_text()

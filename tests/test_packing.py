@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.cpu.attention import enable_blockwise_attention
+from bertkit.modeling.cpu.attention import enable_fast_attention
 from bertkit.modeling.layers import compile_layers
 from bertkit.modeling.packing import enable_packing
 
@@ -49,7 +49,7 @@ def test_packed_batch_equals_padded_batch_in_all_architectures(name, blockwise):
     for packed in (False, True):
         model = untrained(name, 1e-6 if blockwise else 0.0)
         if blockwise:
-            enable_blockwise_attention(model)
+            enable_fast_attention(model)
         if packed:
             enable_packing(model)
         results.append(logits_and_gradients(model, padded()))

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from bertkit.modeling.cpu.attention import enable_blockwise_attention
+from bertkit.modeling.cpu.attention import enable_fast_attention
 from bertkit.modeling.cpu.dropout import FastDropout
 from bertkit.modeling.cpu.embedding import MIN_VALUES, FastEmbedding
 from bertkit.modeling.cpu.linear import FastLinear
@@ -24,7 +24,7 @@ def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
         model: Any model of transformers, with or without a head.
         is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
     """
-    enable_blockwise_attention(model)
+    enable_fast_attention(model)
     replace_modules(model, is_single_process)
     _keep_heads_in_fp32(model)
 

@@ -49,10 +49,15 @@ def mask_dtype(values: torch.Tensor) -> torch.dtype:
     return torch.int16 if values.element_size() == 2 else values.dtype
 
 
-def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it.
+def drop(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Multiply a contiguous tensor by a mask of 0 and 1.
 
     PyTorch multiplies 16-bit integers three times as fast as bf16 numbers, and 0 has the same bits in both.
     """
+    return torch.mul(values.view(mask.dtype), mask).view(values.dtype)
+
+
+def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it; see `drop`."""
     values.view(mask.dtype).mul_(mask)
     return values
