@@ -1,5 +1,6 @@
 """Tiny models and data made on the spot, and the command line called in this process."""
 
+import gc
 import json
 import os
 import random
@@ -29,6 +30,19 @@ NEUTRAL_WORDS = [
     "the", "a", "film", "food", "room", "was", "very", "it", "and", "today", "we", "saw", "in", "of", "to",
     "here", "there",
 ]  # fmt: skip
+
+
+def pytest_collection_finish():
+    """Exempt the libraries from garbage collection, because Trainer collects garbage in each run.
+
+    A process of a parallel run executes many tests, so it imports the slow libraries here.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import datasets  # noqa: F401
+        import matplotlib.pyplot
+        import sklearn.metrics
+        import transformers.trainer  # noqa: F401
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

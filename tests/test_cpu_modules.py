@@ -30,9 +30,16 @@ def grads(model):
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
+@pytest.fixture(params=[0, 2**62], ids=["oneDNN", "MKL"])
+def fp32_library(request, monkeypatch):
+    """Make one library compute all fp32 products; otherwise, their size selects it."""
+    monkeypatch.setattr(linear, "MIN_PRODUCTS", request.param)
+
+
 # ---- linear layers
 
 
+@pytest.mark.usefixtures("fp32_library")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 def test_linear_layer_equals_the_stock_layer(bias, bf16):
@@ -85,6 +92,7 @@ def test_projections_share_the_cast_of_their_input():
     assert linear.INPUT_COPY.copy is not first
 
 
+@pytest.mark.usefixtures("fp32_library")
 @pytest.mark.parametrize("shape", [(4,), (0, 4), (2, 0, 4), (2, 3, 5, 4)])
 def test_inputs_of_any_shape(shape):
     stock = nn.Linear(4, 2)
@@ -216,6 +224,7 @@ def test_clipping_without_gradients():
 # ---- whole models
 
 
+@pytest.mark.usefixtures("fp32_library")
 @pytest.mark.parametrize(
     "name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "deberta-v2"]
 )

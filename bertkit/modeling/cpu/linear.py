@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+MIN_PRODUCTS = 2**19  # multiplications; for fewer, preparing a call of oneDNN takes longer than MKL's product
 
 
 class FormatCopy:
@@ -111,7 +112,9 @@ class LinearFunction(torch.autograd.Function):
 
 def multiply(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `rows @ weight.T + bias`, computed by oneDNN; in bf16, `F.linear` itself calls it."""
-    if HAS_ONEDNN and rows.dtype == torch.float32 and rows.numel():
+    # Under autocast, `F.linear` would compute in bf16 what must stay in fp32.
+    is_small = rows.numel() * len(weight) < MIN_PRODUCTS and not torch.is_autocast_enabled("cpu")
+    if HAS_ONEDNN and rows.dtype == torch.float32 and rows.numel() and not is_small:
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
         return product
     return F.linear(rows, weight, bias)
