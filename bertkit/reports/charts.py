@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bertkit.metrics.calibration import Calibration
+from bertkit.metrics.modules import is_lower_better
 
 TrainingLog = Sequence[Mapping[str, Any]]
 
@@ -311,10 +312,9 @@ def _format_component(name: str) -> str:
 def _is_score(name: str) -> bool:
     """Return whether a logged value is a score of all rows.
 
-    Losses are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with the best
-    threshold (such as `best_f1`).
+    Losses and errors are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with
+    the best threshold (such as `best_f1`).
     """
     score = name[len("eval_") :]
-    is_loss = score.endswith("loss") or score == "perplexity"
     is_for_subset = score != score.lower()
-    return not (is_loss or is_for_subset or score.startswith("best_"))
+    return not (is_lower_better(score) or is_for_subset or score.startswith("best_"))

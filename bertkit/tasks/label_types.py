@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
+    from bertkit.metrics.calibration import Decisions
     from bertkit.modeling.losses import Loss
 
 
@@ -91,6 +92,10 @@ class LabelType(ABC):
         """Return the probability of each label, [rows, labels]; None for regression."""
         return None
 
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return the decisions of the model with their encoded gold labels; not defined for regression."""
+        raise NotImplementedError
+
 
 class SingleLabel(LabelType):
     """One label per row.
@@ -143,6 +148,12 @@ class SingleLabel(LabelType):
         from bertkit.metrics.classification import softmax
 
         return softmax(logits)
+
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return one decision for each row."""
+        from bertkit.metrics.calibration import Decisions
+
+        return Decisions.from_classes(logits, gold)
 
 
 class MultiLabel(LabelType):
@@ -212,6 +223,12 @@ class MultiLabel(LabelType):
         from bertkit.metrics.classification import sigmoid
 
         return sigmoid(logits)
+
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return a decision for each label of each row."""
+        from bertkit.metrics.calibration import Decisions
+
+        return Decisions.from_label_sets(logits, gold)
 
 
 class Regression(LabelType):
