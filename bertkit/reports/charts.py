@@ -204,12 +204,15 @@ def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], n
     return render_chart(title, draw, note, height=height)
 
 
-def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") -> Chart:
+def plot_reliability_diagram(
+    calibration: Calibration, unit: str = "decisions", title: str = "Reliability"
+) -> Chart:
     """Plot accuracy by confidence (top), and the number of predictions by confidence (bottom).
 
     Args:
         calibration: Statistics of each confidence bin.
         unit: What is predicted, in the plural; label of the bottom axis.
+        title: Heading of the chart, which the ECE is added to.
     """
     num_bins = len(calibration.count)
     used = calibration.count > 0
@@ -233,7 +236,7 @@ def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") 
         " diagonal, the model is overconfident. ECE, the expected calibration error, is the mean distance"
         " from the diagonal."
     )
-    return render_chart(f"Reliability: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
+    return render_chart(f"{title}: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
 
 
 def plot_scatter(title: str, gold: np.ndarray, predicted: np.ndarray, note: str = "") -> Chart:
