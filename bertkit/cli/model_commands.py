@@ -66,7 +66,14 @@ def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> No
     table.add_column("after (cross-fitted)", justify="right")
     for name, value in scores["before"].items():
         table.add_row(name, f"{value:.3f}", f"{scores['after'][name]:.3f}")
+    if threshold := calibration.get("threshold"):
+        table.add_section()
+        for name, value in threshold["scores"]["before"].items():
+            table.add_row(name, f"{value:.3f}", f"{threshold['scores']['after'][name]:.3f}")
     out_console.print(table)
+    if threshold:
+        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
+        out_console.print(f"thresholds ({threshold['criterion']}): {values}", markup=False, soft_wrap=True)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 

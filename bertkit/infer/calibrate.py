@@ -1,4 +1,7 @@
-"""`calibrate`: fit a temperature on labeled rows, and fold it into the output layer of a finished run."""
+"""`calibrate`: fit a temperature and thresholds on labeled rows, and make them part of a finished run.
+
+The temperature is folded into the output layer. The thresholds are stored in `config.json`.
+"""
 
 import dataclasses
 import json
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.infer.predictor import Predictor
     from bertkit.metrics.calibration import Decisions
+    from bertkit.metrics.thresholds import ThresholdCriterion
     from bertkit.tasks.base import Task
     from bertkit.tasks.evaluation import RowEvaluation
 
@@ -49,26 +53,28 @@ class CalibrationResult:
 
 
 def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> CalibrationResult:
-    """Fit a temperature, and divide the output layer of the run by it.
+    """Fit a temperature, and divide the output layer by it; with `threshold`, also fit thresholds.
 
     Raises:
-        UserError: The run is not finished or has no classes, or the rows do not determine a temperature. The
-            run is not changed.
+        UserError: The run is not finished or has no classes, or the rows do not determine a temperature or
+            thresholds. The run is not changed.
     """
     from bertkit.infer.columns import collect_passed_columns
     from bertkit.infer.predictor import load_predictor
+    from bertkit.infer.thresholds import require_criterion
     from bertkit.utils import locks
     from bertkit.utils.reporting import silence_libraries, use_reporter
 
     config = CalibrateConfig(**validate_settings(CalibrateConfig, settings, "calibrate()"))
     run, reporter = Path(config.run), reporter or Reporter()
     task = _load_task(run)
+    criterion = require_criterion(task, config.threshold, run) if config.threshold is not None else None
     columns = collect_passed_columns(config, task, config.run)
     _check_data_flags(config, columns)
     with locks.lock_directory(run), silence_libraries(), use_reporter(reporter):
         predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
-        return _calibrate(config, predictor, reporter)
+        return _calibrate(config, predictor, criterion, reporter)
 
 
 def _load_task(run: Path) -> "Task":
@@ -193,8 +199,14 @@ class _Fit:
     temperature: float
 
 
-def _calibrate(config: CalibrateConfig, predictor: "Predictor", reporter: Reporter) -> CalibrationResult:
+def _calibrate(
+    config: CalibrateConfig,
+    predictor: "Predictor",
+    criterion: "ThresholdCriterion | None",
+    reporter: Reporter,
+) -> CalibrationResult:
     from bertkit.data.rows import fingerprint_splits
+    from bertkit.infer.thresholds import ThresholdRows, fit_thresholds
     from bertkit.modeling.temperature import read_temperature
 
     run, task = Path(config.run), predictor.task
@@ -211,6 +223,11 @@ def _calibrate(config: CalibrateConfig, predictor: "Predictor", reporter: Report
     fingerprint = fingerprint_splits({"validation": rows})["validation"]
     data = {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}
     calibration = {**_describe_fit(fit, task.config.seed), "data": data}
+    if criterion:
+        threshold_rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
+        temperatures = fit.temperature, fit.fold_temperatures
+        thresholds = fit_thresholds(evaluation.label_type, threshold_rows, criterion, *temperatures, reporter)
+        calibration["threshold"] = {"criterion": config.threshold, **thresholds}
     divisor = fit.temperature / previous if has_changed else 1.0
     _write(run, predictor, evaluation, divisor, calibration, reporter)
     return CalibrationResult(run, fit.temperature, calibration)
@@ -266,10 +283,10 @@ def _write(
     calibration: dict[str, Any],
     reporter: Reporter,
 ) -> None:
-    """Write the weights, `calibration.json` and the model card.
+    """Write the weights, the thresholds, `calibration.json` and the model card.
 
-    The run is valid at any time. `calibration.json` only describes the weights. It is removed before the
-    weights are replaced, and written after them.
+    The run is valid at any time. `calibration.json` and the thresholds belong to the weights. They are
+    removed before the weights are replaced, and written after them.
     """
     from bertkit.modeling.temperature import write_divided_weights
     from bertkit.reports.model_card import add_calibration
@@ -281,6 +298,8 @@ def _write(
         with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
             write_divided_weights(run, staging, names, divisor, calibration["temperature"])
             (run / CALIBRATION_FILE).unlink(missing_ok=True)
+            _write_thresholds(run, {})
+    _write_thresholds(run, calibration.get("threshold", {}).get("thresholds", {}))
     write_text(run / CALIBRATION_FILE, json.dumps(calibration, indent=2, ensure_ascii=False) + "\n")
     card = run / CARD_FILE
     if card.exists():
@@ -288,6 +307,19 @@ def _write(
     _update_page(run, reporter)
     if divisor != 1:
         _warn_about_export(run, reporter)
+
+
+def _write_thresholds(run: Path, thresholds: Mapping[str, float]) -> None:
+    """Replace the thresholds in `config.json`."""
+    from bertkit.tasks.sequence import THRESHOLDS_KEY
+    from bertkit.utils.files import write_text
+
+    path = run / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    if config.pop(THRESHOLDS_KEY, {}) == thresholds:
+        return
+    config |= {THRESHOLDS_KEY: dict(thresholds)} if thresholds else {}
+    write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _divide_and_verify(

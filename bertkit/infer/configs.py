@@ -52,6 +52,13 @@ class CalibrateConfig(Settings):
         DATA,
         default_text="the validation rows of the run",
     )
+    threshold: str | None = setting(
+        None,
+        "Also fit the probability above which a label is predicted, for two labels or label sets: f1 or "
+        "macro_f1 maximizes this score; recall=R or precision=P reaches at least this value.",
+        MODEL,
+        default_text="0.5",
+    )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     batch_size: int | None = _eval_batch_size_setting()

@@ -238,6 +238,12 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
         f"({data['source']}). The output layer contains it. The scores after calibration are cross-fitted.\n"
         "\n" + format_markdown_table(["", "before", "after"], rows) + "\n\n"
     )
+    if threshold := calibration.get("threshold"):
+        values = ", ".join(f"`{label}` {value:.3f}" for label, value in threshold["thresholds"].items())
+        section += (
+            f"bertkit predicts a label if its probability exceeds a threshold ({threshold['criterion']}): "
+            f"{values}. `transformers.pipeline` ignores the thresholds.\n\n"
+        )
     before, heading, after = card.partition("## Use\n")
     return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"
 
