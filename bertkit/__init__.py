@@ -6,6 +6,7 @@
 from bertkit._version import __version__ as __version__
 from bertkit.api import (
     ablation,
+    calibrate,
     check,
     classify,
     embed,
@@ -30,6 +31,7 @@ __all__ = [
     "RunInterrupted",
     "UserError",
     "ablation",
+    "calibrate",
     "check",
     "classify",
     "embed",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from bertkit.errors import UserError
 from bertkit.infer.configs import (
     PREDICT_OUTPUT_SETTINGS,
+    CalibrateConfig,
     EmbedConfig,
     EvaluateConfig,
     ExportConfig,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bertkit.checks.engine import CheckReport
+    from bertkit.infer.calibrate import CalibrationResult
     from bertkit.infer.embed import EmbedResult
     from bertkit.infer.export import ExportResult
     from bertkit.infer.fill_mask import FillMaskResult
@@ -254,6 +256,21 @@ def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **setting
     from bertkit.infer.evaluate import evaluate as evaluate_run
 
     return evaluate_run({"run": str(run), **settings}, reporter)
+
+
+@_accepts(CalibrateConfig)
+def calibrate(
+    run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
+) -> "CalibrationResult":
+    """Calibrate the probabilities of a finished run, like `bertkit calibrate`.
+
+    `calibrate(RUN)` replaces the weights of the run. It returns a `CalibrationResult` with `.temperature` and
+    `.calibration`, the content of `calibration.json`. If the run was trained on an object such as a
+    `Dataset`, pass the object again as `data` to fit on the validation rows of the run.
+    """
+    from bertkit.infer.calibrate import calibrate as calibrate_run
+
+    return calibrate_run({"run": str(run), **settings}, reporter)
 
 
 @_accepts(ExportConfig)

@@ -137,6 +137,58 @@ def test_answers_have_the_scores_of_the_stock_head(name, tmp_path):
         assert score == pytest.approx(record["score"], abs=1e-4)
 
 
+HEADS = [
+    "AutoModelForSequenceClassification",
+    "AutoModelForMultipleChoice",
+    "AutoModelForTokenClassification",
+]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path):
+    import torch
+    import transformers
+
+    from bertkit.modeling.temperature import divide_output_layer
+
+    _, config = tiny_of(name, tmp_path)
+    config.num_labels = 3
+    model = getattr(transformers, auto_class).from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    shape = (1, 4, 12) if auto_class.endswith("MultipleChoice") else (4, 12)
+    batch = {"input_ids": torch.randint(5, 60, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
+    batch["input_ids"][..., [3, 4, -1]] = config.sep_token_id  # longformer attends to three of them
+    with torch.no_grad():
+        before = model(**batch).logits
+        names = divide_output_layer(model, 1.7)
+        after = model(**batch).logits
+    assert set(names) <= set(model.state_dict())
+    assert before.abs().max() > 0.01
+    assert torch.allclose(after, before / 1.7, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_calibrated_runs_have_the_logits_divided_by_the_temperature(name, tmp_path):
+    from bertkit.data.rows import Rows
+
+    def compute_logits():
+        predictor = bertkit.load(run.output_dir)
+        parsed, _ = predictor.task.parse_rows(Rows.from_dicts(make_toy_rows(20, seed=3), "rows"))
+        return predictor.compute_outputs(parsed).logits
+
+    run = few_steps(bertkit.classify, name, make_toy_rows(40), tmp_path)
+    new = make_toy_rows(40, seed=5)
+    for index, record in enumerate(bertkit.load(run.output_dir).predict(new)):
+        wrong = {"positive": "negative", "negative": "positive"}[record["predicted"]]
+        new[index]["label"] = record["predicted"] if index % 5 else wrong
+    before = compute_logits()
+    temperature = bertkit.calibrate(run.output_dir, data=new).temperature
+    assert temperature != pytest.approx(1, abs=1e-3)
+    assert compute_logits() == pytest.approx(before / temperature, abs=1e-5)
+
+
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))
 def test_layers_are_distinguished(name, tmp_path):
     from transformers import AutoModelForSequenceClassification

@@ -36,7 +36,8 @@ def test_metrics_have_the_documented_keys(learned):
     metrics = json.loads((learned.output_dir / "metrics.json").read_text())
     assert metrics == learned.metrics
     assert metrics["data"] | {"train": 180, "validation": 20, "test": 30} == metrics["data"]
-    assert set(metrics["validation"]) == {"accuracy", "f1", "precision", "recall", "matthews", "positive_f1"}
+    decision_scores = {"accuracy", "f1", "precision", "recall", "matthews", "positive_f1"}
+    assert set(metrics["validation"]) == decision_scores | {"ece", "nll", "brier"}
     assert set(metrics["intervals"]) == set(metrics["validation"])
     assert set(metrics["baselines"]) == {"majority", "tfidf"}
     assert set(metrics["training"]) == {

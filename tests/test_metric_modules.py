@@ -392,6 +392,7 @@ def test_the_report_shows_no_bar_for_errors_which_have_no_upper_bound():
 
 def test_the_direction_follows_from_the_name():
     lower = ["loss", "eval_loss", "mse", "RMSE", "mae", "mean_absolute_error", "perplexity", "brier_score"]
+    lower += ["ece", "nll", "brier"]
     assert all(map(is_lower_better, lower))
     assert not any(map(is_lower_better, ["accuracy", "f1", "errors_found", "lossless", "camera"]))
 

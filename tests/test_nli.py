@@ -56,9 +56,10 @@ def reordered(run, folder, names, permute_weights):
 
 def test_matched_and_mismatched_splits_are_learned_and_scored(learned):
     metrics = learned.metrics
-    assert metrics["validation"] == {"accuracy": 1.0, "f1": 1.0}
-    assert metrics["validation_mismatched"] == {"accuracy": 1.0, "f1": 1.0}
-    assert set(metrics["intervals"]) == {"accuracy", "f1"}
+    for split in ("validation", "validation_mismatched"):
+        assert set(metrics[split]) == {"accuracy", "f1", "ece", "nll", "brier"}
+        assert (metrics[split]["accuracy"], metrics[split]["f1"]) == (1.0, 1.0)
+    assert set(metrics["intervals"]) == set(metrics["validation"])
     assert metrics["test"] == {}
     assert len(read_predictions(learned.output_dir, "predictions-test.jsonl")) == 9
     assert len(read_predictions(learned.output_dir, "predictions-validation_mismatched.jsonl")) == 36

@@ -40,8 +40,9 @@ def learned(tiny, tmp_path_factory):
 
 
 def test_rows_with_different_numbers_of_endings_are_learned(learned):
-    assert learned.metrics["validation"] == {"accuracy": 1.0}
-    assert set(learned.metrics["intervals"]) == {"accuracy"}
+    assert learned.metrics["validation"]["accuracy"] == 1.0
+    assert set(learned.metrics["validation"]) == {"accuracy", "ece", "nll", "brier"}
+    assert set(learned.metrics["intervals"]) == set(learned.metrics["validation"])
     assert set(learned.metrics["baselines"]) == {"majority", "ending_only"}
     assert learned.metrics["test"] == {}
 

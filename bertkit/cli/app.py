@@ -72,8 +72,9 @@ def _list_commands() -> dict[str, dict[str, Any]]:
             "env": info_commands.env,
         },
         AFTER_TRAINING: {
-            "predict": predict, "evaluate": model_commands.evaluate, "report": model_commands.report,
-            "embed": embed, "fill-mask": model_commands.fill_mask, "export": model_commands.export,
+            "predict": predict, "evaluate": model_commands.evaluate,
+            "calibrate": model_commands.calibrate, "report": model_commands.report, "embed": embed,
+            "fill-mask": model_commands.fill_mask, "export": model_commands.export,
         },
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The commands `evaluate`, `report`, `export`, `fill-mask` and `train-tokenizer`."""
+"""The commands `evaluate`, `calibrate`, `report`, `export`, `fill-mask` and `train-tokenizer`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,12 +8,14 @@ import typer
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.infer.configs import (
+    CALIBRATE_HELP,
     EVALUATE_HELP,
     EXPORT_HELP,
     FILL_MASK_HELP,
     FP32,
     INT8,
     PYTORCH,
+    CalibrateConfig,
     EvaluateConfig,
     ExportConfig,
     FillMaskConfig,
@@ -36,6 +38,43 @@ def _evaluate(settings: dict[str, Any], as_json: bool) -> None:
         print_run_json(run)
     else:
         print_scores(run.metrics, run.output_dir)
+
+
+def _calibrate(settings: dict[str, Any], as_json: bool) -> None:
+    from bertkit.cli.console import ConsoleReporter
+    from bertkit.infer.calibrate import calibrate
+
+    result = calibrate(settings, ConsoleReporter())
+    if as_json:
+        print_json({**result.calibration, "output_dir": str(result.output_dir)})
+    else:
+        _print_calibration(result.calibration, result.output_dir)
+
+
+def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> None:
+    """Print the temperature, and the scores of the probabilities before and after calibration."""
+    from rich.table import Table
+
+    from bertkit.cli.console import out_console, to_plain_text
+    from bertkit.errors import format_count
+
+    data, scores = calibration["data"], calibration["scores"]
+    title = f"temperature {calibration['temperature']:.3f}, fitted on {format_count(data['rows'], 'row')}"
+    table = Table(title=title, title_justify="left")
+    table.add_column(to_plain_text(data["name"]))
+    table.add_column("before", justify="right")
+    table.add_column("after (cross-fitted)", justify="right")
+    for name, value in scores["before"].items():
+        table.add_row(name, f"{value:.3f}", f"{scores['after'][name]:.3f}")
+    if threshold := calibration.get("threshold"):
+        table.add_section()
+        for name, value in threshold["scores"]["before"].items():
+            table.add_row(name, f"{value:.3f}", f"{threshold['scores']['after'][name]:.3f}")
+    out_console.print(table)
+    if threshold:
+        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
+        out_console.print(f"thresholds ({threshold['criterion']}): {values}", markup=False, soft_wrap=True)
+    out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
 def _report(settings: dict[str, Any], as_json: bool) -> None:
@@ -171,6 +210,7 @@ def _print_tokenizer(result: "TrainedTokenizer") -> None:
 
 
 evaluate = build_command(EvaluateConfig, EVALUATE_HELP, _evaluate)
+calibrate = build_command(CalibrateConfig, CALIBRATE_HELP, _calibrate)
 report = build_command(ReportConfig, REPORT_HELP, _report)
 fill_mask = build_command(FillMaskConfig, FILL_MASK_HELP, _fill_mask)
 export = build_command(ExportConfig, EXPORT_HELP, _export)

@@ -66,6 +66,29 @@ def split_stratified(
     return np.flatnonzero(~is_held_out[row_group]), np.flatnonzero(is_held_out[row_group])
 
 
+def assign_folds(groups: np.ndarray, strata: np.ndarray, num_folds: int, seed: int) -> np.ndarray:
+    """Assign rows to folds of almost equal numbers of groups.
+
+    All rows of a group are in one fold. The folds have almost equal numbers of groups of each stratum.
+
+    Args:
+        groups: [n] group of each row.
+        strata: [n] stratum of each row; a group is in the stratum of its first row.
+        num_folds: Number of folds.
+        seed: Seed of the random choice.
+
+    Returns:
+        [n] index of the fold of each row.
+    """
+    row_group, first_rows = number_groups(groups)
+    group_stratum, _ = number_groups(strata[first_rows])
+    shuffled = np.random.default_rng(seed).permutation(len(first_rows))
+    by_stratum = shuffled[np.argsort(group_stratum[shuffled], kind="stable")]
+    fold = np.empty(len(first_rows), int)
+    fold[by_stratum] = np.arange(len(first_rows)) % num_folds
+    return fold[row_group]
+
+
 def _count_held_out_groups(groups_per_stratum: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Return [strata] the number of groups to hold out from each stratum.
 

@@ -9,6 +9,10 @@ from bertkit.data_objects import DataSource
 from bertkit.infer.columns import add_column_settings
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
+CALIBRATE_HELP = (
+    "Calibrate the probabilities of a finished run: fit a temperature on its validation rows, or on other "
+    "labeled rows, and fold it into the model."
+)
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
 EVALUATE_HELP = (
     "Score a finished run on other data, with confidence intervals and baselines; --compare tests it "
@@ -31,6 +35,33 @@ def _eval_batch_size_setting() -> Any:
         None, "Rows per batch; predictions do not depend on this number.", OUTPUT, min=1,
         default_text="as in training",
     )  # fmt: skip
+
+
+@add_column_settings
+@dataclass(frozen=True, kw_only=True)
+class CalibrateConfig(Settings):
+    """Settings of `bertkit calibrate`."""
+
+    run: str = setting(
+        dataclasses.MISSING, "Finished run to calibrate; its weights are replaced.", OUTPUT,
+        is_positional=True, completion="runs",
+    )  # fmt: skip
+    data: DataSource | None = setting(
+        None,
+        "Labeled rows to fit on: a known name, a file, a directory, or a Hub dataset.",
+        DATA,
+        default_text="the validation rows of the run",
+    )
+    threshold: str | None = setting(
+        None,
+        "Also fit the probability above which a label is predicted, for two labels or label sets: f1 or "
+        "macro_f1 maximizes this score; recall=R or precision=P reaches at least this value.",
+        MODEL,
+        default_text="0.5",
+    )
+    data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
+    batch_size: int | None = _eval_batch_size_setting()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.infer.configs import EvaluateConfig
+from bertkit.infer.configs import CalibrateConfig, EvaluateConfig
 from bertkit.recipes import list_passed_data
 from bertkit.setting import Settings
 from bertkit.utils.reporting import Reporter
@@ -183,7 +183,7 @@ def _load_row_inputs(
     predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
     passed = config.data if isinstance(config.data, DataObject) else None
-    new_data = _load_new_rows(predictor, config, reporter) if config.data and not passed else None
+    new_data = load_new_rows(predictor, config, reporter) if config.data and not passed else None
     try:
         dataset, run_splits = reload_run_data(Path(config.run), passed)
         train = run_splits["train"]
@@ -194,7 +194,7 @@ def _load_row_inputs(
         reporter.warn(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
         train, is_run_data = None, False
     if passed and not is_run_data:
-        new_data = _load_new_rows(predictor, config, reporter)
+        new_data = load_new_rows(predictor, config, reporter)
     if not new_data:
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
         return EvaluationInputs(predictor, dataset, splits, train)
@@ -215,8 +215,8 @@ def _describe_missing_rows(error: UserError, passed: DataObject | None, trained_
     return f"cannot load the training rows that they are fitted on ({error})"
 
 
-def _load_new_rows(
-    predictor: "Predictor", config: EvaluateConfig, reporter: Reporter
+def load_new_rows(
+    predictor: "Predictor", config: EvaluateConfig | CalibrateConfig, reporter: Reporter
 ) -> tuple["LoadedDataset", "Splits"]:
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     from bertkit.data.loading import load_dataset
@@ -249,12 +249,16 @@ def _load_new_rows(
     return dataset, labeled
 
 
-def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
-    """Warn about scored rows that are also training rows, which makes the scores too high."""
+def count_overlap(task: "Task", train: "Rows", rows: "Rows") -> int:
+    """Return the number of rows that are also training rows."""
     import numpy as np
 
-    overlap = int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
-    if overlap:
+    return int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
+
+
+def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
+    """Warn about scored rows that are also training rows, which makes the scores too high."""
+    if overlap := count_overlap(task, train, rows):
         reporter.warn(
             f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"
         )

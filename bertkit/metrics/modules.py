@@ -33,12 +33,13 @@ MODULE_TYPES = ("metric", "comparison", "measurement")
 MULTI_LABEL_CONFIG = "multilabel"  # configuration of the modules f1, precision, recall and accuracy
 PIP_COMMAND = re.compile(r"using 'pip install (.+?)'")  # in the ImportError of `evaluate`
 LOWER_IS_BETTER = re.compile(
-    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|wer|cer)$", re.IGNORECASE
+    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|wer|cer)$",
+    re.IGNORECASE,
 )
 
 
 def is_lower_better(score_name: str) -> bool:
-    """Return whether a score is an error, a loss or a perplexity, according to its name."""
+    """Return whether a score is an error or a loss, according to its name."""
     return LOWER_IS_BETTER.search(score_name) is not None
 
 

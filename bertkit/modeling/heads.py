@@ -48,14 +48,28 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
     return config
 
 
-def set_output_bias(model: Any, value: float) -> None:
-    """Set the bias of a model's output layer, which is its last linear layer outside of the encoder."""
+def find_output_layer(model: Any) -> tuple[str, torch.nn.Linear]:
+    """Return the name and the module of a model's output layer, its last linear layer outside of the encoder.
+
+    Raises:
+        UserError: There is no linear layer outside of the encoder.
+    """
     encoder_prefix = model.base_model_prefix + "."
-    *_, output_layer = (
-        module
+    layers = [
+        (name, module)
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and not name.startswith(encoder_prefix)
-    )
+    ]
+    if not layers:
+        raise UserError(
+            f"{model.config.model_type}: its head has no linear output layer; use another architecture"
+        )
+    return layers[-1]
+
+
+def set_output_bias(model: Any, value: float) -> None:
+    """Set the bias of a model's output layer."""
+    _, output_layer = find_output_layer(model)
     if output_layer.bias is not None:
         torch.nn.init.constant_(output_layer.bias, value)
 

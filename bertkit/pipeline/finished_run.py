@@ -50,12 +50,15 @@ def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
         raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
 
 
-def reload_run_data(folder: Path, data: DataObject | None = None) -> tuple[LoadedDataset, Splits]:
+def reload_run_data(
+    folder: Path, data: DataObject | None = None, function: str = "evaluate"
+) -> tuple[LoadedDataset, Splits]:
     """Load the data of a finished run again, with the settings of the run.
 
     Args:
         folder: The run directory.
         data: The object that the run was trained on; ignored if the run was trained on files.
+        function: Python function that accepts the object, for the error message.
 
     Returns:
         The dataset, and the splits.
@@ -66,7 +69,7 @@ def reload_run_data(folder: Path, data: DataObject | None = None) -> tuple[Loade
     task = load_run_task(folder)
     if data and list_passed_data(task.config):
         task.config = pass_data_again(task.config, data)
-    require_data_objects(task.config, format_python_call("evaluate", {"run": str(folder)}, ["data"]))
+    require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
     silent_reporter = Reporter()  # the base class reports nothing
     dataset, splits = parse_and_split(task, task.load_data(silent_reporter), silent_reporter)
     require_same_data(folder, fingerprint_splits(splits))

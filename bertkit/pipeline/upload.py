@@ -24,7 +24,10 @@ from bertkit.utils.reporting import Reporter
 PUSH_FLAG = "--push-to-hub"
 # Files to upload in addition to the model card. Predictions are not uploaded, because they contain rows of
 # the data, which may be private.
-UPLOADED_PATTERNS = [*run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE]
+UPLOADED_PATTERNS = [
+    *run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE,
+    run_directory.CALIBRATION_FILE,
+]  # fmt: skip
 LOGIN_HINT = "log in with: hf auth login, or set HF_TOKEN to a token with write access"
 UPLOAD_ERRORS = (ValueError, RuntimeError)  # the Hub refuses the model card, or cannot store a large file
 

@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bertkit.metrics.calibration import Calibration
+from bertkit.metrics.modules import is_lower_better
 
 TrainingLog = Sequence[Mapping[str, Any]]
 
@@ -203,12 +204,15 @@ def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], n
     return render_chart(title, draw, note, height=height)
 
 
-def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") -> Chart:
+def plot_reliability_diagram(
+    calibration: Calibration, unit: str = "decisions", title: str = "Reliability"
+) -> Chart:
     """Plot accuracy by confidence (top), and the number of predictions by confidence (bottom).
 
     Args:
         calibration: Statistics of each confidence bin.
         unit: What is predicted, in the plural; label of the bottom axis.
+        title: Heading of the chart, which the ECE is added to.
     """
     num_bins = len(calibration.count)
     used = calibration.count > 0
@@ -232,7 +236,7 @@ def plot_reliability_diagram(calibration: Calibration, unit: str = "decisions") 
         " diagonal, the model is overconfident. ECE, the expected calibration error, is the mean distance"
         " from the diagonal."
     )
-    return render_chart(f"Reliability: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
+    return render_chart(f"{title}: ECE {calibration.ece:.3f}", draw, note, height_ratios=(2.6, 1))
 
 
 def plot_scatter(title: str, gold: np.ndarray, predicted: np.ndarray, note: str = "") -> Chart:
@@ -311,10 +315,9 @@ def _format_component(name: str) -> str:
 def _is_score(name: str) -> bool:
     """Return whether a logged value is a score of all rows.
 
-    Losses are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with the best
-    threshold (such as `best_f1`).
+    Losses and errors are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with
+    the best threshold (such as `best_f1`).
     """
     score = name[len("eval_") :]
-    is_loss = score.endswith("loss") or score == "perplexity"
     is_for_subset = score != score.lower()
-    return not (is_loss or is_for_subset or score.startswith("best_"))
+    return not (is_lower_better(score) or is_for_subset or score.startswith("best_"))

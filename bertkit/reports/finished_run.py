@@ -57,6 +57,20 @@ class _Metrics(TypedDict):
     training: NotRequired[dict[str, Any]]
 
 
+class _Reliability(TypedDict):
+    """Statistics of confidence bins; null for an empty bin."""
+
+    count: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+
+
+class CalibrationRecord(TypedDict):
+    """The part of `calibration.json` that pages show."""
+
+    reliability: dict[str, _Reliability]
+
+
 class _Step(TypedDict):
     """A line of the training log; further keys may have any values."""
 

@@ -30,6 +30,7 @@ list(model.predict([{example}]))"""
 # These patterns find the path of the run in code that was made from the templates above.
 QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
 PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
+CALIBRATION_SECTION = re.compile(r"^## Calibration\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
 
 
@@ -214,6 +215,37 @@ def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
         f"Texts longer than {max_length} tokens are truncated. In the pipeline, `truncation=True` truncates "
         "them as in training."
     )
+
+
+# ---- calibration
+
+
+def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
+    """Return the card with a section on the calibration of the run; it replaces an earlier section.
+
+    Args:
+        card: The model card in Markdown.
+        calibration: Content of `calibration.json`.
+    """
+    card = CALIBRATION_SECTION.sub("", card)
+    data, scores = calibration["data"], calibration["scores"]
+    rows = [
+        [name, f"{value:.3f}", f"{scores['after'][name]:.3f}"] for name, value in scores["before"].items()
+    ]
+    section = (
+        f"## Calibration\n\nThe logits of the trained model are divided by {calibration['temperature']:.3f}, "
+        f"a temperature that was fitted on {format_count(data['rows'], 'row')} of `{data['name']}` "
+        f"({data['source']}). The output layer contains it. The scores after calibration are cross-fitted.\n"
+        "\n" + format_markdown_table(["", "before", "after"], rows) + "\n\n"
+    )
+    if threshold := calibration.get("threshold"):
+        values = ", ".join(f"`{label}` {value:.3f}" for label, value in threshold["thresholds"].items())
+        section += (
+            f"bertkit predicts a label if its probability exceeds a threshold ({threshold['criterion']}): "
+            f"{values}. `transformers.pipeline` ignores the thresholds.\n\n"
+        )
+    before, heading, after = card.partition("## Use\n")
+    return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"
 
 
 # ---- for the Hub

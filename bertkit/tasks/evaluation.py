@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
+    from bertkit.metrics.calibration import Decisions, ProbabilityScorer
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.tasks.base import Scores, Task
@@ -110,6 +111,25 @@ class RowEvaluation(Evaluation):
     @abstractmethod
     def list_scores(self) -> list[str]:
         """Return the names of the scores of `compute_scores`; model outputs are not needed."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether predictions are choices between classes; model outputs are not needed."""
+        return False
+
+    def make_decisions(self) -> "Decisions":
+        """Return the decisions with their gold classes, to score and calibrate their probabilities.
+
+        The predictions must have classes, and the split must have labels.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def probability_scorer(self) -> "ProbabilityScorer":
+        """The scores of the probabilities; see `make_decisions`."""
+        from bertkit.metrics.calibration import ProbabilityScorer
+
+        return ProbabilityScorer(self.make_decisions())
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:

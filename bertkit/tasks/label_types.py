@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
+    from bertkit.metrics.calibration import Decisions
+    from bertkit.metrics.thresholds import ThresholdCriterion
     from bertkit.modeling.losses import Loss
 
 
@@ -23,6 +25,8 @@ class LabelType(ABC):
         labels: The labels in the order of the model's outputs; empty for regression.
         problem_type: Value of `problem_type` in the model's config.
         default_metric: Metric that selects the checkpoint if the dataset registry states no other.
+        thresholds: Probability above which a label is predicted, for labels whose threshold is fitted; see
+            `fit_thresholds`.
     """
 
     problem_type: ClassVar[str]
@@ -30,6 +34,7 @@ class LabelType(ABC):
 
     def __init__(self, labels: list[str]) -> None:
         self.labels = labels
+        self.thresholds: dict[str, float] = {}
 
     @abstractmethod
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":
@@ -91,6 +96,27 @@ class LabelType(ABC):
         """Return the probability of each label, [rows, labels]; None for regression."""
         return None
 
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return the decisions of the model with their encoded gold labels; not defined for regression."""
+        raise NotImplementedError
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """The labels that may have a threshold; empty if the predicted label is the most probable one."""
+        return []
+
+    def fit_thresholds(
+        self, logits: "np.ndarray", gold: "np.ndarray", criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of each of `labels_with_threshold`; None if no threshold meets the criterion.
+
+        Args:
+            logits: Logits [rows, outputs].
+            gold: The encoded gold labels.
+            criterion: What the thresholds are chosen for.
+        """
+        return {}
+
 
 class SingleLabel(LabelType):
     """One label per row.
@@ -118,8 +144,30 @@ class SingleLabel(LabelType):
         return CrossEntropy(weights, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """Return the label with the highest logit, [rows]."""
-        return logits.argmax(-1)
+        """Return the label with the highest logit, or that on its side of the threshold, [rows]."""
+        if not self.thresholds:
+            return logits.argmax(-1)
+        [positive] = self.labels_with_threshold
+        positive_id = self.labels.index(positive)
+        is_positive = self.compute_probabilities(logits)[:, positive_id] > self.thresholds[positive]
+        return is_positive.astype("int64") if positive_id == 1 else 1 - is_positive.astype("int64")
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """The positive label, if there are two labels and one of them is positive."""
+        is_binary = self.positive_label is not None and len(self.labels) == 2
+        return [self.positive_label] if is_binary else []  # type: ignore[list-item]
+
+    def fit_thresholds(
+        self, logits: "np.ndarray", gold: "np.ndarray", criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of the positive label."""
+        from bertkit.metrics.thresholds import fit_binary_threshold
+
+        [positive] = self.labels_with_threshold
+        positive_id = self.labels.index(positive)
+        probability = self.compute_probabilities(logits)[:, positive_id]
+        return {positive: fit_binary_threshold(probability, gold == positive_id, criterion)}
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
         """Return the scores of `bertkit.metrics.classification.score_single_label`."""
@@ -143,6 +191,12 @@ class SingleLabel(LabelType):
         from bertkit.metrics.classification import softmax
 
         return softmax(logits)
+
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return one decision for each row."""
+        from bertkit.metrics.calibration import Decisions
+
+        return Decisions.from_classes(logits, gold)
 
 
 class MultiLabel(LabelType):
@@ -188,8 +242,30 @@ class MultiLabel(LabelType):
         ]
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
-        """Return 1 for each label with a probability above one half, else 0; [rows, labels]."""
-        return (logits > 0).astype("int64")
+        """Return 1 for each label with a probability above its threshold, else 0; [rows, labels].
+
+        The default threshold is one half.
+        """
+        if not self.thresholds:
+            return (logits > 0).astype("int64")
+        from bertkit.metrics.thresholds import DEFAULT_THRESHOLD
+
+        thresholds = [self.thresholds.get(label, DEFAULT_THRESHOLD) for label in self.labels]
+        return (self.compute_probabilities(logits) > thresholds).astype("int64")
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """All labels."""
+        return self.labels
+
+    def fit_thresholds(
+        self, logits: "np.ndarray", gold: "np.ndarray", criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of each label."""
+        from bertkit.metrics.thresholds import fit_label_thresholds
+
+        thresholds = fit_label_thresholds(self.compute_probabilities(logits), gold, criterion)
+        return dict(zip(self.labels, thresholds, strict=True))
 
     def score(self, gold: "np.ndarray", predicted: "np.ndarray") -> Scores:
         """Return the scores of `bertkit.metrics.classification.score_multi_label`."""
@@ -212,6 +288,12 @@ class MultiLabel(LabelType):
         from bertkit.metrics.classification import sigmoid
 
         return sigmoid(logits)
+
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+        """Return a decision for each label of each row."""
+        from bertkit.metrics.calibration import Decisions
+
+        return Decisions.from_label_sets(logits, gold)
 
 
 class Regression(LabelType):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bertkit.data.ner.schemes import Scheme
     from bertkit.data.ner.tags import TagSet
     from bertkit.data.rows import Rows
+    from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
@@ -135,6 +136,25 @@ class NerEvaluation(RowEvaluation):
 
         entities_by_type, _ = self._counts
         return score_types(entities_by_type, self.tags)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether predictions are choices between classes: the tags are classes."""
+        return True
+
+    def make_decisions(self) -> "Decisions":
+        """Return a decision between the tags for each word that has tokens; rows are sentences."""
+        import numpy as np
+
+        from bertkit.metrics.calibration import Decisions
+
+        features, logits = self.outputs.features, self.outputs.logits.astype(np.float64)
+        num_sentences = len(features.word_offsets) - 1
+        sentence = np.repeat(np.arange(num_sentences), np.diff(features.word_offsets))
+        has_prediction = features.prediction_index >= 0
+        row = np.zeros(len(logits), int)
+        row[features.prediction_index[has_prediction]] = sentence[has_prediction]
+        return Decisions(logits, features.labels, row, num_sentences)
 
     def decode(self) -> "DecodedPredictions":
         """Return the lists of tags of each sentence, in the scheme of this split."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SEQUENCE_PIPELINE = TransformersPipeline(
     task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
 )
+THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
 MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two training rows per class
 
@@ -284,12 +285,14 @@ class SequenceTask(Task):
             self.has_new_head, self.label_type.labels = match_labels(
                 model_config, self.labels, source.name, SEQUENCE_HEAD
             )
+        vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the labels in the order of the model's outputs."""
+        """Restore the labels in the order of the model's outputs, and their thresholds."""
         self.label_type = self._load_label_type(model_config)
+        self.label_type.thresholds = getattr(model_config, THRESHOLDS_KEY, None) or {}
         self.has_new_head = False
 
     @abstractmethod

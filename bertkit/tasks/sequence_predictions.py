@@ -11,6 +11,7 @@ from bertkit.tasks.label_types import LabelType, SingleLabel
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
@@ -37,16 +38,31 @@ class SequenceEvaluation(RowEvaluation):
         return self.label_type.predict(self.outputs.logits)
 
     def compute_scores(self) -> Scores:
-        """Return the scores that are usual for the kind of the labels."""
-        return self.label_type.score(self.gold, self.predicted)
+        """Return the scores that are usual for the kind of the labels, and those of the probabilities."""
+        scores = self.label_type.score(self.gold, self.predicted)
+        return scores | self.probability_scorer.score_all() if self.has_classes else scores
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of rows; for single labels, it includes which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
-        gold, predicted, score = self.gold, self.predicted, self.label_type.score
+        gold, predicted = self.gold, self.predicted
+
+        def score(rows: "np.ndarray") -> Scores:
+            scores = self.label_type.score(gold[rows], predicted[rows])
+            return scores | self.probability_scorer.score(rows) if self.has_classes else scores
+
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
-        return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
+        return Scorer(score, len(gold), is_correct)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the labels are classes, not numbers."""
+        return bool(self.label_type.labels)
+
+    def make_decisions(self) -> "Decisions":
+        """Return one decision for each row or, with label sets, for each label of each row."""
+        return self.label_type.make_decisions(self.outputs.logits, self.gold)
 
     def decode(self) -> "DecodedPredictions":
         """Return label ids, lists of 0 and 1, or numbers."""
@@ -62,9 +78,11 @@ class SequenceEvaluation(RowEvaluation):
         return DecodedPredictions(labels, labels, self.label_type.labels)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of the label type."""
+        """Return the names of the scores of the label type and of the probabilities."""
+        from bertkit.metrics.calibration import PROBABILITY_SCORES
+
         labels = self.label_type.make_example_labels()
-        return list(self.label_type.score(labels, labels))
+        return [*self.label_type.score(labels, labels), *(PROBABILITY_SCORES if self.has_classes else ())]
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.

@@ -10,6 +10,7 @@ from bertkit.tasks.evaluation import RowEvaluation, ScoreDetail
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
@@ -28,17 +29,30 @@ class ChoiceEvaluation(RowEvaluation):
         return self.outputs.logits.argmax(-1)
 
     def compute_scores(self) -> Scores:
-        """Return `accuracy`."""
-        return compute_accuracy(self.gold, self.predicted)
+        """Return `accuracy`, and the scores of the probabilities."""
+        return compute_accuracy(self.gold, self.predicted) | self.probability_scorer.score_all()
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer that also knows which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
-        gold, predicted = self.gold, self.predicted
-        return Scorer(
-            lambda rows: compute_accuracy(gold[rows], predicted[rows]), len(gold), gold == predicted
-        )
+        gold, predicted, probabilities = self.gold, self.predicted, self.probability_scorer
+
+        def score(rows: "np.ndarray") -> Scores:
+            return compute_accuracy(gold[rows], predicted[rows]) | probabilities.score(rows)
+
+        return Scorer(score, len(gold), gold == predicted)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether predictions are choices between classes: the endings are classes."""
+        return True
+
+    def make_decisions(self) -> "Decisions":
+        """Return one decision between the endings of each row."""
+        from bertkit.metrics.calibration import Decisions
+
+        return Decisions.from_classes(self.outputs.logits, self.gold)
 
     def decode(self) -> "DecodedPredictions":
         """Return the indices of the endings, counted from 0."""
@@ -53,10 +67,12 @@ class ChoiceEvaluation(RowEvaluation):
         return DecodedPredictions([0, 1], [0, 1])
 
     def list_scores(self) -> list[str]:
-        """Return `accuracy`."""
+        """Return `accuracy`, and the names of the scores of the probabilities."""
         import numpy as np
 
-        return list(compute_accuracy(np.zeros(1), np.zeros(1)))
+        from bertkit.metrics.calibration import PROBABILITY_SCORES
+
+        return [*compute_accuracy(np.zeros(1), np.zeros(1)), *PROBABILITY_SCORES]
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""

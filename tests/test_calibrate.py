@@ -1,0 +1,341 @@
+"""`bertkit calibrate`: the temperature is fitted on labeled rows, and is part of the output layer."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model, write_rows
+
+import bertkit
+from bertkit.infer import calibrate as calibrate_module
+from bertkit.modeling.temperature import read_temperature
+
+TASKS = ["classify", "nli", "swag", "ner"]
+LABEL_KEYS = {"classify": "label", "nli": "label", "swag": "label", "ner": "tags"}
+
+
+def make_wrong(task, row, predicted):
+    """Return a label that differs from the predicted one; for `ner`, the true tags."""
+    if task == "ner":
+        return row["tags"]
+    if task == "swag":
+        return (predicted + 1) % len(row["endings"])
+    labels = ["negative", "positive"] if task == "classify" else ["entailment", "neutral", "contradiction"]
+    return labels[labels.index(predicted) - 1]
+
+
+def make_rows(run, task, count=60, seed=7):
+    """Return rows of which the model classifies four fifths correctly, so that a temperature fits."""
+    rows = ROW_MAKERS[task](count, seed=seed)
+    for index, record in enumerate(bertkit.load(run).predict(rows)):
+        predicted = record["predicted"]
+        rows[index][LABEL_KEYS[task]] = predicted if index % 5 else make_wrong(task, rows[index], predicted)
+    return rows
+
+
+@pytest.fixture
+def copied(runs, tiny, tmp_path):
+    """Return a function that copies the run of a task, and writes rows to calibrate it on."""
+
+    def copy(task="classify", **options):
+        run = tmp_path / "run"
+        if task == "swag":  # the logits of the copied run would hardly differ
+            data = runs / "swag.jsonl"
+            settings = {"epochs": 6, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+            bertkit.swag(data=data, model=tiny, output_dir=run, **settings)
+        else:
+            shutil.copytree(runs / task, run)
+        return run, write_rows(tmp_path / "rows.jsonl", make_rows(run, task, **options))
+
+    return copy
+
+
+def compute_logits(run, rows):
+    predictor = bertkit.load(run)
+    from bertkit.data.rows import Rows
+
+    parsed, _ = predictor.task.parse_rows(Rows.from_dicts(rows, "rows"))
+    return predictor.compute_outputs(parsed).logits
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_logits_are_divided_by_the_temperature(copied, cli, task):
+    run, data = copied(task)
+    rows = ROW_MAKERS[task](20, seed=11)
+    before = compute_logits(run, rows)
+    status, out, err = cli("calibrate", run, "--data", data, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert abs(found["temperature"] - 1) > 0.01
+    assert compute_logits(run, rows) * found["temperature"] == pytest.approx(before, abs=1e-5)
+    assert found.pop("output_dir") == str(run)
+    assert json.loads((run / "calibration.json").read_text()) == found
+    assert found["data"]["rows"] == 60
+
+
+def test_the_scores_before_calibration_are_those_of_an_evaluation(copied, cli, tmp_path):
+    run, data = copied()
+    scores = json.loads(cli("evaluate", run, "--data", data, "--json")[1])["validation"]
+    calibration = bertkit.calibrate(run, data=data).calibration
+    for name, value in calibration["scores"]["before"].items():
+        assert scores[name] == pytest.approx(value, abs=1e-6)
+    again = json.loads(cli("evaluate", run, "--data", data, "--json")[1])["validation"]
+    assert again["nll"] < scores["nll"]
+    assert again["accuracy"] == scores["accuracy"]
+
+
+def test_a_pipeline_and_predict_give_the_same_calibrated_probabilities(copied):
+    from transformers import pipeline
+
+    run, data = copied()
+    texts = [row["text"] for row in make_toy_rows(10, seed=3)]
+    uncalibrated = [record["probabilities"] for record in bertkit.predict(run, text=texts, all_scores=True)]
+    bertkit.calibrate(run, data=data)
+    predicted = [record["probabilities"] for record in bertkit.predict(run, text=texts, all_scores=True)]
+    stock = pipeline("text-classification", str(run), top_k=None)(texts)
+    for probabilities, scores, old in zip(predicted, stock, uncalibrated, strict=True):
+        assert {score["label"]: score["score"] for score in scores} == pytest.approx(probabilities, abs=1e-5)
+        assert probabilities != pytest.approx(old, abs=1e-3)
+
+
+def test_an_exported_model_gives_the_same_calibrated_probabilities(copied, tmp_path):
+    pytest.importorskip("onnxscript")
+    run, data = copied()
+    bertkit.calibrate(run, data=data)
+    bertkit.export(run, output_dir=tmp_path / "exported")
+    predicted, exported = (
+        [
+            record["probabilities"]["positive"]
+            for record in bertkit.predict(folder, data=data, all_scores=True)
+        ]
+        for folder in (run, tmp_path / "exported")
+    )
+    assert exported == pytest.approx(predicted, abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classify", "ner"])
+def test_calibrating_twice_on_the_same_rows_changes_nothing(copied, task):
+    run, data = copied(task)
+    first = bertkit.calibrate(run, data=data)
+    weights = (run / "model.safetensors").read_bytes()
+    second = bertkit.calibrate(run, data=data)
+    assert (run / "model.safetensors").read_bytes() == weights
+    assert second.temperature == first.temperature
+    for part in ("before", "after"):
+        scores = first.calibration["scores"][part]
+        assert second.calibration["scores"][part] == pytest.approx(scores, abs=1e-6)
+    assert (run / "README.md").read_text().count("## Calibration") == 1
+
+
+def test_earlier_rows_have_no_effect_on_the_next_temperature(copied, tmp_path):
+    run, data = copied()
+    other_run = shutil.copytree(run, tmp_path / "other")
+    other_data = write_rows(tmp_path / "other.jsonl", make_rows(run, "classify", count=100, seed=8))
+    bertkit.calibrate(run, data=data)
+    second = bertkit.calibrate(run, data=other_data)
+    only = bertkit.calibrate(other_run, data=other_data)
+    assert second.temperature == pytest.approx(only.temperature, rel=1e-5)
+    rows = make_toy_rows(20, seed=11)
+    assert compute_logits(run, rows) == pytest.approx(compute_logits(other_run, rows), abs=1e-5)
+
+
+def test_the_validation_rows_of_the_run_are_the_default(cli, tiny, tmp_path):
+    rows = make_toy_rows(200)
+    for index, row in enumerate(rows):
+        row["label"] = "negative" if index % 3 == 0 else row["label"]
+    data = write_rows(tmp_path / "noisy.jsonl", rows)
+    bertkit.classify(
+        data=data, model=tiny, output_dir="run", epochs=3, learning_rate=3e-3, max_length=32, bf16=False
+    )
+    status, out, err = cli("calibrate", "run")
+    assert status == 0, err
+    assert "fitted on 20 rows" in out
+    assert "20 rows are few" in err
+    calibration = json.loads((tmp_path / "run" / "calibration.json").read_text())
+    evaluated = json.loads((tmp_path / "run" / "metrics.json").read_text())["validation"]
+    assert evaluated["nll"] == pytest.approx(calibration["scores"]["before"]["nll"], abs=1e-5)
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Reliability before calibration" in page
+    assert "Reliability after calibration" in page
+    assert "## Calibration" in (tmp_path / "run" / "README.md").read_text("utf-8")
+
+
+def test_label_sets_are_calibrated(tiny, tmp_path):
+    rows = [
+        row | {"label": [row["label"], *(["seen"] * (n % 3 > 0))]} for n, row in enumerate(make_toy_rows(80))
+    ]
+    data = write_rows(tmp_path / "sets.jsonl", rows)
+    bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label", bf16=False)
+    new = [row | {"text": f"today {row['text']}"} for row in rows]
+    before = compute_logits("run", new)
+    result = bertkit.calibrate("run", data=new)
+    assert result.calibration["decisions"] == 3 * 80
+    assert compute_logits("run", new) * result.temperature == pytest.approx(before, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [("classify", {"head": "bilstm"}), ("ner", {"head": "bilstm"}), ("ner", {"features": "concat-last-4"})],
+)
+def test_heads_of_bertkit_are_calibrated(tiny, tmp_path, task, settings):
+    if "features" in settings:
+        tiny = save_tiny_model(tmp_path / "deep", num_hidden_layers=4)
+    data = write_rows(tmp_path / "train.jsonl", ROW_MAKERS[task](40))
+    getattr(bertkit, task)(data=data, model=tiny, output_dir="run", max_steps=3, bf16=False, **settings)
+    new = write_rows(tmp_path / "new.jsonl", make_rows("run", task))
+    rows = ROW_MAKERS[task](20, seed=11)
+    before = compute_logits("run", rows)
+    temperature = bertkit.calibrate("run", data=new).temperature
+    assert compute_logits("run", rows) * temperature == pytest.approx(before, abs=1e-5)
+
+
+def test_a_run_on_data_objects_gets_the_object_again(tiny):
+    rows = make_toy_rows(150)
+    for index, row in enumerate(rows):
+        row["label"] = "negative" if index % 3 == 0 else row["label"]
+    bertkit.classify(data=rows, model=tiny, output_dir="run", max_steps=3, bf16=False)
+    with pytest.raises(bertkit.UserError, match=r"bertkit\.calibrate\(run='run', data=\.\.\.\)"):
+        bertkit.calibrate("run")
+    assert bertkit.calibrate("run", data=rows).calibration["data"]["rows"] == 15
+
+
+def test_a_model_that_continues_from_a_calibrated_run_is_not_calibrated(copied, toy):
+    run, data = copied()
+    bertkit.calibrate(run, data=data)
+    assert read_temperature(run) != 1
+    next_run = bertkit.classify(data=toy, model=run, output_dir="next", max_steps=1)
+    assert read_temperature(next_run.output_dir) == 1
+
+
+def test_training_rows_and_a_former_export_are_reported(copied, runs, cli):
+    run, _ = copied()
+    (run / "onnx").mkdir()
+    (run / "onnx" / "model.onnx").touch()
+    train = [json.loads(line) for line in (runs / "classify.jsonl").read_text("utf-8").splitlines()]
+    records = list(bertkit.load(run).predict(train))
+    for index, (row, record) in enumerate(zip(train, records, strict=True)):
+        row["label"] = record["predicted"] if index % 4 else make_wrong("classify", row, record["predicted"])
+    status, _, err = cli("calibrate", run, "--data", write_rows(run.parent / "train.jsonl", train))
+    assert status == 0, err
+    assert "54 of 60 rows are also training rows" in err
+    assert f"run bertkit export {run} --overwrite" in " ".join(err.split())
+
+
+# ---- interruptions
+
+
+def test_a_failed_write_leaves_the_run_unchanged(copied, monkeypatch):
+    run, data = copied()
+    bertkit.calibrate(run, data=data)
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+
+    def fail(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(bertkit.UserError, match="cannot be written"):
+        bertkit.calibrate(run, data=make_rows(run, "classify", count=90, seed=9))
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+
+def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, monkeypatch):
+    run, data = copied()
+    bertkit.calibrate(run, data=data)
+    new_rows = make_rows(run, "classify", count=90, seed=9)
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bertkit.utils.files.write_text", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bertkit.calibrate(run, data=new_rows)
+    assert not (run / "calibration.json").exists()  # it would describe other weights
+    assert list(bertkit.predict(run, text=["a good film"]))
+    temperature = read_temperature(run)
+    assert bertkit.calibrate(run, data=new_rows).temperature == temperature
+
+
+# ---- errors
+
+
+def train_regression(tiny, tmp_path):
+    rows = [{"text": row["text"], "label": 0.1 * len(row["text"])} for row in make_toy_rows(40)]
+    data = write_rows(tmp_path / "numbers.jsonl", rows)
+    bertkit.classify(data=data, model=tiny, output_dir="numbers", max_steps=1, problem="regression")
+
+
+def test_runs_that_cannot_be_calibrated_are_refused(runs, cli, tiny, tmp_path):
+    train_regression(tiny, tmp_path)
+    (tmp_path / "unfinished").mkdir()
+    for run, words in [
+        (tmp_path / "unfinished", ["is not a finished run"]),
+        (tmp_path / "numbers", ["numbers: is a run of classify (regression", "cannot be calibrated"]),
+        (runs / "pretrain-mlm-nsp", ["is a run of pretrain-mlm-nsp, which cannot be calibrated"]),
+        (runs / "qa", ["is a run of qa", "cannot be calibrated", "classify with classes, nli, swag or ner"]),
+    ]:
+        assert_refused(cli, tmp_path, [run], words, "calibrate")
+
+
+def test_an_exported_model_is_refused(runs, cli, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "exported")
+    (run / "model.onnx").touch()
+    assert_refused(cli, tmp_path, [run], ["is an exported model", "calibrate the run"], "calibrate")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["classify.jsonl", "6 different rows to calibrate on", "at least 10", "--data"]),
+        (["--data", "few.jsonl"], ["few.jsonl", "9 different rows to calibrate on"]),
+        (["--data", "equal.jsonl"], ["equal.jsonl", "1 different row to calibrate on"]),
+        (["--data", "unlabeled.jsonl"], ["unlabeled.jsonl", "no column 'label'"]),
+        (["--data", "correct.jsonl"], ["all rows are classified correctly", "--data"]),
+        (["--data", "wrong.jsonl"], ["not better than guessing", "--data"]),
+        (["--data", "missing.jsonl"], ["missing.jsonl"]),
+        (["--text-column", "body"], ["--text-column: applies only to --data"]),
+        (["--encoding", "latin-1"], ["--encoding: applies only to --data"]),
+    ],
+)
+def test_rows_that_do_not_determine_a_temperature_are_refused(copied, cli, tmp_path, flags, words):
+    run, _ = copied()
+    rows = make_toy_rows(30, seed=5)
+    predicted = [record["predicted"] for record in bertkit.load(run).predict(rows)]
+    correct = [row | {"label": label} for row, label in zip(rows, predicted, strict=True)]
+    wrong = [row | {"label": make_wrong("classify", row, row["label"])} for row in correct]
+    write_rows(tmp_path / "few.jsonl", rows[:9])
+    write_rows(tmp_path / "equal.jsonl", rows[:1] * 20)
+    write_rows(tmp_path / "unlabeled.jsonl", [{"text": row["text"]} for row in rows])
+    write_rows(tmp_path / "correct.jsonl", correct)
+    write_rows(tmp_path / "wrong.jsonl", wrong)
+    weights = (run / "model.safetensors").read_bytes()
+    assert_refused(cli, tmp_path, [run, *flags], words, "calibrate")
+    assert (run / "model.safetensors").read_bytes() == weights
+
+
+def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
+    """A model whose logits are not a linear function of its last layer's parameters is left as it was."""
+    run, data = copied()
+    weights = (run / "model.safetensors").read_bytes()
+    original = calibrate_module._divide_and_verify
+
+    def add_nonlinearity(run, predictor, *args):
+        from bertkit.modeling.heads import find_output_layer
+
+        _, layer = find_output_layer(predictor.model)
+        layer.register_forward_hook(lambda _module, _inputs, output: output + 1)
+        return original(run, predictor, *args)
+
+    monkeypatch.setattr(calibrate_module, "_divide_and_verify", add_nonlinearity)
+    with pytest.raises(bertkit.UserError, match="not a linear function"):
+        bertkit.calibrate(run, data=data)
+    assert (run / "model.safetensors").read_bytes() == weights
+
+
+def test_the_temperature_is_a_number_of_the_file_of_weights(copied):
+    run, data = copied()
+    assert read_temperature(run) == 1
+    temperature = bertkit.calibrate(run, data=data).temperature
+    assert read_temperature(run) == temperature
+    assert np.isfinite(temperature)
