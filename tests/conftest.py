@@ -39,8 +39,6 @@ def pytest_collection_finish():
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         import datasets  # noqa: F401
-        import matplotlib.pyplot
-        import sklearn.metrics
         import transformers.trainer  # noqa: F401
     gc.freeze()
 
