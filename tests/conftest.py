@@ -39,6 +39,8 @@ def pytest_collection_finish():
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         import datasets  # noqa: F401
+        import matplotlib.pyplot  # noqa: F401
+        import sklearn.metrics  # noqa: F401
         import transformers.trainer  # noqa: F401
     gc.freeze()
 
