@@ -143,14 +143,20 @@ class TableContent:
             dataset: The values.
             file: Name of the file that the rows were read from.
         """
-        stored = zip(dataset.column_names, self.json_columns.items(), self.hashes, strict=True)
-        columns = {
-            name: DatasetColumn(dataset.select_columns([stored_name]), is_json, hashes)
-            for stored_name, (name, is_json), hashes in stored
-        }
+        stored = zip(_split_columns(dataset), self.json_columns.items(), self.hashes, strict=True)
+        columns = {name: DatasetColumn(column, is_json, hashes) for column, (name, is_json), hashes in stored}
         line_numbered_files = frozenset([file] if self.is_line_numbered else [])
         file_index = np.zeros(len(self.row_numbers), np.int32)
         return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files, self.class_names)
+
+
+def _split_columns(dataset: "Dataset") -> "Iterator[Dataset]":
+    """Yield a dataset for each column; `Dataset.select_columns` copies the metadata of all columns."""
+    from datasets import Dataset, DatasetInfo, Features
+
+    table = dataset.data.replace_schema_metadata(None)
+    for name, feature in dataset.features.items():
+        yield Dataset(table.select([name]), DatasetInfo(features=Features({name: feature})), fingerprint=name)
 
 
 def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:
