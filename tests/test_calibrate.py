@@ -161,13 +161,18 @@ def test_the_validation_rows_of_the_run_are_the_default(cli, tiny, tmp_path):
     assert "## Calibration" in (tmp_path / "run" / "README.md").read_text("utf-8")
 
 
-def test_label_sets_are_calibrated(tiny, tmp_path):
+def train_on_label_sets(tiny, folder):
+    """Train the run `run` on rows with label sets, and return other such rows."""
     rows = [
         row | {"label": [row["label"], *(["seen"] * (n % 3 > 0))]} for n, row in enumerate(make_toy_rows(80))
     ]
-    data = write_rows(tmp_path / "sets.jsonl", rows)
+    data = write_rows(folder / "sets.jsonl", rows)
     bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label", bf16=False)
-    new = [row | {"text": f"today {row['text']}"} for row in rows]
+    return [row | {"text": f"today {row['text']}"} for row in rows]
+
+
+def test_label_sets_are_calibrated(tiny, tmp_path):
+    new = train_on_label_sets(tiny, tmp_path)
     before = compute_logits("run", new)
     result = bertkit.calibrate("run", data=new)
     assert result.calibration["decisions"] == 3 * 80

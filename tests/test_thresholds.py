@@ -9,6 +9,7 @@ import pytest
 from conftest import assert_refused, make_toy_rows, read_predictions, write_rows
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
+from test_calibrate import train_on_label_sets
 
 import bertkit
 from bertkit.metrics.thresholds import (
@@ -190,12 +191,7 @@ def test_a_model_that_continues_from_the_run_has_no_threshold(labeled, toy):
 
 
 def test_label_sets_get_a_threshold_for_each_label(tiny, tmp_path):
-    rows = [
-        row | {"label": [row["label"], *(["seen"] * (n % 3 > 0))]} for n, row in enumerate(make_toy_rows(80))
-    ]
-    data = write_rows(tmp_path / "sets.jsonl", rows)
-    bertkit.classify(data=data, model=tiny, output_dir="run", max_steps=4, problem="multi-label", bf16=False)
-    new = [row | {"text": f"today {row['text']}"} for row in rows]
+    new = train_on_label_sets(tiny, tmp_path)
     result = bertkit.calibrate("run", data=new, threshold="macro_f1")
     thresholds = read_thresholds(tmp_path / "run")
     assert set(thresholds) == {"negative", "positive", "seen"}

@@ -153,10 +153,12 @@ class TableContent:
 def _split_columns(dataset: "Dataset") -> "Iterator[Dataset]":
     """Yield a dataset for each column; `Dataset.select_columns` copies the metadata of all columns."""
     from datasets import Dataset, DatasetInfo, Features
+    from datasets.fingerprint import generate_random_fingerprint
 
     table = dataset.data.replace_schema_metadata(None)
     for name, feature in dataset.features.items():
-        yield Dataset(table.select([name]), DatasetInfo(features=Features({name: feature})), fingerprint=name)
+        info = DatasetInfo(features=Features({name: feature}))
+        yield Dataset(table.select([name]), info, fingerprint=generate_random_fingerprint())
 
 
 def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:

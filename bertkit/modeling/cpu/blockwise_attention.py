@@ -11,7 +11,7 @@ from bertkit.modeling.cpu.random_bits import RANDOM_LEVELS, KeepMasks, draw_seed
 
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
 LOG2_E = math.log2(math.e)
-MASKED_KEY = -1e30  # score of a masked key: its exponential is 0, and products with it are finite
+MASKED_SCORE = -1e30  # added to the score of a masked pair: its exponential is 0, and products are finite
 SAFE_SUM = 2.0**100  # sums of exponentials below this, and above its inverse, are exact to rounding
 
 
@@ -120,7 +120,7 @@ class ScoreInputs(NamedTuple):
             return cls(q, k, (mask * LOG2_E).clamp_min(torch.finfo(q.dtype).min).to(q.dtype), factor)
         if mask.shape[1:3] != (1, 1):
             return cls(q, k, torch.where(mask, 0.0, torch.finfo(q.dtype).min).to(q.dtype), factor)
-        column = torch.where(mask.mT, 0.0, MASKED_KEY).to(q.dtype).expand(*k.shape[:-1], 1)
+        column = torch.where(mask.mT, 0.0, MASKED_SCORE).to(q.dtype).expand(*k.shape[:-1], 1)
         return cls(F.pad(q, (0, 1), value=1.0), torch.cat([k, column], -1), None, factor)
 
     def select(self, block: slice) -> Self:

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from bertkit.modeling.cpu.blockwise_attention import MASKED_SCORE
 from bertkit.modeling.cpu.random_bits import RANDOM_LEVELS, KeepMasks, draw_seed, drop, drop_, mask_dtype
-
-MASKED_SCORE = -1e30  # added to the score of a masked pair: its probability is 0, and products are finite
 
 
 class ShortAttention(torch.autograd.Function):
