@@ -50,6 +50,11 @@ def test_p_of_0_and_1_equal_the_stock_module(p):
     assert torch.equal(make_fast_dropout(p)(x), nn.Dropout(p)(x))
 
 
+def test_p_that_rounds_to_1_keeps_the_values_finite():
+    torch.manual_seed(0)
+    assert make_fast_dropout(1 - 1e-9)(torch.ones(64, 64)).isfinite().all()
+
+
 def test_evaluation_drops_nothing():
     x = torch.ones(4, 4)
     assert make_fast_dropout(0.5).eval()(x) is x

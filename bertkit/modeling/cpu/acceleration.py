@@ -11,7 +11,7 @@ from bertkit.modeling.cpu.dropout import FastDropout
 from bertkit.modeling.cpu.embedding import MIN_VALUES, FastEmbedding
 from bertkit.modeling.cpu.linear import FastLinear
 
-MAX_HEAD_SIZE = 1024  # outputs; the output layer of a masked language model is larger
+MAX_HEAD_SIZE = 1024  # outputs of a head in fp32; the output layer of a masked language model has more
 
 
 def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
@@ -39,7 +39,10 @@ def _keep_heads_in_fp32(model: Any) -> None:
 
 
 def replace_modules(model: nn.Module, is_single_process: bool) -> None:
-    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`."""
+    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`.
+
+    Subclasses of the stock modules stay, because they may compute something else.
+    """
     uses = Counter(id(module.weight) for module in model.modules() if hasattr(module, "weight"))
     for module in model.modules():
         if type(module) is nn.Dropout:

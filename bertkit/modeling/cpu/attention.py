@@ -12,7 +12,8 @@ from bertkit.modeling.cpu.blockwise_attention import BlockwiseAttention
 from bertkit.modeling.cpu.short_attention import ShortAttention
 
 FAST_SDPA = "sdpa_fast"
-MAX_SHORT_SCORES = 2**21  # of a batch; `ShortAttention` saves 6 bytes for each in bf16
+# Scores of a batch up to which `ShortAttention` is faster. In bf16, it saves 6 bytes for each score.
+MAX_SHORT_SCORES = 2**21
 
 
 def enable_fast_attention(model: Any) -> None:
@@ -30,11 +31,11 @@ def enable_fast_attention(model: Any) -> None:
 
 
 def make_mask(**kwargs: Any) -> torch.Tensor | None:
-    """Return the bool mask of transformers' `sdpa_mask`, with one row per example if the rows are equal.
+    """Return the bool mask of transformers' `sdpa_mask`, without its dimension of queries if possible.
 
     Returns:
-        `[batch, 1, 1, seq_len]` if only padding is masked, else `[batch, 1, seq_len, seq_len]`. None if
-        nothing is masked.
+        `[batch, 1, 1, seq_len]` if only padding is masked, because the mask is then the same for all queries.
+        Else `[batch, 1, seq_len, seq_len]`, or None if nothing is masked.
     """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
@@ -58,7 +59,7 @@ def attend_fast(
 
     is_self_attention = query.shape == key.shape and kwargs.get("position_bias") is None
     is_supported = query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16)
-    if not (is_self_attention and dropout and is_supported):
+    if not (is_self_attention and 0 < dropout < 1 and is_supported):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -76,7 +77,7 @@ def attend_with_dropout(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout: float,
     scaling: float,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the attention output `[batch, heads, seq_len, head_dim]`; see `BlockwiseAttention`."""
+    """Return the attention output; see `BlockwiseAttention.forward` for the arguments and shapes."""
     batch, heads, seq_len, _ = q.shape
     is_short = batch * heads * seq_len**2 <= MAX_SHORT_SCORES
     function = ShortAttention if is_short else BlockwiseAttention

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from bertkit.modeling.cpu.random_bits import RANDOM_LEVELS, KeepMasks, draw_seed, drop_, mask_dtype
+from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed, drop_, mask_dtype
 
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
 LOG2_E = math.log2(math.e)
 MASKED_SCORE = -1e30  # added to the score of a masked pair: its exponential is 0, and products are finite
-SAFE_SUM = 2.0**100  # sums of exponentials below this, and above its inverse, are exact to rounding
+SAFE_SUM = 2.0**100  # sums of exponentials from its inverse to this neither overflow nor vanish
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -38,17 +38,15 @@ class BlockwiseAttention(torch.autograd.Function):
             dropout: Probability of dropping an attention weight.
             scaling: Factor that multiplies the scores.
         """
-        # dropout is rounded to a multiple of 1 / RANDOM_LEVELS: see `KeepMasks`
-        ctx.dropped_levels, ctx.scaling, ctx.seed = round(dropout * RANDOM_LEVELS), scaling, draw_seed()
-        keep_prob = 1 - ctx.dropped_levels / RANDOM_LEVELS
-        keep_masks = KeepMasks(ctx.dropped_levels, ctx.seed)
+        ctx.dropout, ctx.scaling, ctx.seed = dropout, scaling, draw_seed()
+        keep_masks = KeepMasks(dropout, ctx.seed)
         output = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
         scales, ctx.shifts = q.new_empty(*q.shape[:-1], 1, dtype=torch.float32), []
         inputs = ScoreInputs.build(q, k, mask, scaling)
         for block in _split_batch(q):
             exps, sums, shift = inputs.select(block).exponentiate()
             ctx.shifts.append(shift)
-            scales[block] = (1 / (sums * keep_prob)).view_as(scales[block])
+            scales[block] = (1 / (sums * keep_masks.keep_prob)).view_as(scales[block])
             block_output = torch.bmm(keep_masks.drop_(exps), v[block].flatten(0, 1))
             output[block] = block_output.view(q[block].shape).mul_(scales[block])
         ctx.save_for_backward(q, k, v, mask, output, scales)
@@ -59,8 +57,7 @@ class BlockwiseAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of q, k and v, computed in the same blocks."""
         q, k, v, mask, output, scales = ctx.saved_tensors
-        keep_masks = KeepMasks(ctx.dropped_levels, ctx.seed)
-        keep_prob = 1 - ctx.dropped_levels / RANDOM_LEVELS
+        keep_masks = KeepMasks(ctx.dropout, ctx.seed)
         grads = tuple(torch.empty_like(tensor) for tensor in (q, k, v))
         inputs = ScoreInputs.build(q, k, mask, ctx.scaling)
         for block, shift in zip(_split_batch(q), ctx.shifts, strict=True):
@@ -68,7 +65,7 @@ class BlockwiseAttention(torch.autograd.Function):
             keep = keep_masks.draw(exps.shape, mask_dtype(exps))
             grad = (grad_output[block] * scales[block].to(q.dtype)).flatten(0, 1)
             mean_grads = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
-            mean_grads = (mean_grads * (scales[block] * keep_prob)).flatten(0, 1)
+            mean_grads = (mean_grads * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
             grad_scores = drop_(torch.bmm(grad, v[block].flatten(0, 1).mT), keep)
             grad_scores.sub_(mean_grads).mul_(exps)
             block_grads = (
@@ -91,14 +88,14 @@ def _split_batch(q: torch.Tensor) -> list[slice]:
 class ScoreInputs(NamedTuple):
     """Queries, keys and mask of attention scores.
 
-    The scores are computed in units of log 2, because PyTorch computes 2 ** x several times as fast as e ** x
-    on a CPU.
+    The scores are multiplied by log2(e), so that 2 ** score takes the place of e ** score. PyTorch computes
+    powers of 2 several times as fast on a CPU.
 
     Attributes:
         queries, keys: `[batch, heads, seq_len, head_dim]`.
-        mask: None, or a mask that is added to the scores in units of log 2. It can be broadcast to
-            `[batch, heads, seq_len, seq_len]`.
-        factor: Factor that multiplies the scores.
+        mask: None, or a mask that is added to the scores. It is multiplied by log2(e) as well, and can be
+            broadcast to `[batch, heads, seq_len, seq_len]`.
+        factor: Factor that multiplies the products of queries and keys: the scaling times log2(e).
     """
 
     queries: torch.Tensor
@@ -108,10 +105,10 @@ class ScoreInputs(NamedTuple):
 
     @classmethod
     def build(cls, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> Self:
-        """Convert the arguments of `BlockwiseAttention`.
+        """Convert the arguments of `BlockwiseAttention.forward`.
 
-        A mask of keys becomes a further column of the keys, which a column of ones in the queries multiplies.
-        The matrix product then adds it to the scores, faster than a broadcast addition.
+        A bool mask `[batch, 1, 1, seq_len]` becomes a further column of the keys, and the queries get a
+        column of ones. The matrix product then adds the mask to the scores, faster than a broadcast addition.
         """
         factor = scaling * LOG2_E
         if mask is None:
@@ -131,7 +128,7 @@ class ScoreInputs(NamedTuple):
     def exponentiate(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Compute the exponentials of the scores.
 
-        Subtracting the maximum of each row is needed only if a sum would overflow or vanish without it.
+        The maximum of each row is subtracted only if a sum of the block would overflow or vanish without it.
 
         Returns:
             The exponentials `[batch * heads, seq_len, seq_len]`, their sums over keys
@@ -147,7 +144,11 @@ class ScoreInputs(NamedTuple):
         return exps, exps.sum(-1, keepdim=True, dtype=torch.float32), shift
 
     def compute_exponentials(self, shift: torch.Tensor | None) -> torch.Tensor:
-        """Return the exponentials of the scores, from which `shift` is subtracted before."""
+        """Return the exponentials of the scores minus `shift`, `[batch * heads, seq_len, seq_len]`.
+
+        Args:
+            shift: None, or the maximum of each row of scores, `[batch * heads, seq_len, 1]`.
+        """
         scores = self._compute_scores()
         if shift is not None:
             scores.sub_(shift)

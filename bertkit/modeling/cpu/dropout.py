@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from bertkit.modeling.cpu.random_bits import RANDOM_LEVELS, KeepMasks, draw_seed, drop_, mask_dtype
+from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed, drop_, mask_dtype
 
 
 class FastDropout(nn.Dropout):
@@ -16,7 +16,7 @@ class FastDropout(nn.Dropout):
         """Zero each value with probability `p`, and divide the values kept by 1 - p."""
         if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
             return super().forward(input)
-        output: torch.Tensor = FastDropoutFunction.apply(input, round(self.p * RANDOM_LEVELS))  # type: ignore[no-untyped-call]
+        output: torch.Tensor = FastDropoutFunction.apply(input, self.p)  # type: ignore[no-untyped-call]
         return output
 
 
@@ -24,10 +24,11 @@ class FastDropoutFunction(torch.autograd.Function):
     """Dropout that saves only its mask for the backward pass, two bytes per value."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dropped_levels: int) -> torch.Tensor:
-        """Zero each value with probability `dropped_levels / RANDOM_LEVELS`, and scale the values kept."""
-        mask = KeepMasks(dropped_levels, draw_seed()).draw(x.shape, torch.int16)
-        ctx.scale = RANDOM_LEVELS / (RANDOM_LEVELS - dropped_levels)
+    def forward(ctx: Any, x: torch.Tensor, dropout: float) -> torch.Tensor:
+        """Zero each value with probability `dropout`, and divide the values kept by `KeepMasks.keep_prob`."""
+        keep_masks = KeepMasks(dropout, draw_seed())
+        mask = keep_masks.draw(x.shape, torch.int16)
+        ctx.scale = 1 / keep_masks.keep_prob
         ctx.save_for_backward(mask)
         return drop_(x * ctx.scale, mask.to(mask_dtype(x)))
 

@@ -66,7 +66,7 @@ class EmbeddingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, ids: torch.Tensor, module: FastEmbedding) -> torch.Tensor:
-        """Return the vectors of the rows `ids`."""
+        """Return the vectors `[..., embedding_dim]` of the rows `ids`, `[...]`."""
         ctx.module = module
         ctx.save_for_backward(ids)
         return torch.nn.functional.embedding(ids, weight)
@@ -74,7 +74,7 @@ class EmbeddingFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[None, None, None]:
-        """Add the gradient to the table's `grad`."""
+        """Add the gradient to the table's `grad`; autograd itself gets none."""
         (ids,) = ctx.saved_tensors
         ctx.module.add_gradient(ids.flatten(), grad_output.flatten(0, -2))
         return None, None, None

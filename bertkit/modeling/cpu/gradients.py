@@ -1,4 +1,7 @@
-"""Gradient clipping on a CPU that skips the zeros of embedding gradients."""
+"""Gradient clipping on a CPU that skips the zeros of embedding gradients.
+
+A batch contains a few hundred of the tens of thousands of tokens, and the gradients of the others are 0.
+"""
 
 from collections.abc import Iterator
 
@@ -27,17 +30,15 @@ class GradientClipper:
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients, and return their norm before that, as `torch.nn.utils.clip_grad_norm_` does."""
         gradients = list(self._select_gradients())
-        norms = [
-            torch.linalg.vector_norm(values if rows is None else values[rows]) for values, rows in gradients
-        ]
+        norms = [torch.linalg.vector_norm(grad if rows is None else grad[rows]) for grad, rows in gradients]
         total_norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-        factor = max_norm / (float(total_norm) + 1e-6)
+        factor = max_norm / (float(total_norm) + 1e-6)  # 1e-6 as in PyTorch
         if factor < 1:
-            for values, rows in gradients:
+            for grad, rows in gradients:
                 if rows is None:
-                    values.mul_(factor)
+                    grad.mul_(factor)
                 else:
-                    values[rows] *= factor
+                    grad[rows] *= factor
         return total_norm
 
     def _select_gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:

@@ -22,13 +22,14 @@ class FormatCopy:
     """A copy of a tensor in another number format, made again only when the tensor has changed.
 
     PyTorch's fused optimizers do not increase the version of the weights that they change, so each step of
-    any optimizer makes all copies outdated.
+    any optimizer makes all copies outdated. The source is a weak reference, which does not keep the graph of
+    the tensor in memory.
     """
 
     num_optimizer_steps = 0
 
     def __init__(self) -> None:
-        self.source: Callable[[], torch.Tensor | None] = lambda: None  # a tensor would keep its graph alive
+        self.source: Callable[[], torch.Tensor | None] = lambda: None
         self.state: tuple[int, int, torch.dtype] | None = None
         self.copy: torch.Tensor
 
@@ -54,7 +55,7 @@ INPUT_COPY = FormatCopy()  # the projections of an attention layer share their i
 class FastLinear(nn.Linear):
     """`nn.Linear` with faster matrix products on a CPU, in fp32 and under autocast to bf16.
 
-    The bf16 copy of the weight is made once per optimizer step. Autocast makes it in each forward pass.
+    The bf16 copy of the weight is made once per optimizer step. Stock autocast makes it in each forward pass.
     """
 
     weight_copy: FormatCopy
@@ -85,14 +86,25 @@ def _to_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class LinearFunction(torch.autograd.Function):
-    """`F.linear` on copies of its inputs in another format; the gradients have the format of the copies."""
+    """`F.linear` on copies of its inputs in another format; autograd converts the gradients back.
+
+    The products of the backward pass have the format of the copies, as under stock autocast.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, _rows: torch.Tensor, _weight: torch.Tensor, _bias: torch.Tensor | None,
         rows_copy: torch.Tensor, weight_copy: torch.Tensor, bias_copy: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        """Return `[num_rows, out_features]`; the first three inputs receive the gradients."""
+        """Return `[num_rows, out_features]`.
+
+        Args:
+            ctx: Autograd's context.
+            _rows, _weight, _bias: The original tensors, which receive the gradients.
+            rows_copy: `[num_rows, in_features]`.
+            weight_copy: `[out_features, in_features]`.
+            bias_copy: `[out_features]`, or None.
+        """
         ctx.save_for_backward(rows_copy, weight_copy)
         return multiply(rows_copy, weight_copy, bias_copy)
 
@@ -112,7 +124,7 @@ class LinearFunction(torch.autograd.Function):
 
 def multiply(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `rows @ weight.T + bias`, computed by oneDNN; in bf16, `F.linear` itself calls it."""
-    # Under autocast, `F.linear` would compute in bf16 what must stay in fp32.
+    # Under autocast, small products need oneDNN too: `F.linear` would compute in bf16 what must stay in fp32.
     is_small = rows.numel() * len(weight) < MIN_PRODUCTS and not torch.is_autocast_enabled("cpu")
     if HAS_ONEDNN and rows.dtype == torch.float32 and rows.numel() and not is_small:
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")

@@ -15,20 +15,25 @@ RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
 class KeepMasks:
     """A reproducible sequence of dropout masks.
 
-    Two instances with the same seed draw the same masks. A backward pass can therefore repeat the masks of
-    the forward pass, instead of keeping them in memory.
+    Two instances with the same arguments draw the same masks. A backward pass can therefore repeat the masks
+    of the forward pass, instead of keeping them in memory.
 
     Args:
-        dropped_levels: The probability of dropping a value is `dropped_levels / RANDOM_LEVELS`.
+        dropout: Probability of dropping a value, below 1. It is rounded to a multiple of 1 / RANDOM_LEVELS.
         seed: Seed of the masks; see `draw_seed`.
+
+    Attributes:
+        keep_prob: Probability of keeping a value, after rounding. Values that are kept are divided by it.
     """
 
-    def __init__(self, dropped_levels: int, seed: int) -> None:
-        self.threshold = dropped_levels - RANDOM_LEVELS // 2
+    def __init__(self, dropout: float, seed: int) -> None:
+        dropped_levels = min(round(dropout * RANDOM_LEVELS), RANDOM_LEVELS - 1)  # keep_prob is not 0
+        self.keep_prob = 1 - dropped_levels / RANDOM_LEVELS
+        self.threshold = dropped_levels - RANDOM_LEVELS // 2  # for random numbers of the type int16
         self.bit_generator = np.random.SFC64(seed)
 
     def draw(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Draw the next mask: a tensor of this type that is 0 for dropped values and 1 for kept values."""
+        """Draw the next mask: a tensor of this shape and type, 0 for dropped values and 1 for kept values."""
         n = shape.numel()
         random_int64 = torch.from_numpy(self.bit_generator.random_raw(math.ceil(n / 4)).view(np.int64))
         random_int16 = random_int64.view(torch.int16)[:n].view(shape)
@@ -45,7 +50,7 @@ def draw_seed() -> int:
 
 
 def mask_dtype(values: torch.Tensor) -> torch.dtype:
-    """Return the type of the mask for `drop_`."""
+    """Return the type of the mask for `drop`: integers for 16-bit values, else the type of the values."""
     return torch.int16 if values.element_size() == 2 else values.dtype
 
 

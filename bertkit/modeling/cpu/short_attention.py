@@ -6,7 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from bertkit.modeling.cpu.blockwise_attention import MASKED_SCORE
-from bertkit.modeling.cpu.random_bits import RANDOM_LEVELS, KeepMasks, draw_seed, drop, drop_, mask_dtype
+from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed, drop, drop_, mask_dtype
 
 
 class ShortAttention(torch.autograd.Function):
@@ -29,9 +29,9 @@ class ShortAttention(torch.autograd.Function):
         else:
             scores = torch.baddbmm(_expand_mask(mask, ctx.shape, q.dtype), q, k.mT, alpha=scaling)
         probs = torch.softmax(scores, -1)  # PyTorch computes it in fp32, also for bf16
-        dropped_levels = round(dropout * RANDOM_LEVELS)
-        ctx.keep_prob = 1 - dropped_levels / RANDOM_LEVELS
-        keep = KeepMasks(dropped_levels, draw_seed()).draw(probs.shape, mask_dtype(probs))
+        keep_masks = KeepMasks(dropout, draw_seed())
+        ctx.keep_prob = keep_masks.keep_prob
+        keep = keep_masks.draw(probs.shape, mask_dtype(probs))
         dropped_probs = drop(probs, keep)
         ctx.save_for_backward(q, k, v, probs, keep, dropped_probs)
         return torch.bmm(dropped_probs, v).mul_(1 / ctx.keep_prob).view(ctx.shape)
