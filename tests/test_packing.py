@@ -15,6 +15,8 @@ from bertkit.errors import UserError
 from bertkit.modeling.cpu.attention import enable_fast_attention
 from bertkit.modeling.layers import compile_layers
 from bertkit.modeling.packing import enable_packing
+from bertkit.tasks.classify import ClassifyConfig
+from bertkit.training.arguments import build_training_arguments
 
 LENGTHS = [12, 5, 9, 1, 12, 3]
 PACKABLE = ["bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert"]
@@ -155,6 +157,13 @@ def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, m
     with pytest.raises(UserError, match=f"--pack: .*{name} .*leave out --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
+def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(UserError, match=f"--compile: .*cannot run {compiler or 'an empty CXX'}; .*leave out"):
+        build_training_arguments(ClassifyConfig(data="sample", compile=True), tmp_path, "fp32")
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.batch_lengths import build_masks_from_lengths, get_lengths, known_lengths
+from bertkit.modeling.batch_lengths import build_masks_from_lengths, get_lengths, provide_lengths
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.training.arguments import build_training_arguments, describe_tf32
 from bertkit.training.loss_check import LossCheck
@@ -183,7 +183,7 @@ def test_masks_from_lengths_equal_those_of_the_stock_model(name, has_lengths):
     full = {key: tensor[[0, 4]] for key, tensor in padded().items()}  # without padding
     for batch in (padded(), full):
         lengths = batch["attention_mask"].sum(1).tolist()
-        with known_lengths(model, lengths) if has_lengths else nullcontext():
+        with provide_lengths(model, lengths) if has_lengths else nullcontext():
             logits = model(**batch).logits
         is_token = batch["attention_mask"].bool() if options else ...
         torch.testing.assert_close(logits[is_token], stock(**batch).logits[is_token], rtol=0, atol=0)

@@ -14,12 +14,12 @@ import torch
 
 from bertkit.modeling.attention import set_attention
 
-LENGTHS = "batch_lengths"
-UNREAD_MASK_PREFIX = "unread_mask_"
+LENGTHS = "batch_lengths"  # attribute of the encoder
+UNREAD_MASK_PREFIX = "unread_mask_"  # of the names under which attention functions are registered
 
 
 @contextmanager
-def known_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
+def provide_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
     """Provide the number of tokens of each sequence to the forward passes in the block.
 
     The lengths are not passed as a model input, because not every architecture passes unknown inputs to its
@@ -39,7 +39,7 @@ def known_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
 
 
 def get_lengths(encoder: Any) -> Sequence[int] | None:
-    """Return the lengths of the sequences of the current batch, or None if they are not known."""
+    """Return the lengths that `provide_lengths` gives for the current batch, or None outside of it."""
     lengths: Sequence[int] | None = getattr(encoder, LENGTHS, None)
     return lengths
 
@@ -92,6 +92,7 @@ def build_masks_from_lengths(model: Any) -> None:
 
 
 def _drop_mask_without_padding(encoder: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a batch, without its attention mask if no sequence is padded."""
     mask, lengths = inputs.get("attention_mask"), get_lengths(encoder)
     if mask is None:
         return inputs

@@ -8,7 +8,7 @@ import torch
 
 from bertkit.data.collator import BATCH_SHAPE, BatchShape
 from bertkit.data.features import Features
-from bertkit.modeling.batch_lengths import known_lengths
+from bertkit.modeling.batch_lengths import provide_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 from bertkit.utils.devices import copy_to_device
 
@@ -68,7 +68,7 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
 def _run_model(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None) -> Any:
     if lengths is None:
         return model(**inputs)
-    with known_lengths(model, lengths):
+    with provide_lengths(model, lengths):
         return model(**inputs)
 
 

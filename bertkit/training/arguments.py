@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib.util
-import shutil
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,15 +127,29 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
-    if config.compile and not torch.accelerator.is_available() and shutil.which("g++") is None:
-        raise UserError(
-            "--compile: needs a C++ compiler on a CPU, but g++ is not installed; install g++, or leave out "
-            "--compile"
-        )
+    if config.compile and not torch.accelerator.is_available():
+        _check_compiler()
     try:
         return TrainingArguments(**arguments | parse_extra_arguments(config))
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise UserError(f"TrainingArguments rejects these settings: {str(error).splitlines()[0]}") from error
+
+
+def _check_compiler() -> None:
+    """Check that `torch.compile` will find a C++ compiler.
+
+    Raises:
+        UserError: The program that the environment variable CXX names, by default g++, does not run.
+    """
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    compiler = os.environ.get("CXX", default)  # as in torch._inductor.config
+    try:
+        subprocess.run([compiler, "--version"], capture_output=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(
+            f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; install "
+            f"{default}, set CXX to a compiler, or leave out --compile"
+        ) from error
 
 
 def describe_tf32(config: RunConfig) -> str | None:
