@@ -40,8 +40,8 @@ class Packing(NamedTuple):
         cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
             and the number of tokens.
         seq_len: Length of the padded sequences.
-        supports_varlen: Whether the device can run the kernel for variable-length sequences. Compiled layers
-            could not find out.
+        supports_varlen: Whether the device can run the kernel for variable-length sequences. It is determined
+            here, because compiled layers cannot query the device.
     """
 
     positions: torch.Tensor
@@ -51,9 +51,12 @@ class Packing(NamedTuple):
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":
-        """Build the packing of sequences that are padded on the right.
+        """Build the packing of sequences that are padded on the right, without waiting for a GPU.
 
-        The lengths are on the host, so a GPU does not have to be waited for.
+        Args:
+            lengths: Number of tokens of each sequence.
+            seq_len: Length of the padded sequences.
+            device: Device of the model.
         """
         cu_seqlens = copy_to_device(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
         sequences = torch.repeat_interleave(cu_seqlens.diff(), output_size=sum(lengths))
@@ -173,14 +176,19 @@ def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
         )
 
     hook = layer_stack.register_forward_pre_hook(find_tensors, with_kwargs=True)
+    _run_two_tokens(encoder)
+    hook.remove()
+    return names
+
+
+def _run_two_tokens(encoder: Any) -> None:
+    """Run a forward pass in evaluation mode, so that hooks see the inputs of the layers."""
     was_training = encoder.training
     encoder.eval()
     ones = torch.ones(1, 2, dtype=torch.long, device=encoder.device)
     with torch.no_grad():
         encoder(input_ids=ones, attention_mask=ones)
     encoder.train(was_training)
-    hook.remove()
-    return names
 
 
 def _pack_hidden_states(encoder: Any, layer_stack: Any) -> None:
@@ -233,6 +241,7 @@ def _pack_token_ids(encoder: Any) -> None:
 
 
 def _pack_batch(encoder: Any, inputs: dict[str, Any]) -> Packing:
+    """Build the packing of a batch, from the lengths if the host knows them."""
     mask, lengths = inputs["attention_mask"], get_lengths(encoder)
     if lengths is None:
         return Packing.from_mask(mask)

@@ -23,6 +23,9 @@ def get_window(module: Any, options: dict[str, Any]) -> Window:
     Args:
         module: The attention layer.
         options: Arguments of its attention function. `sliding_window` counts the token itself.
+
+    Returns:
+        Number of visible tokens to the left and to the right; -1 for all.
     """
     is_causal = options.get("is_causal")
     if is_causal is None:
@@ -52,7 +55,7 @@ def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
 
 @lru_cache
 def supports_varlen(device: torch.device) -> bool:
-    """Return whether a device can run the kernel."""
+    """Return whether a device can run the kernel: an NVIDIA GPU of the generation Ampere or newer."""
     is_cuda = device.type == "cuda" and torch.version.hip is None
     return is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
 
@@ -89,6 +92,11 @@ def build_mask(cu_seqlens: torch.Tensor, seq_len: int, window: Window) -> torch.
 
     The queries at padding attend as well, because a softmax over nothing would give NaN. Their outputs are
     dropped.
+
+    Args:
+        cu_seqlens: `[batch + 1]` index of the first token of each sequence in the packed row.
+        seq_len: Length of the padded sequences.
+        window: Number of visible tokens to the left and to the right; -1 for all.
     """
     positions = torch.arange(seq_len, device=cu_seqlens.device)
     is_token = positions < cu_seqlens.diff().unsqueeze(1)

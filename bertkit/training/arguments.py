@@ -52,11 +52,6 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
     Raises:
         UserError: A field does not exist, has its own flag, or is set by bertkit.
     """
-    if not config.set:  # avoids the import of transformers, which takes a second and would delay early errors
-        return {}
-    from transformers import TrainingArguments
-
-    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     flag_by_argument = {
         setting.training_argument: get_flag(name, setting)
         for name, (_, setting, _) in get_settings(type(config)).items()
@@ -68,20 +63,28 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
             raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
         if key in flag_by_argument:
             raise UserError(f"--set {key}: has its own flag; use {flag_by_argument[key]}")
-        if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
-            raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
-        if key in REFUSED_ARGUMENTS:
-            raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
-        if key == "train_sampling_strategy" and value not in ("random", "sequential"):
-            raise UserError(f"--set {pair}: use random or sequential; bertkit groups by length by default")
-        if key not in fields:
-            raise UserError(f"--set {key}: TrainingArguments has no such field{suggest_similar(key, fields)}")
+        _check_argument(key, value)
         try:
             arguments[key] = _parse_value(value)
         except yaml.YAMLError as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--set {pair}: cannot parse the value as YAML ({reason}); quote it") from error
     return arguments
+
+
+def _check_argument(key: str, value: str) -> None:
+    """Check that `TrainingArguments` has the field `key`, and that `--set` may change it to `value`."""
+    if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
+        raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
+    if key in REFUSED_ARGUMENTS:
+        raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
+    if key == "train_sampling_strategy" and value not in ("random", "sequential"):
+        raise UserError(f"--set {key}={value}: use random or sequential; bertkit groups by length by default")
+    from transformers import TrainingArguments  # here, because its import takes a second
+
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    if key not in fields:
+        raise UserError(f"--set {key}: TrainingArguments has no such field{suggest_similar(key, fields)}")
 
 
 def _parse_value(text: str) -> Any:
@@ -132,7 +135,9 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     try:
         return TrainingArguments(**arguments | parse_extra_arguments(config))
     except (ValueError, TypeError, ImportError, OSError) as error:
-        raise UserError(f"TrainingArguments rejects these settings: {str(error).splitlines()[0]}") from error
+        fix = "; change --set or leave it out" if config.set else ""
+        reason = str(error).splitlines()[0]
+        raise UserError(f"TrainingArguments rejects these settings: {reason}{fix}") from error
 
 
 def _check_compiler() -> None:

@@ -18,7 +18,7 @@ class LossCheck:
 
     def __init__(self) -> None:
         self._is_deferred = devices.runs_asynchronously()
-        self._recorded: torch.Tensor | None = None  # [2]: step and loss; the step is 0 if all are finite
+        self._recorded: torch.Tensor | None = None  # `[2]`: step and loss; the step is 0 if all are finite
 
     def add(self, loss: torch.Tensor, step: int) -> None:
         """Check the loss of a step, or record it if it is the first that is not finite.

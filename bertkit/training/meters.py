@@ -17,7 +17,7 @@ class SequenceCounts:
     """Numbers of sequences and predictions in the training batches.
 
     Attributes:
-        length_counts: [max_length + 1] number of sequences of each length, without padding.
+        length_counts: `[max_length + 1]` number of sequences of each length, without padding.
         num_predictions: Number of predicted positions in pre-training, else 0.
     """
 
@@ -62,7 +62,7 @@ class InputStats:
         """Count the sequences of a batch by their length.
 
         Args:
-            mask: [sequences, seq_len] attention mask.
+            mask: Attention mask `[num_sequences, seq_len]`.
         """
         lengths, size = mask.sum(-1), mask.shape[-1] + 1
         counts = lengths.new_zeros(0) if self._length_counts is None else self._length_counts
@@ -94,7 +94,7 @@ class LossMeter:
     """
 
     def __init__(self) -> None:
-        # By part of the loss, a tensor [3]: sum of losses, number of correct predictions, number of items.
+        # By part of the loss, a tensor `[3]`: sum of losses, number of correct predictions, number of items.
         self.sums: dict[str, torch.Tensor] = {}
 
     def add(

@@ -80,13 +80,15 @@ def find_data_sheet_rate(device_name: str, number_format: str) -> float | None:
         return None
     for pattern, rates in PEAK_TFLOPS.items():
         if re.search(NAME_PATTERN.format(pattern), device_name):
-            rate = rates.get(number_format)
-            return rate and rate * 1e12
+            return rates[number_format] * 1e12 if number_format in rates else None
     return None
 
 
 def load_or_measure_rate(device: torch.device, precision: str) -> float:
-    """Return the operations per second of a matrix product, measured once for this machine and cached."""
+    """Return the operations per second of a matrix product, measured once for this machine and cached.
+
+    A machine that is busy during the measurement gets a rate that is too low.
+    """
     if device.type == "cpu":
         hardware = str(torch.cpu.get_capabilities().get("cpu_name", "cpu"))
     else:
@@ -96,6 +98,7 @@ def load_or_measure_rate(device: torch.device, precision: str) -> float:
 
 @functools.cache
 def _load_or_measure_rate(device: torch.device, precision: str, hardware: str, threads: int) -> float:
+    """Return the rate from the cache, whose key contains everything that the rate depends on."""
     parts = [hardware, threads, torch.__version__, precision]
 
     def write(folder: Path) -> None:

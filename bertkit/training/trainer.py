@@ -147,7 +147,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def load_weights(self, checkpoint: Path) -> None:
         """Load the weights of a checkpoint."""
         if self.is_sharded:
-            # of Trainer's methods, this one loads sharded weights; it reads the path from the state
+            # this method of Trainer also loads sharded weights; it reads the path from the state
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
         else:
@@ -284,7 +284,10 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return super().create_optimizer(model)
 
     def _clip_grad_norm(self, model: Any) -> torch.Tensor:
-        """Clip the gradients to the norm `max_grad_norm`, and return their norm before that."""
+        """Clip the gradients to the norm `max_grad_norm`, and return their norm before that.
+
+        `GradientClipper` reads the norm. On an accelerator, this would wait for all pending kernels.
+        """
         if not (devices.runs_asynchronously() or self.is_sharded):
             if self.gradient_clipper is None:
                 self.gradient_clipper = GradientClipper(self.accelerator.unwrap_model(model))

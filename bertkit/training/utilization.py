@@ -13,7 +13,7 @@ from bertkit.utils import distributed
 def compute_utilization(
     model: Any, sequences: SequenceCounts, seconds: float, device: torch.device, precision: str
 ) -> dict[str, Any]:
-    """Return the MFU and the peak rate that it refers to; all ranks must call this.
+    """Return the MFU and the peak rate that it refers to. All ranks must call this.
 
     Args:
         model: The trained model, whose weights are not sharded.

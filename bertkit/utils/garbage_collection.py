@@ -1,14 +1,16 @@
 """Postponed garbage collection, which makes the start of a process faster.
 
 Importing torch, transformers and datasets creates about 700,000 objects that live until the process ends.
-Python's collector would traverse them again and again while they are created: this takes about a quarter of
-the time to the first training step. Threads do not help, because imports hold the interpreter lock.
+Python's collector would traverse them again and again while they are created, which takes about a quarter of
+the CPU time of the imports. Imports in a background thread would not help, because they hold the global
+interpreter lock.
 """
 
 import gc
 import sys
 
-# New objects before a collection. The libraries create fewer, but garbage cannot accumulate without limit.
+# Number of new objects after which garbage is collected. The libraries create fewer. Without a limit, garbage
+# could fill the memory.
 STARTUP_THRESHOLD = 1_000_000
 _default_thresholds = gc.get_threshold()
 

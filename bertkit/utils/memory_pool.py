@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3) in glibc
-MAX_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1  # the largest int, the type of the values of mallopt
 
 
 def keep_freed_memory() -> bool:
