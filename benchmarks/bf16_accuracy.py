@@ -62,7 +62,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--work", nargs="+", choices=list(DATASETS), default=list(DATASETS))
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds: 1, 2, ...")
-    parser.add_argument("--options", default="", help="further options of bertkit, such as '--max-steps 2'")
+    parser.add_argument("--options", default="", help="further options of bertkit: --options='--max-steps 2'")
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
     parser.add_argument("--write", action="store_true", help="write the table to docs/benchmarks.md")
     args = parser.parse_args(argv)
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     results = {DATASETS[name].title: compare(DATASETS[name], args) for name in args.work}
     rows = {title: format_cells(scores) for title, scores in results.items()}
     command = f"python benchmarks/bf16_accuracy.py --data-dir DATA --work {' '.join(args.work)}"
-    command += f" --seeds {args.seeds}" + (f" --options '{args.options}'" if args.options else "")
+    command += f" --seeds {args.seeds}" + (f" --options='{args.options}'" if args.options else "")
     report = [*format_table(COLUMNS, rows), *list_scores(results), "", *describe_machine()]
     text = "\n".join([*report, "", "```sh", command, "```"]) + "\n"
     publish(text, args.out)

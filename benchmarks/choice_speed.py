@@ -5,9 +5,9 @@ questions with their endings. `classify` trains on the same pairs of context and
 of 8 questions corresponds to 32 pairs, so both take the same steps over the same sequences. The script fails
 if they do not.
 
-    python benchmarks/choice_speed.py --data-dir SETS --out choice.md
+    python benchmarks/choice_speed.py --data-dir DATA --out choice.md
 
-SETS is a directory that contains the original files of CODAH in codah/. Progress goes to standard error, the
+DATA is a directory that contains the original files of CODAH in codah/. Progress goes to standard error, the
 report to standard output.
 """
 
@@ -232,7 +232,7 @@ def main() -> None:
             raise SystemExit(str(error)) from None
         measurements = run_systems(entries, Path(scratch), args.model.resolve(), args.rounds, alternate=True)
     verify_same_work(measurements)
-    own = f"{Path(__file__).name} --data-dir SETS --model MODEL --rows {rows} --rounds {args.rounds}"
+    own = f"{Path(__file__).name} --data-dir DATA --model MODEL --rows {rows} --rounds {args.rounds}"
     what = describe_setup(rows, measurements[SWAG][0], args.model, args.rounds)
     title = "Training speed: bertkit swag and bertkit classify on the same tokens"
     publish(format_report(title, what, format_results(measurements), format_commands(own, entries)), args.out)

@@ -34,12 +34,16 @@ F = TypeVar("F")  # the measurements of a run; str() formats the progress line
 class System(Generic[F]):
     """A row of the table: the command of a system, and the function that reads its output.
 
-    `checkout` is the directory that `bertkit` is imported from.
+    Attributes:
+        name: Name in the table.
+        build_command: Returns the command for a data folder, a model folder and an output folder.
+        read_output: Returns the measurements from the printed JSON and the seconds of the process.
+        checkout: Directory that `bertkit` is imported from.
     """
 
     name: str
-    build_command: Callable[[Path, Path, Path], list[str]]  # arguments: data, model and output folders
-    read_output: Callable[[dict[str, Any], float], F]  # arguments: the printed report, seconds of the process
+    build_command: Callable[[Path, Path, Path], list[str]]
+    read_output: Callable[[dict[str, Any], float], F]
     checkout: Path = ROOT
 
 
@@ -142,7 +146,13 @@ def format_report(title: str, about: str, results: Sequence[str], commands: Sequ
 
 
 def list_rounds(what: str, rounds: Mapping[str, Sequence[str]], separator: str = ", ") -> list[str]:
-    """List the measurements of each round, which reveal a busy machine."""
+    """List the measurements of each round, which reveal a busy machine.
+
+    Args:
+        what: Name of the measurements.
+        rounds: Formatted measurements by row of the table.
+        separator: Text between two rounds.
+    """
     listed = [f"- {name}: {separator.join(measurements)}" for name, measurements in rounds.items()]
     return ["", f"{what} per round:", "", *listed]
 
@@ -184,9 +194,9 @@ def describe_machine() -> list[str]:
     import torch
 
     model, flags = read_processor()
+    flag_by_feature = {"avx512_bf16": "avx512_bf16", "amx": "amx_tile"}
     features = [
-        f"{label} {'present' if wanted in flags else 'absent'}"
-        for label, wanted in (("avx512_bf16", "avx512_bf16"), ("amx", "amx_tile"))
+        f"{feature} {'present' if flag in flags else 'absent'}" for feature, flag in flag_by_feature.items()
     ]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"

@@ -1,12 +1,12 @@
 """Measure `bertkit ner` on WNUT-17: features, and cached vectors of a frozen encoder.
 
-    python benchmarks/ner_speed.py --data-dir SETS --out ner.md
+    python benchmarks/ner_speed.py --data-dir DATA --out ner.md
 
 features: building features, compared with calls of the tokenizer.
 vectors: computing and reading vectors, and training a BiLSTM on them, compared with a frozen encoder that
 runs at every step.
 
-`training.py` measures the speed of fine-tuning. SETS is a folder that contains the original files of WNUT-17
+`training.py` measures the speed of fine-tuning. DATA is a folder that contains the original files of WNUT-17
 in wnut17/. Progress goes to standard error, the report to standard output.
 """
 
@@ -219,7 +219,7 @@ def main() -> None:
         link_data(Path(scratch), args.data_dir)
         parts = [PARTS[name](Path(scratch), args, sampled) for name in args.part or PARTS]
     own = [
-        f"{Path(__file__).name} --data-dir SETS --model MODEL",
+        f"{Path(__file__).name} --data-dir DATA --model MODEL",
         f"--rows {args.rows}",
         f"--rounds {args.rounds}",
     ]

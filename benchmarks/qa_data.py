@@ -1,6 +1,6 @@
 """Sample training and validation questions from the development file of SQuAD, from different articles.
 
-    python benchmarks/qa_data.py SETS/squad/dev-v1.1.json FOLDER
+    python benchmarks/qa_data.py DATA/squad/dev-v1.1.json FOLDER
 
 writes FOLDER/train.json (1,500 questions) and FOLDER/dev.json (400) in the format of SQuAD; --train and
 --dev change the numbers. Both versions of SQuAD are split by the same article titles, so that a model can be

@@ -1,6 +1,6 @@
 """Measure `bertkit qa` without the model: building features, extracting answers, memory.
 
-    python benchmarks/qa_speed.py --data-dir SETS --out qa.md
+    python benchmarks/qa_speed.py --data-dir DATA --out qa.md
 
 features: building features, compared with a call of the tokenizer.
 answers: from logits to predictions and n-best lists, compared with the loops in `qa_baseline.py` on the same
@@ -8,7 +8,7 @@ random logits.
 memory: how much the prediction of many windows increases the peak memory.
 Everything runs in this process, without training.
 
-SETS is a directory that contains squad/dev-v1.1.json. Progress goes to standard error, the report to standard
+DATA is a directory that contains squad/dev-v1.1.json. Progress goes to standard error, the report to standard
 output.
 """
 
@@ -309,7 +309,7 @@ def main() -> None:
         f"{describe_model_and_rounds(args.model, args.rounds)}. Ratios are medians of the "
         "ratios to the first row per round."
     )
-    own = f"qa_speed.py --data-dir SETS --rows {args.rows} --rounds {args.rounds} --windows {args.windows}"
+    own = f"qa_speed.py --data-dir DATA --rows {args.rows} --rounds {args.rounds} --windows {args.windows}"
     own += "".join(f" --part {name}" for name in args.part or [])
     results = [line for lines in parts for line in [*lines, ""]]
     title = "Speed of bertkit qa: features, answers, memory"

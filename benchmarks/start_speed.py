@@ -2,8 +2,8 @@
 
     python benchmarks/start_speed.py --before CHECKOUT --rounds 5
 
-The data is the sample that bertkit contains. The same measurement of another checkout shows what a change has
-brought. A process that imports only the libraries which Trainer needs shows how much of the time are imports.
+The data is the sample that bertkit contains. With --before, another checkout is measured as well. A process
+that imports only `Trainer` and a model class shows how much of the time is spent importing libraries.
 The commands alternate, each in a new process with an empty cache. The report goes to standard output.
 """
 

@@ -56,7 +56,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="number of profiled steps")
     parser.add_argument("--warmup-steps", type=int, default=10, help="number of steps before the profile")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of bertkit")
-    parser.add_argument("--options", default="", help="further options of bertkit, such as '--no-bf16'")
+    parser.add_argument("--options", default="", help="further options of bertkit: --options='--no-bf16'")
     parser.add_argument("--write", action="store_true", help="write table and chart to docs/benchmarks.md")
     args = parser.parse_args(argv)
     if min(args.steps, args.warmup_steps) < 1:
@@ -127,17 +127,15 @@ def format_text(args: argparse.Namespace, results: Mapping[str, Mapping[str, Pro
     """Return the section of the docs page."""
     work = ",".join(work.name for work in args.work)
     before = " --before CHECKOUT" if args.before else ""
-    options = f" --options '{args.options}'" if args.options else ""
+    options = f" --options='{args.options}'" if args.options else ""
     own = f"python benchmarks/step_profile.py --data-dir DATA --work {work} --steps {args.steps}"
     about = (
         f"Milliseconds per training step, means of {args.steps} steps after {args.warmup_steps}; "
         f"{describe_model_and_rounds(args.model, args.rounds)}. The profiler itself makes steps slower."
     )
     sections = [line for work in args.work for line in format_section(work, results[work.name])]
-    return (
-        "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own + before + options, "```"])
-        + "\n"
-    )
+    command = ["```sh", own + before + options, "```"]
+    return "\n".join([about, "", *sections, *describe_machine(), "", *command]) + "\n"
 
 
 def draw_chart(args: argparse.Namespace, results: Mapping[str, Mapping[str, Profile]]) -> str:

@@ -183,23 +183,30 @@ def format_rounds(work: Workload, runs: Runs) -> list[str]:
     return list_rounds(unit, rounds) if len(next(iter(rounds.values()))) > 1 else []
 
 
-def format_text(args: argparse.Namespace, results: Mapping[str, Runs], peak: PeakFlops) -> str:
-    """Return the section of the docs page about the runs."""
+def format_command(args: argparse.Namespace) -> str:
+    """Return the command line that repeats the runs."""
     workloads = ",".join(f"{work.name}={work.rows}" for work in args.work)
     before = " --before CHECKOUT" if args.before else ""
     option = " --simpletransformers PYTHON" if args.simpletransformers else ""
     script = "python benchmarks/training.py --data-dir DATA"
     systems = f' --systems "{args.systems}"' if args.systems else ""
-    own = f"{script} --work {workloads} --rounds {args.rounds}{before}{systems}{option}"
+    return f"{script} --work {workloads} --rounds {args.rounds}{before}{systems}{option}"
+
+
+def format_text(args: argparse.Namespace, results: Mapping[str, Runs], peak: PeakFlops) -> str:
+    """Return the section of the docs page about the runs."""
+    to_before = f'"To before" compares with "{BEFORE}" in its default precision, also for rows in fp32. '
     about = (
         f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio compares examples/s "
-        "(pre-training: tokens/s) with Trainer with its best flags, in the same precision. The MFU is the "
-        f"model FLOPs per second divided by the rate of matrix products, {peak.value / 1e9:.0f} GFLOP/s "
-        f"({peak.source}). Tokens exclude padding. The time of the first step begins with the process. The "
-        "whole process includes imports, features, evaluation and saving the model."
+        "(pre-training: tokens/s) with Trainer with its best flags, in the same precision. "
+        f"{to_before if args.before else ''}The MFU is the model FLOPs per second divided by the rate of "
+        f"matrix products, {peak.value / 1e9:.0f} GFLOP/s ({peak.source}), in all rows. Tokens exclude "
+        "padding. The time of the first step begins with the process. The whole process includes imports, "
+        "features, evaluation and saving the model."
     )
     sections = [line for work in args.work for line in format_section(work, results[work.name], peak.value)]
-    return "\n".join([about, "", *sections, *describe_machine(), "", "```sh", own, "```"]) + "\n"
+    command = ["```sh", format_command(args), "```"]
+    return "\n".join([about, "", *sections, *describe_machine(), "", *command]) + "\n"
 
 
 def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: str) -> None:

@@ -246,5 +246,5 @@ def test_tf32_is_off_unless_it_is_set(tmp_path, monkeypatch):
 
 
 def test_tf32_without_a_gpu_is_refused(tmp_path):
-    with pytest.raises(UserError, match="tf32.*; change --set or leave it out"):
+    with pytest.raises(UserError, match=r"tf32.*; change --set or leave it out"):
         build_training_arguments(ClassifyConfig(data="sample", set=["tf32=true"]), tmp_path, "fp32")
