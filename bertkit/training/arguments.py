@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import yaml
 
@@ -26,6 +27,7 @@ FIXED_ARGUMENTS: dict[str, Any] = {
     "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
 }  # fmt: skip
+VALUE_TYPES = {bool: "true or false", int: "an integer", float: "a number"}
 OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # fixed arguments that --set may change
 # Arguments that --set refuses, with the fix. They would have no effect, or break a guarantee of bertkit.
 REFUSED_ARGUMENTS = {
@@ -69,6 +71,7 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
         except yaml.YAMLError as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--set {pair}: cannot parse the value as YAML ({reason}); quote it") from error
+        _check_type(key, arguments[key])
     return arguments
 
 
@@ -85,6 +88,20 @@ def _check_argument(key: str, value: str) -> None:
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     if key not in fields:
         raise UserError(f"--set {key}: TrainingArguments has no such field{suggest_similar(key, fields)}")
+
+
+def _check_type(key: str, value: Any) -> None:
+    """Check the value of a field that is a number or a boolean; Trainer would fail in the first step."""
+    from transformers import TrainingArguments
+
+    hint = get_type_hints(TrainingArguments)[key]
+    types = set(get_args(hint) or (hint,)) - {NoneType}
+    expected = next((name for kind, name in VALUE_TYPES.items() if types == {kind}), None)
+    if value is None or expected is None:
+        return
+    is_valid = isinstance(value, (int, float) if types == {float} else tuple(types))
+    if not is_valid or (isinstance(value, bool) and types != {bool}):
+        raise UserError(f"--set {key}: expected {expected}, found {value!r}; change the value")
 
 
 def _parse_value(text: str) -> Any:
