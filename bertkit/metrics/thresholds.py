@@ -90,10 +90,13 @@ class _Sweep:
 
 
 def _sweep(probability: np.ndarray, is_positive: np.ndarray) -> _Sweep:
-    """Return the counts at thresholds halfway between adjacent probabilities."""
+    """Return the counts at thresholds halfway between adjacent probabilities.
+
+    Rows with a probability of 0 are never predicted, because no threshold is below 0.
+    """
     order = np.argsort(-probability, kind="stable")
     values = probability[order]
-    is_boundary = np.concatenate([[True], values[1:] < values[:-1], [True]])
+    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
     num_predicted = np.flatnonzero(is_boundary)
     edges = np.concatenate([[1.0], values, [0.0]])
     threshold = (edges[num_predicted] + edges[num_predicted + 1]) / 2
