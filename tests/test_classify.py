@@ -221,14 +221,14 @@ def long_rows(count):
 
 
 def test_windows_read_text_that_head_truncates(tiny_without_dropout, tmp_path):
-    data = write_rows(tmp_path / "long.jsonl", long_rows(400))
+    data = write_rows(tmp_path / "long.jsonl", long_rows(300))
     options = {
         "data": str(data),
         "model": str(tiny_without_dropout),
         "max_length": 24,
-        "epochs": 12,
+        "epochs": 8,
         **FAST,
-        "learning_rate": 1e-3,
+        "learning_rate": 2e-3,
     }
     head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
     windows = bertkit.classify(**options, long_texts="windows", output_dir=str(tmp_path / "windows"))

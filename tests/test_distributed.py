@@ -19,7 +19,7 @@ import bertkit
 from bertkit.cli import launch
 from bertkit.training.samplers import LengthGroupedBatchSampler
 
-STEPS = 16
+STEPS = 8
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
@@ -41,7 +41,7 @@ def make_job(case, folder, model, name, **extra):
     task, case_settings = CASES[case]
     data = folder / f"{task}.jsonl"
     if not data.exists():
-        write_rows(data, make_document_rows(80) if task.startswith("pretrain") else ROW_MAKERS[task](81))
+        write_rows(data, make_document_rows(40) if task.startswith("pretrain") else ROW_MAKERS[task](37))
     shared_settings = {"data": str(data), "model": str(model), "max_steps": STEPS, "set": ["logging_steps=1"]}
     return {
         "task": task,

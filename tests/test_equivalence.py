@@ -197,7 +197,7 @@ def test_interrupted_run_resumes_bit_identically(cli, tiny, tmp_path, monkeypatc
 
 
 def test_killed_run_resumes_bit_identically(cli, tiny, tmp_path):
-    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(2000))
+    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(900))
     whole, interrupted = tmp_path / "whole", tmp_path / "cut"
     options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
     assert cli("classify", *options, "-o", whole)[0] == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -20,6 +21,7 @@ from test_architectures import tiny_of
 
 import bertkit
 from bertkit.infer import export as exporting
+from bertkit.infer import onnx_graph
 from bertkit.infer.onnx_runtime import OnnxModel
 
 TRAIN = {name: getattr(bertkit, name) for name in ROW_MAKERS}
@@ -115,9 +117,29 @@ def test_a_pre_trained_model_is_scored_at_masked_positions(objective, tiny, tmp_
     assert scores["pytorch"] == pytest.approx(run.metrics["validation"], rel=1e-4)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder of a tiny BERT with one layer, because tracing takes time in proportion to the layers."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def exported_graph(tiny, tmp_path_factory):
+    """The file `model.onnx` of the run of the fixture `run`."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
+        return bertkit.export(train_briefly(folder, tiny)).output_dir / "model.onnx"
+
+
 @pytest.fixture
-def run(tiny, tmp_path):
-    """Run of `classify`."""
+def run(tiny, exported_graph, tmp_path, monkeypatch):
+    """Run of `classify`. Its graph is copied instead of traced again, because training is deterministic."""
+    monkeypatch.setattr(
+        onnx_graph,
+        "write_graph",
+        lambda _model, _has_choices, path, _metadata: shutil.copy(exported_graph, path),
+    )
     return train_briefly(tmp_path, tiny)
 
 

@@ -116,8 +116,8 @@ def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
 
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
-        text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=20, batch_size=16,
-        learning_rate=1e-3,
+        text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=5, batch_size=8,
+        learning_rate=3e-3,
     )  # fmt: skip
     found = run.metrics["validation"]
     assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity"}

@@ -108,7 +108,7 @@ def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
 
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
-        text, tmp_path / "run", size="tiny", vocab_size=120, epochs=60, batch_size=16, learning_rate=1e-3
+        text, tmp_path / "run", size="tiny", vocab_size=120, epochs=40, batch_size=16, learning_rate=1e-3
     )
     found = run.metrics["validation"]
     assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}

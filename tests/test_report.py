@@ -17,6 +17,8 @@ from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 from bertkit.reports.views.registry import VIEWS, create_view
 
+pytestmark = pytest.mark.charts
+
 TRAINING = {
     "seconds": 1.0, "steps": 2, "examples_per_second": 8.0, "tokens_per_second": 64.0, "peak_memory_mb": 1.0,
     "loss": 0.5, "precision": "fp32", "resumed_from": None,

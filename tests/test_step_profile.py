@@ -78,6 +78,7 @@ def test_profile_needs_enough_steps(tiny, tmp_path):
         profiled_command.run_command(command, profiled_command.StepProfiler(1, 2))
 
 
+@pytest.mark.charts
 def test_profiled_commands_and_the_table(tmp_path):
     (tmp_path / "bertkit").mkdir()
     (tmp_path / "bertkit" / "__init__.py").touch()

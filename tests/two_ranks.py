@@ -1,5 +1,6 @@
 """Run training on two ranks on this machine: in one process group, or with the ranks of a command."""
 
+import gc
 import json
 import os
 import signal
@@ -104,6 +105,7 @@ def main(folder):
         undo = send_sigterm_at(*job["stop"]) if "stop" in job else lambda: None
         outcomes.append(run_job(job))
         undo()
+        gc.freeze()  # Trainer collects garbage in each run, which takes long with the libraries
     (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
     distributed.destroy_process_group()
 

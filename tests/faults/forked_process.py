@@ -1,5 +1,6 @@
 """A forked `bertkit ARGS` that reports the phase it is in."""
 
+import gc
 import importlib
 import os
 import signal
@@ -74,10 +75,14 @@ class ForkedProcess:
 
 
 def import_recorded_modules() -> None:
-    """Import the modules that the last process imported, so that the next forks have them."""
+    """Import the modules that the last process imported, so that the next forks have them.
+
+    Garbage collection ignores them. In a fork, it would otherwise copy the memory of all their objects.
+    """
     for name in _modules().read_text().split("\n"):
         with suppress(ImportError, AttributeError):
             importlib.import_module(name)
+    gc.freeze()
 
 
 def _modules() -> Path:
