@@ -80,9 +80,13 @@ def calibrate_joint(joint: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def find_off_diagonal(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Return the ascending indices of the rows whose confident class differs from the given class."""
+    """Return the ascending indices of the rows whose confident class differs from the given class.
+
+    A row whose given class is the most probable one is left out.
+    """
     _, rows, classes = find_confident_classes(labels, probabilities)
-    return rows[classes != labels[rows]]
+    given = labels[rows]
+    return rows[(classes != given) & (probabilities[rows].argmax(1) != given)]
 
 
 def prune_by_noise_rate(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
