@@ -252,6 +252,25 @@ class Task(ABC):
             UserError: A value is invalid.
         """
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the label of each parsed row, in the form of the key `gold` of the predictions.
+
+        Tags are in IOB2.
+        """
+        raise NotImplementedError
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return parsed rows with other labels for some of them.
+
+        Args:
+            rows: Parsed training rows.
+            labels: The new label by index of the row, in the form of `get_labels`.
+
+        Raises:
+            UserError: A label does not occur in the rows, or cannot be changed.
+        """
+        raise NotImplementedError
+
     def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.
 

@@ -211,6 +211,16 @@ class Qa(Task):
                     f"split needs; name the column of the answers with --answers-column{hint}"
                 )
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the texts of the gold answers to each question."""
+        from bertkit.tasks.qa_predictions import get_gold_texts
+
+        return get_gold_texts(rows)
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Refuse to change answers, which have a position in the paragraph."""
+        raise UserError("answers to questions cannot be changed; only 'keep' and 'drop' apply to qa")
+
     # ---- model
 
     def describe(self) -> str:

@@ -261,6 +261,20 @@ class SequenceTask(Task):
             return None
         return self.label_type.encode_labels(rows, column)
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return names of labels, lists of names, or numbers."""
+        encoded = self.encode_labels(rows, required=True)
+        assert encoded is not None
+        return [self.label_type.decode_label(label) for label in encoded]
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return the rows with other labels, written like those of the label column."""
+        from bertkit.data.column_types import replace_values
+
+        column = self.config.label_column
+        cells = self.label_type.format_cells(list(labels.values()), rows.factorize(column)[1])
+        return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
+
     # ---- model
 
     def describe(self) -> str:
