@@ -60,7 +60,9 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
         elif fix.action == "change":
             new_labels[index] = _set_label(fix, new_labels.get(index, label_by_index[index]))
     changed = {index: label for index, label in new_labels.items() if index not in dropped}
-    return FixedRows(_change_rows(task, rows, changed, dropped, path), {
+    locations = {index: fix.location for fix, index in zip(fixes, indices, strict=True)}
+    fixed = _replace_labels(task, rows, changed, locations)
+    return FixedRows(_drop_rows(task, rows, fixed, dropped, path), {
         "file": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "changed": len(changed), "dropped": len(dropped),
     })  # fmt: skip
@@ -117,10 +119,22 @@ def _set_label(fix: LabelFix, label: Any) -> Any:
     return fix.new
 
 
-def _change_rows(task: Task, rows: Rows, changed: Mapping[int, Any], dropped: set[int], path: Path) -> Rows:
-    """Return the rows with new labels, without those that are dropped."""
+def _replace_labels(task: Task, rows: Rows, labels: Mapping[int, Any], locations: Mapping[int, str]) -> Rows:
+    """Return the rows with other labels; an error names the location of the fix."""
+    try:
+        return task.replace_labels(rows, labels) if labels else rows
+    except UserError:
+        for index, label in labels.items():
+            try:
+                task.replace_labels(rows, {index: label})
+            except UserError as error:
+                raise UserError(f"{locations[index]}: {error}") from error
+        raise
+
+
+def _drop_rows(task: Task, rows: Rows, fixed: Rows, dropped: set[int], path: Path) -> Rows:
+    """Return the fixed rows without those that are dropped; check that all classes of `rows` remain."""
     classes = task.split_keys(rows).classes
-    fixed = task.replace_labels(rows, changed) if changed else rows
     if dropped:
         fixed = fixed.select(np.setdiff1d(np.arange(len(rows)), sorted(dropped)))
     if not len(fixed):
