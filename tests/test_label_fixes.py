@@ -19,7 +19,7 @@ from conftest import (
 import bertkit
 from bertkit.data.label_fixes import hash_texts
 from bertkit.errors import UserError
-from bertkit.pipeline.prepare import create_task, parse_and_fix, parse_and_split
+from bertkit.pipeline.prepare import create_task, parse_all_rows, parse_and_split
 from bertkit.tasks import task_class
 from bertkit.utils.reporting import Reporter
 
@@ -38,7 +38,7 @@ def load(tmp_path, task_name, rows, fixes, **settings):
     if fixes is not None:
         settings["label_fixes"] = str(write_rows(tmp_path / "fixes.jsonl", fixes))
     task = create_task(task_name, task_class(task_name).spec.config(**settings))
-    return task, parse_and_fix(task, task.load_data(Reporter()))
+    return task, parse_all_rows(task, task.load_data(Reporter()))
 
 
 def get_labels(tmp_path, task_name, rows, fixes, **settings):

@@ -13,7 +13,7 @@ from bertkit.checks.label_issues_config import LabelIssuesConfig
 from bertkit.data.label_fixes import get_row_name, hash_inputs
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.prepare import parse_and_fix
+from bertkit.pipeline.prepare import parse_all_rows
 from bertkit.pipeline.settings import require_data_objects
 from bertkit.recipes import read_recipe, read_recipe_file
 from bertkit.reports.label_review import render_review_page
@@ -119,7 +119,7 @@ def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) ->
 
     Both have the order of the data, but the study may have left out rows.
     """
-    rows = parse_and_fix(task, task.load_data(Reporter())).splits["train"]
+    rows = parse_all_rows(task, task.load_data(Reporter())).splits["train"]
     columns = task.input_schema.text_columns
     values = zip(*(rows[column] for column in columns), strict=True)
     indices: list[int] = []

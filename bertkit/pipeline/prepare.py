@@ -193,7 +193,7 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
 # ---- rows
 
 
-def parse_and_fix(task: Task, dataset: LoadedDataset) -> LoadedDataset:
+def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
 
     The fixes come before the split, so that no row is held out with a label that was changed.
@@ -217,7 +217,7 @@ def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> t
     Returns:
         The parsed dataset, and the splits that the run uses.
     """
-    dataset = parse_and_fix(task, dataset)
+    dataset = parse_all_rows(task, dataset)
     splits, notes = split_and_sample(task, dataset.splits)
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:

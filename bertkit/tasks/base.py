@@ -15,6 +15,8 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.readers.delimited import Dialect
@@ -350,6 +352,15 @@ class Task(ABC):
     @abstractmethod
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
+
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Combine the logits of several models [models, ...]; by default, average the probabilities.
+
+        The result [...] is decoded like the logits of one model.
+        """
+        from bertkit.modeling.ensemble import average_probabilities
+
+        return average_probabilities(logits)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""

@@ -17,6 +17,7 @@ from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
@@ -341,6 +342,10 @@ class SequenceTask(Task):
         if self.has_new_head:
             self.label_type.initialize_head(model)
         return model
+
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Average probabilities or numbers, by the kind of the labels."""
+        return self.label_type.combine_logits(logits)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""

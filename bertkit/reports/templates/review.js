@@ -167,7 +167,7 @@ class Review {
   createChoices(issue, index, position) {
     const chosen = this.decisions.get(index)?.to ?? issue.suggested;
     const isNumber = typeof issue.given === "number" && issue.label === undefined && this.data.task !== "swag";
-    if (!isNumber && this.data.choices.length < 2) return [];
+    if (!isNumber && this.data.choices.length < 3) return [];
     const control = createElement(isNumber ? "input" : "select");
     control.name = "to";
     control.setAttribute("aria-label", "new label");
