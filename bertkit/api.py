@@ -215,15 +215,17 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
 
 
 @_accepts(LabelIssuesConfig)
-def label_issues(*, reporter: "Reporter | None" = None, **settings: Any) -> "LabelIssues":
+def label_issues(
+    study: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
+) -> "LabelIssues":
     """Find training rows of a study whose labels are probably wrong, like `bertkit label-issues`.
 
-    `label_issues(study="runs/study-classify-imdb-minilm")` returns a `LabelIssues` with `.records`, the
-    content of `label_issues.jsonl`. It also writes the page to review them.
+    `label_issues(STUDY)` returns a `LabelIssues` with `.records`, the content of `label_issues.jsonl`. It
+    also writes this file, and the page to review the labels.
     """
     from bertkit.checks.label_issues import find_label_issues
 
-    return find_label_issues(settings, reporter)
+    return find_label_issues({"study": str(study), **settings}, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

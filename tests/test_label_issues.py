@@ -41,7 +41,7 @@ def predict_label(label, labels):
 
 def find(study):
     """Return file, row, label or word, given and suggested label of each issue."""
-    records = bertkit.label_issues(study=str(study)).records
+    records = bertkit.label_issues(study).records
     assert records == read_predictions(study, "label_issues.jsonl")
     return [
         (record["row"], record.get("word", record.get("label")), record["given"], record["suggested"])

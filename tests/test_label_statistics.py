@@ -1,4 +1,4 @@
-"""Confident learning: the figures of cleanlab on generated data, and properties."""
+"""Confident learning: the statistics of cleanlab on generated data, and properties."""
 
 import hypothesis
 import numpy as np
@@ -29,7 +29,7 @@ def make_noisy_labels(size, num_classes, noise, seed):
     return np.where(rng.random(size) < noise, rng.integers(0, num_classes, size), true), probabilities
 
 
-# Figures of cleanlab 2.9.0, computed with labels and probabilities of `make_noisy_labels`:
+# Statistics of cleanlab 2.9.0, computed with labels and probabilities of `make_noisy_labels`:
 #   thresholds: cleanlab.count.get_confident_thresholds(labels, probabilities)
 #   joint: cleanlab.count.compute_confident_joint(labels, probabilities, calibrate=False)
 #   calibrated: cleanlab.count.compute_confident_joint(labels, probabilities)
@@ -39,7 +39,7 @@ def make_noisy_labels(size, num_classes, noise, seed):
 #   ranked: the first 10 with return_indices_ranked_by="self_confidence"
 #   margins: cleanlab.rank.get_label_quality_scores(labels, probabilities, method="normalized_margin")[:5]
 # In the third case, `calibrated` depends on how NumPy sorts equal remainders, so it is not compared.
-FIGURES = {
+EXPECTED = {
     (200, 2, 0.1, 0): {
         "thresholds": [0.7604700861006954, 0.828095713190513],
         "joint": [[58, 4], [2, 67]],
@@ -77,10 +77,10 @@ FIGURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", FIGURES)
-def test_figures_equal_those_of_cleanlab(arguments):
+@pytest.mark.parametrize("arguments", EXPECTED)
+def test_statistics_equal_those_of_cleanlab(arguments):
     labels, probabilities = make_noisy_labels(*arguments)
-    expected = FIGURES[arguments]
+    expected = EXPECTED[arguments]
     joint = compute_confident_joint(labels, probabilities)
     assert find_confident_classes(labels, probabilities).thresholds.tolist() == expected["thresholds"]
     assert joint.tolist() == expected["joint"]

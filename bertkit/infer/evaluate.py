@@ -199,8 +199,8 @@ def _load_row_inputs(
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
         if not splits:
             raise UserError(
-                f"{config.run}: the members of the ensemble were trained on all labeled rows; pass other rows "
-                "with --data"
+                f"{config.run}: the members of the ensemble were trained on all labeled rows; pass other "
+                "rows with --data"
             )
         return EvaluationInputs(predictor, dataset, splits, train)
     dataset, splits = new_data
