@@ -86,6 +86,17 @@ def test_rows_that_the_study_left_out_are_skipped(study):
     assert {row for row, *_ in find(study)} == {4, 21}
 
 
+def test_text_column_may_have_the_name_of_a_prediction(tmp_path):
+    rows = [{"predicted": row["text"], "label": row["label"]} for row in make_toy_rows(60)]
+    predictions = [
+        predict_label(row["label"], ["negative", "positive"]) | {"input_predicted": row["predicted"]}
+        for row in rows
+    ]
+    rows[3]["label"] = "negative"
+    study = write_study(tmp_path / "study", "classify", rows, predictions, text_column="predicted")
+    assert find(study) == [(4, None, "negative", "positive")]
+
+
 def test_near_duplicates_with_other_labels_are_found(tmp_path):
     rows = [
         *make_toy_rows(40),

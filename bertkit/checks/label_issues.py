@@ -125,8 +125,7 @@ def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) ->
     indices: list[int] = []
     candidates = enumerate(values)
     for record in records:
-        wanted = tuple(_get_input(record, column) for column in columns)
-        index = next((index for index, inputs in candidates if inputs == wanted), None)
+        index = next((index for index, inputs in candidates if _has_inputs(record, columns, inputs)), None)
         if index is None:
             raise UserError(
                 f"{study}: row {len(indices)} of {PREDICTIONS_FILE} is not among the training rows; restore "
@@ -136,9 +135,12 @@ def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) ->
     return rows.select(indices)
 
 
-def _get_input(record: Mapping[str, Any], column: str) -> Any:
-    """Return an input column of a prediction, which is renamed if it has the name of another key."""
-    return record.get(f"input_{column}", record.get(column))
+def _has_inputs(record: Mapping[str, Any], columns: Sequence[str], inputs: Sequence[Any]) -> bool:
+    """Return whether a prediction has these inputs; a column with the name of another key is renamed."""
+    return all(
+        value in (record.get(column), record.get(f"input_{column}"))
+        for column, value in zip(columns, inputs, strict=True)
+    )
 
 
 # ---- records
