@@ -14,7 +14,7 @@ from bertkit.metrics.label_issues import (
     MIN_RESIDUAL,
     compute_robust_scores,
     compute_self_confidence,
-    prune_by_noise_rate,
+    find_off_diagonal,
     suggest_classes,
 )
 from bertkit.tasks.base import Task
@@ -122,7 +122,7 @@ class _Classes:
         scores = compute_self_confidence(self.labels, self.probabilities)
         reasons: dict[int, list[str]] = defaultdict(list)
         suggested = suggest_classes(self.labels, self.probabilities)
-        for item in prune_by_noise_rate(self.labels, self.probabilities).tolist():
+        for item in find_off_diagonal(self.labels, self.probabilities).tolist():
             probability = self.probabilities[item, suggested[item]]
             reasons[item].append(f"predicted {self._format_name(suggested[item])} ({probability:.2f})")
         for group in self.near_duplicates:
