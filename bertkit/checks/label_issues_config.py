@@ -15,5 +15,6 @@ class LabelIssuesConfig(Settings):
     """Settings of `bertkit label-issues`."""
 
     study: str = setting(
-        dataclasses.MISSING, "Directory of a finished study with folds.", OUTPUT, is_positional=True
-    )
+        dataclasses.MISSING, "Directory of a finished study with folds.", OUTPUT, is_positional=True,
+        completion="runs",
+    )  # fmt: skip

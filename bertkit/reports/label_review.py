@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from bertkit.reports.examples import MAX_BYTES, TEXT_LENGTHS, dump_compact_json
+from bertkit.reports.examples import MAX_BYTES, MAX_EXAMPLES, TEXT_LENGTHS, dump_compact_json
 from bertkit.reports.page import render_template
 
 ELLIPSIS = " …"
@@ -24,7 +24,7 @@ def render_review_page(
         issues: Records of `label_issues.jsonl`.
         choices: Labels that the reviewer can choose from; empty if there is only the suggested one.
     """
-    shown, length, data = list(issues), TEXT_LENGTHS[0], ""
+    shown, length, data = list(issues[:MAX_EXAMPLES]), TEXT_LENGTHS[0], ""
     settings = {"task": task, "choices": list(choices), "key": _make_storage_key(issues)}
     for length in TEXT_LENGTHS:
         data = _dump(settings, shown, length)
