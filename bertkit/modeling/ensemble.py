@@ -62,3 +62,10 @@ def average_label_probabilities(logits: torch.Tensor) -> torch.Tensor:
 def average_outputs(logits: torch.Tensor) -> torch.Tensor:
     """Return the mean: [members, ...] to [...]."""
     return logits.mean(0)
+
+
+# Functions by `problem_type` of the model's config; the outputs of other problems have a softmax.
+AVERAGES_BY_PROBLEM = {
+    "regression": average_outputs,
+    "multi_label_classification": average_label_probabilities,
+}

@@ -255,18 +255,11 @@ class Task(ABC):
         """
 
     def get_labels(self, rows: "Rows") -> list[Any]:
-        """Return the label of each parsed row, in the form of the key `gold` of the predictions.
-
-        Tags are in IOB2.
-        """
+        """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError
 
     def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
-        """Return parsed rows with other labels for some of them.
-
-        Args:
-            rows: Parsed training rows.
-            labels: The new label by index of the row, in the form of `get_labels`.
+        """Return parsed rows with other labels, which are given by the index of the row as in `get_labels`.
 
         Raises:
             UserError: A label does not occur in the rows, or cannot be changed.
@@ -354,10 +347,7 @@ class Task(ABC):
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
     def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
-        """Combine the logits of several models [models, ...]; by default, average the probabilities.
-
-        The result [...] is decoded like the logits of one model.
-        """
+        """Combine the logits of several models [models, ...] to those of one; by default by probability."""
         from bertkit.modeling.ensemble import average_probabilities
 
         return average_probabilities(logits)

@@ -9,7 +9,6 @@ from bertkit.tasks.base import Scores
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from bertkit.data.rows import Rows
     from bertkit.metrics.calibration import Decisions
@@ -115,12 +114,6 @@ class LabelType(ABC):
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
         """Return the probability of each label, [rows, labels]; None for regression."""
         return None
-
-    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
-        """Combine the logits of several models, [models, rows, outputs] to [rows, outputs]."""
-        from bertkit.modeling.ensemble import average_probabilities
-
-        return average_probabilities(logits)
 
     def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
         """Return the decisions of the model with their encoded gold labels; not defined for regression."""
@@ -287,12 +280,6 @@ class MultiLabel(LabelType):
         thresholds = [self.thresholds.get(label, DEFAULT_THRESHOLD) for label in self.labels]
         return (self.compute_probabilities(logits) > thresholds).astype("int64")
 
-    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
-        """Average the probability of each label."""
-        from bertkit.modeling.ensemble import average_label_probabilities
-
-        return average_label_probabilities(logits)
-
     @property
     def labels_with_threshold(self) -> list[str]:
         """All labels."""
@@ -389,12 +376,6 @@ class Regression(LabelType):
         from bertkit.modeling.losses import SquaredError
 
         return SquaredError()
-
-    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
-        """Average the numbers."""
-        from bertkit.modeling.ensemble import average_outputs
-
-        return average_outputs(logits)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
         """Return the model's one output, [rows]."""

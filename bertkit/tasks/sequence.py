@@ -345,7 +345,9 @@ class SequenceTask(Task):
 
     def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Average probabilities or numbers, by the kind of the labels."""
-        return self.label_type.combine_logits(logits)
+        from bertkit.modeling.ensemble import AVERAGES_BY_PROBLEM, average_probabilities
+
+        return AVERAGES_BY_PROBLEM.get(self.label_type.problem_type, average_probabilities)(logits)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""
