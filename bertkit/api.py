@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
+from bertkit.checks.label_issues_config import LabelIssuesConfig
 from bertkit.errors import UserError
 from bertkit.infer.configs import (
     PREDICT_OUTPUT_SETTINGS,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bertkit.checks.engine import CheckReport
+    from bertkit.checks.label_issues import LabelIssues
     from bertkit.infer.calibrate import CalibrationResult
     from bertkit.infer.embed import EmbedResult
     from bertkit.infer.export import ExportResult
@@ -210,6 +212,20 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
 
 
 # ---- after training
+
+
+@_accepts(LabelIssuesConfig)
+def label_issues(
+    study: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
+) -> "LabelIssues":
+    """Find training rows of a study whose labels are probably wrong, like `bertkit label-issues`.
+
+    `label_issues(STUDY)` returns a `LabelIssues` with `.records`, the content of `label_issues.jsonl`. It
+    also writes this file, and the page to review the labels.
+    """
+    from bertkit.checks.label_issues import find_label_issues
+
+    return find_label_issues({"study": str(study), **settings}, reporter)
 
 
 def load(run: "str | Path") -> "Predictor":

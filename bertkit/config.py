@@ -310,6 +310,12 @@ def metric_setting() -> Any:
 class FineTuningConfig(RunConfig):
     """Settings that all fine-tuning commands share."""
 
+    label_fixes: str | None = setting(
+        None,
+        "Label fixes for the training rows: a file exported from the page of `bertkit label-issues`.",
+        DATA,
+        is_path=True,
+    )
     metric: list[str] = metric_setting()
     metric_for_best_model: str | None = setting(
         None,

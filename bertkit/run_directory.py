@@ -200,7 +200,13 @@ def find_last_checkpoint(folder: Path) -> Path | None:
 # ---- run.yaml
 
 
-def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str, str]) -> None:
+def write_settings(
+    folder: Path,
+    task: str,
+    config: RunConfig,
+    data: Mapping[str, str],
+    label_fixes: Mapping[str, Any] | None = None,
+) -> None:
     """Write `run.yaml`: the settings, which `--recipe` reads, and the provenance of the run.
 
     Args:
@@ -208,12 +214,14 @@ def write_settings(folder: Path, task: str, config: RunConfig, data: Mapping[str
         task: The command.
         config: Resolved settings.
         data: Fingerprints of the rows by split.
+        label_fixes: What `--label-fixes` changed; empty without fixes.
     """
     processes, passed_data = distributed.get_world_size(), list_passed_data(config)
     provenance = {
         "command": _get_command_line(),
         "data": dict(data),
         **({PASSED_DATA: passed_data} if passed_data else {}),
+        **({"label_fixes": dict(label_fixes)} if label_fixes else {}),
         **({"processes": processes} if processes > 1 else {}),
         "python": platform.python_version(),
         "packages": get_installed_versions(RECORDED_PACKAGES),

@@ -109,7 +109,7 @@ def test_functions_of_the_package_show_their_settings():
 
     for name in set(bertkit.__all__) - {"RunInterrupted", "UserError", "check", "load"}:
         function = getattr(bertkit, name)
-        assert len(inspect.signature(function).parameters) >= 3, name
+        assert len(inspect.signature(function).parameters) >= 2, name
         assert "Settings:\n" in function.__doc__, name
     parameters = inspect.signature(bertkit.glue).parameters
     assert {"tasks", "model"} <= parameters.keys()

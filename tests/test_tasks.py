@@ -14,7 +14,7 @@ from bertkit.pipeline.session import Session
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import InputSchema, Task, TaskSpec
 
-MAX_MEMBERS = 22
+MAX_MEMBERS = 25
 FAST = {"epochs": 1, "batch_size": 8, "max_length": 32, "bf16": False}
 
 

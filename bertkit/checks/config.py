@@ -9,11 +9,14 @@ CHECK_HELP = "Check the data before training; exit with code 2 if training would
 
 
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
-    """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`."""
+    """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`.
+
+    The data is checked as it is in the files, so `--label-fixes` is left out.
+    """
     excluded = {
         name
         for name, (_, metadata, _) in get_settings(config_class).items()
-        if metadata.panel not in (DATA, MODEL)
+        if metadata.panel not in (DATA, MODEL) or name == "label_fixes"
     }
     strict = setting(False, "Also exit with code 2 if there are warnings.", OUTPUT)
     namespace = {

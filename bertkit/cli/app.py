@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from bertkit._version import __version__
 from bertkit.cli import check, info_commands, model_commands, usage_errors
 from bertkit.cli.embed import embed
+from bertkit.cli.label_issues import label_issues
 from bertkit.cli.predict import predict
 from bertkit.cli.signals import handle_signals
 from bertkit.cli.streams import guard_streams, replace_control_characters
@@ -75,6 +76,7 @@ def _list_commands() -> dict[str, dict[str, Any]]:
             "predict": predict, "evaluate": model_commands.evaluate,
             "calibrate": model_commands.calibrate, "report": model_commands.report, "embed": embed,
             "fill-mask": model_commands.fill_mask, "export": model_commands.export,
+            "label-issues": label_issues,
         },
     }  # fmt: skip
 

@@ -138,6 +138,38 @@ def encode_ending_labels(
     return np.array(indices, dtype=np.int64)
 
 
+def format_ending_labels(
+    rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int, indices: Sequence[int]
+) -> list[Any]:
+    """Return labels of other endings: a number, a letter or a text, like the present label of the row.
+
+    Args:
+        rows: The rows.
+        column: Column of the present labels.
+        endings: The endings of each row.
+        first_label: Number of the first ending.
+        indices: Index of the new ending of each row.
+
+    Raises:
+        UserError: A row has no such ending.
+    """
+    cells: list[Any] = []
+    for row, (value, row_endings, index) in enumerate(zip(rows[column], endings, indices, strict=True)):
+        if not isinstance(index, int) or not 0 <= index < len(row_endings):
+            raise UserError(
+                f"{rows.format_location(row)}: has no ending {index!r}; use a number from 0 to "
+                f"{len(row_endings) - 1}"
+            )
+        text = normalize_label(value) or ""
+        if _is_ending_number(text):
+            cells.append(type(value)(index + first_label))
+        elif text in row_endings:
+            cells.append(row_endings[index])
+        else:
+            cells.append(chr(ord("A") + index))
+    return cells
+
+
 def _find_ending(value: Any, endings: Sequence[str], first_label: int) -> int | None:
     text = normalize_label(value) or ""
     if text in endings and not _is_ending_number(text):

@@ -2,7 +2,7 @@
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, overload
@@ -232,6 +232,15 @@ def select_values(values: Sequence[Any], index: np.ndarray) -> Sequence[Any]:
     if isinstance(values, Column):
         return values.select(index)
     return [values[position] for position in index.tolist()]
+
+
+def replace_values(values: Sequence[Any], replacements: Mapping[int, Any]) -> Sequence[Any]:
+    """Return the values with those at some indices replaced; a column remains a column."""
+    index = np.arange(len(values))
+    index[list(replacements)] = len(values) + np.arange(len(replacements))
+    if isinstance(values, Column):
+        return ConcatenatedColumn([values, list(replacements.values())]).select(index)
+    return select_values([*values, *replacements.values()], index)
 
 
 def iter_chunks(values: Sequence[Any], size: int = CHUNK_ROWS) -> Iterator[list[Any]]:

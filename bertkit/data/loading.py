@@ -46,6 +46,7 @@ class LoadedDataset:
         best_metric: Metric that selects the checkpoint; None for the task's default.
         notes: Messages for the user.
         label_aliases: Name in `labels` by alternative spelling in some files.
+        label_fixes: What the label fixes changed, for the provenance of the run; empty without fixes.
     """
 
     name: str
@@ -56,6 +57,7 @@ class LoadedDataset:
     best_metric: str | None = None
     notes: list[str] = field(default_factory=list)
     label_aliases: dict[str, str] = field(default_factory=dict)
+    label_fixes: dict[str, Any] = field(default_factory=dict)
 
     def get_class_names(self, column: str | None) -> list[str]:
         """Return the names of the label ids 0, 1, ... in a column; empty if they are not declared."""

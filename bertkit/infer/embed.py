@@ -33,6 +33,7 @@ from bertkit.modeling.encoder import (
 )
 from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.modeling.pooling import is_causal
+from bertkit.pipeline.ensemble import refuse_ensemble
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
 from bertkit.utils.output_paths import check_output_file
@@ -123,6 +124,7 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig, index: VectorIndex | None, reporter: Reporter) -> None:
         self.index, self.reporter = index, reporter
+        refuse_ensemble(Path(config.model).expanduser())
         self.source = find_model(config.model, "MODEL")
         if index is not None:
             self._check_index_model(index.provenance, str(config.index))

@@ -63,7 +63,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     reporter = reporter or Reporter()
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
-    task = load_run_task(Path(config.run))
+    task = load_run_task(Path(config.run), accepts_ensemble=True)
     _check_encoding(config, task)
     _check_modules(config, task, reporter)
     columns = collect_passed_columns(config, task, config.run)
@@ -197,6 +197,11 @@ def _load_row_inputs(
         new_data = load_new_rows(predictor, config, reporter)
     if not new_data:
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
+        if not splits:
+            raise UserError(
+                f"{config.run}: the members of the ensemble were trained on all labeled rows; pass other "
+                "rows with --data"
+            )
         return EvaluationInputs(predictor, dataset, splits, train)
     dataset, splits = new_data
     if train is not None:

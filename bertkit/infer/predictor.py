@@ -9,9 +9,11 @@ from typing import Any
 from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
+from bertkit.infer.ensemble import combine_predictors
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.modeling.inference import prepare_for_inference
+from bertkit.pipeline.ensemble import find_ensemble, read_members
 from bertkit.pipeline.finished_run import load_run_task
 from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
@@ -172,15 +174,18 @@ def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
-    """Load a finished run or an exported model for prediction.
+    """Load a finished run, an exported model or an ensemble for prediction.
 
     Args:
-        run: Directory of the run or of the exported model.
+        run: Directory of the run, of the exported model, of the ensemble, or of a study with an ensemble.
         keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
 
     Raises:
         UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
     """
+    if ensemble := find_ensemble(Path(run)):
+        folders = read_members(ensemble)
+        return combine_predictors(folders, [load_predictor(member) for member in folders])
     run_dir, task = Path(run), load_run_task(Path(run))
     if not task.spec.predicts_rows:
         raise UserError(

@@ -8,7 +8,8 @@ from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError
-from bertkit.pipeline.prepare import parse_and_split
+from bertkit.pipeline.ensemble import find_ensemble, read_members, refuse_ensemble
+from bertkit.pipeline.prepare import parse_all_rows, parse_and_split
 from bertkit.pipeline.settings import require_data_objects
 from bertkit.recipes import list_passed_data, read_recipe
 from bertkit.run_directory import format_python_call
@@ -18,12 +19,20 @@ from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter
 
 
-def load_run_task(folder: Path) -> Task:
+def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     """Return the task of a finished run, with the settings of the run.
 
+    Args:
+        folder: The run directory.
+        accepts_ensemble: Whether the directory may be an ensemble, which has the task of its first member.
+
     Raises:
-        UserError: The directory does not contain exactly one finished training run.
+        UserError: The directory does not contain exactly one finished training run, or is an ensemble.
     """
+    if not accepts_ensemble:
+        refuse_ensemble(folder)
+    elif ensemble := find_ensemble(folder):
+        return load_run_task(read_members(ensemble)[0])
     metrics = run_directory.require_metrics(folder)
     if metrics["task"] not in TASKS:
         raise UserError(f"{folder}: contains several runs; pass one of its subdirectories")
@@ -61,16 +70,23 @@ def reload_run_data(
         function: Python function that accepts the object, for the error message.
 
     Returns:
-        The dataset, and the splits.
+        The dataset, and the splits. Those of an ensemble are only the training rows, unless the dataset has a
+        validation split: the members were trained on all other rows.
 
     Raises:
         UserError: The data cannot be loaded, or has changed since the run.
     """
-    task = load_run_task(folder)
+    task = load_run_task(folder, accepts_ensemble=True)
     if data and list_passed_data(task.config):
         task.config = pass_data_again(task.config, data)
     require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
     silent_reporter = Reporter()  # the base class reports nothing
-    dataset, splits = parse_and_split(task, task.load_data(silent_reporter), silent_reporter)
+    dataset = task.load_data(silent_reporter)
+    if find_ensemble(folder) and "validation" not in dataset.splits:
+        dataset = parse_all_rows(task, dataset)
+        return dataset, {"train": dataset.splits["train"]}
+    dataset, splits = parse_and_split(task, dataset, silent_reporter)
+    if find_ensemble(folder):  # the members have the fingerprints of their own folds
+        return dataset, splits
     require_same_data(folder, fingerprint_splits(splits))
     return dataset, splits

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.config import FineTuningConfig, RunConfig
@@ -13,6 +14,7 @@ from bertkit.errors import UserError
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.label_fixes import apply_label_fixes
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.pipeline.settings import fill_data_dir
 from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
@@ -191,16 +193,31 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
 # ---- rows
 
 
+def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
+    """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
+
+    The fixes come before the split, so that no row is held out with a label that was changed.
+    """
+    dataset = task.parse_dataset(dataset)
+    splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
+    dataset = dataclasses.replace(dataset, splits=splits)
+    path = getattr(task.config, "label_fixes", None)
+    if path is None:
+        return dataset
+    fixed = apply_label_fixes(task, splits["train"], Path(path).expanduser())
+    return dataclasses.replace(
+        dataset, splits={**splits, "train": fixed.rows}, notes=[*dataset.notes, fixed.describe()],
+        label_fixes=fixed.provenance,
+    )  # fmt: skip
+
+
 def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
     """Parse, split and sample the rows of a dataset.
 
     Returns:
         The parsed dataset, and the splits that the run uses.
     """
-    dataset = task.parse_dataset(dataset)
-    dataset = dataclasses.replace(
-        dataset, splits={name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
-    )
+    dataset = parse_all_rows(task, dataset)
     splits, notes = split_and_sample(task, dataset.splits)
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:

@@ -166,7 +166,9 @@ def _check_directory(prepared: PreparedRun, folder: Path) -> None:
 
 def _create_directory(prepared: PreparedRun, folder: Path) -> None:
     run_directory.create_run_directory(folder, prepared.config.overwrite)
-    run_directory.write_settings(folder, prepared.task.spec.name, prepared.config, prepared.fingerprints)
+    run_directory.write_settings(
+        folder, prepared.task.spec.name, prepared.config, prepared.fingerprints, prepared.dataset.label_fixes
+    )
 
 
 # ---- results

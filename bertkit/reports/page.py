@@ -92,9 +92,19 @@ def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any
     return {**bar, "baselines": to_percent(baselines)}
 
 
-def render_template(template: str, **values: Any) -> str:
-    """Render a page with inline style and script; its security policy allows nothing else to be loaded."""
-    style, script = (Markup((TEMPLATE_DIR / name).read_text("utf-8")) for name in ("page.css", "browser.js"))  # noqa: S704
+def render_template(template: str, script_name: str = "browser.js", **values: Any) -> str:
+    """Render a page with inline style and script; its security policy allows nothing else to be loaded.
+
+    Args:
+        template: File name of the template.
+        script_name: File name of the script, which follows that of all pages.
+        **values: Variables of the template.
+    """
+    style, common, own = (
+        Markup((TEMPLATE_DIR / name).read_text("utf-8"))  # noqa: S704 (our own files)
+        for name in ("page.css", "common.js", script_name)
+    )
+    script = common + own
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _get_environment().get_template(template).render(
         style=style, script=script, digest=digest, version=__version__, **values

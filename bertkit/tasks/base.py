@@ -15,6 +15,8 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.readers.delimited import Dialect
@@ -252,6 +254,18 @@ class Task(ABC):
             UserError: A value is invalid.
         """
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
+        raise NotImplementedError
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return parsed rows with other labels, which are given by the index of the row as in `get_labels`.
+
+        Raises:
+            UserError: A label does not occur in the rows, or cannot be changed.
+        """
+        raise NotImplementedError
+
     def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.
 
@@ -331,6 +345,12 @@ class Task(ABC):
     @abstractmethod
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
+
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Combine the logits of several models [models, ...] to those of one; by default by probability."""
+        from bertkit.modeling.ensemble import average_probabilities
+
+        return average_probabilities(logits)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""

@@ -1,10 +1,10 @@
 """The kinds of labels of `classify` and `nli`: single labels, label sets and numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.errors import format_list
+from bertkit.errors import UserError, format_list
 from bertkit.tasks.base import Scores
 
 if TYPE_CHECKING:
@@ -91,6 +91,25 @@ class LabelType(ABC):
     @abstractmethod
     def decode_label(self, value: Any) -> Any:
         """Return the JSON value of one row's encoded label or prediction."""
+
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return decoded labels as cells of the label column.
+
+        Args:
+            labels: The labels, as `decode_label` returns them.
+            cells: The distinct values of the column.
+
+        Raises:
+            UserError: A label does not occur in the column.
+        """
+        cell_by_label = {self.parse_label(cell): cell for cell in cells}
+        for label in labels:
+            if label not in cell_by_label:
+                raise UserError(
+                    f"label {label!r}: does not occur in the training rows; use one of "
+                    f"{format_list(self.labels)}"
+                )
+        return [cell_by_label[label] for label in labels]
 
     def compute_probabilities(self, logits: "np.ndarray") -> "np.ndarray | None":
         """Return the probability of each label, [rows, labels]; None for regression."""
@@ -231,6 +250,14 @@ class MultiLabel(LabelType):
         weights = compute_class_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return lists of labels; a label set column may mix lists and texts."""
+        for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
+            raise UserError(
+                f"label {label!r}: does not occur in the training rows; use one of {format_list(self.labels)}"
+            )
+        return [list(row_labels) for row_labels in labels]
+
     def describe_class_weights(self, targets: "np.ndarray") -> list[str]:
         """Return a warning about labels that every row has."""
         ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
@@ -332,6 +359,17 @@ class Regression(LabelType):
         from bertkit.data.labels import parse_number
 
         return parse_number(value)
+
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return the numbers.
+
+        Raises:
+            UserError: A label is not a number.
+        """
+        for label in labels:
+            if self.parse_label(label) is None:
+                raise UserError(f"label {label!r}: is not a number; write a number")
+        return list(labels)
 
     def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return squared error."""

@@ -211,6 +211,24 @@ class Ner(Task):
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score against"
                 )
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the tags of each sentence in IOB2."""
+        return list(rows["iob2"])
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return the rows with other tags; an I that no longer continues an entity becomes B."""
+        from bertkit.data.column_types import replace_values
+        from bertkit.data.ner.rows import check_types
+        from bertkit.data.ner.schemes import Scheme, from_iob2, to_iob2
+
+        check_types(rows.select(list(labels)).with_column("iob2", list(labels.values())), self.types)
+        iob2 = to_iob2(list(labels.values()), Scheme())
+        tags = from_iob2(iob2, self.scheme)
+        for name, values in (("iob2", iob2), ("tags", tags)):
+            written = replace_values(rows[name], dict(zip(labels, values, strict=True)))
+            rows = rows.with_column(name, written)
+        return rows
+
     # ---- model
 
     def describe(self) -> str:

@@ -13,6 +13,8 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
 
 if TYPE_CHECKING:
+    import torch
+
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.qa.features import Limits, QuestionFeatures
     from bertkit.data.rows import Rows, Splits
@@ -211,6 +213,16 @@ class Qa(Task):
                     f"split needs; name the column of the answers with --answers-column{hint}"
                 )
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the texts of the gold answers to each question."""
+        from bertkit.tasks.qa_predictions import get_gold_texts
+
+        return get_gold_texts(rows)
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Refuse to change answers, which have a position in the paragraph."""
+        raise UserError("answers to questions cannot be changed; only 'keep' and 'drop' apply to qa")
+
     # ---- model
 
     def describe(self) -> str:
@@ -290,6 +302,15 @@ class Qa(Task):
         return load_with_pooling(
             AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head
         )
+
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Average the log-probabilities of start and end positions in each window.
+
+        The n-best list is then built once, from averaged scores.
+        """
+        from bertkit.modeling.ensemble import average_log_probabilities
+
+        return average_log_probabilities(logits)
 
     def make_loss(self, features: Any) -> "Loss":
         """Return the mean cross-entropy of the start and end positions in each window."""

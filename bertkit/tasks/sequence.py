@@ -17,6 +17,7 @@ from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
@@ -261,6 +262,20 @@ class SequenceTask(Task):
             return None
         return self.label_type.encode_labels(rows, column)
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return names of labels, lists of names, or numbers."""
+        encoded = self.encode_labels(rows, required=True)
+        assert encoded is not None
+        return [self.label_type.decode_label(label) for label in encoded]
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return the rows with other labels, written like those of the label column."""
+        from bertkit.data.column_types import replace_values
+
+        column = self.config.label_column
+        cells = self.label_type.format_cells(list(labels.values()), rows.factorize(column)[1])
+        return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
+
     # ---- model
 
     def describe(self) -> str:
@@ -327,6 +342,12 @@ class SequenceTask(Task):
         if self.has_new_head:
             self.label_type.initialize_head(model)
         return model
+
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Average probabilities or numbers, by the kind of the labels."""
+        from bertkit.modeling.ensemble import AVERAGES_BY_PROBLEM, average_probabilities
+
+        return AVERAGES_BY_PROBLEM.get(self.label_type.problem_type, average_probabilities)(logits)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose labels are evidently in the wrong order; only for single labels."""

@@ -274,6 +274,23 @@ class Swag(Task):
             return None
         return encode_ending_labels(rows, column, self.parse_endings(rows), self.first_label)
 
+    def get_labels(self, rows: "Rows") -> list[Any]:
+        """Return the index of the correct ending of each row."""
+        labels = self.encode_labels(rows, required=True)
+        assert labels is not None
+        return list(labels.tolist())
+
+    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
+        """Return the rows with other correct endings, written in the way that the row names its ending."""
+        from bertkit.data.choices import format_ending_labels
+        from bertkit.data.column_types import replace_values
+
+        column, changed = self.config.label_column, rows.select(list(labels))
+        cells = format_ending_labels(
+            changed, column, self.parse_endings(changed), self.first_label, list(labels.values())
+        )
+        return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
+
     # ---- model
 
     def describe(self) -> str:

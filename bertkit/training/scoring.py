@@ -1,6 +1,7 @@
 """Prediction of logits for all examples of a dataset, always in fp32."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from bertkit.data.features import Features
 from bertkit.errors import UserError
+from bertkit.modeling.ensemble import EnsembleModel
 from bertkit.modeling.forward import batch_by_length, compute_logits
 from bertkit.modeling.losses import Loss
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
@@ -89,6 +91,7 @@ def predict_logits(
     # For bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The method of the
     # class, which is called here, is not wrapped.
     forward = model if is_sharded else type(model).forward.__get__(model)
+    compute = model.compute_logits if isinstance(model, EnsembleModel) else partial(compute_logits, forward)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -96,7 +99,7 @@ def predict_logits(
     def score(examples: np.ndarray) -> np.ndarray:
         batch = collator([features[index] for index in examples])
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        logits = compute_logits(forward, batch).float()
+        logits = compute(batch).float()
         if mean_loss is not None:
             mean_loss.add(examples, logits, batch)
         return features.reduce_logits(logits, examples, batch).cpu().numpy()

@@ -67,13 +67,14 @@ def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def validate(content: Any, schema: Any, where: object) -> Any:
+def validate(content: Any, schema: Any, where: object, fix: str = "run the training again") -> Any:
     """Convert content that bertkit wrote to a schema, without unknown keys.
 
     Args:
         content: Parsed content of a JSON or YAML file, or of one line of JSONL.
         schema: Any type that msgspec supports, such as a `TypedDict`.
         where: File, and line if there are several, for the error message.
+        fix: Fix, for the error message.
 
     Raises:
         UserError: The content does not match the schema. The message names the key.
@@ -84,9 +85,7 @@ def validate(content: Any, schema: Any, where: object) -> Any:
         return _convert(content, schema)
     except msgspec.ValidationError as error:
         problem = str(error).removesuffix(" - at `$`")
-        raise UserError(
-            f"{where}: was not written by bertkit, or is damaged ({problem}); run the training again"
-        ) from error
+        raise UserError(f"{where}: was not written by bertkit, or is damaged ({problem}); {fix}") from error
 
 
 def _convert(content: Any, schema: Any) -> Any:

@@ -1,0 +1,56 @@
+"""`bertkit label-issues STUDY`: print the most probable label issues of a study."""
+
+from typing import TYPE_CHECKING, Any
+
+from bertkit.checks.label_issues_config import LABEL_ISSUES_HELP, LabelIssuesConfig
+from bertkit.cli.options import build_command
+from bertkit.cli.streams import print_json
+
+if TYPE_CHECKING:
+    from bertkit.checks.label_issues import LabelIssues
+
+MAX_PRINTED = 20
+MAX_TEXT_CHARS = 60
+
+
+def _run(settings: dict[str, Any], as_json: bool) -> None:
+    from bertkit.checks.label_issues import find_label_issues
+    from bertkit.cli.console import ConsoleReporter
+
+    result = find_label_issues(settings, ConsoleReporter())
+    if as_json:
+        print_json(result.summary)
+    else:
+        print_label_issues(result)
+
+
+def print_label_issues(result: "LabelIssues") -> None:
+    """Print the first issues as a table, and where all issues are."""
+    from bertkit.checks.label_issues import describe_counts
+    from bertkit.cli.console import out_console, print_records
+
+    if result.records:
+        print_records([_format_issue(record) for record in result.records[:MAX_PRINTED]])
+    out_console.print(describe_counts(result), markup=False, soft_wrap=True)
+    out_console.print(f"review: {result.summary['page']}", markup=False, soft_wrap=True)
+
+
+def _format_issue(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells of an issue."""
+    values = (
+        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for value in record["inputs"].values()
+    )
+    text = " ".join(" | ".join(values).split())
+    part: dict[str, Any] = {name: record[name] for name in ("word", "label") if name in record}
+    if "word" in record:
+        part["word"] = record["inputs"]["tokens"][record["word"]]
+    return {
+        "row": f"{record['file']}: {record['row']}", **part,
+        "text": text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}...",
+        "given": record["given"], "suggested": record["suggested"], "reason": record["reason"],
+        "score": float(record["score"]),
+    }  # fmt: skip
+
+
+label_issues = build_command(LabelIssuesConfig, LABEL_ISSUES_HELP, _run)

@@ -1,0 +1,79 @@
+"""Combine the predictors of finished runs to one that averages their predictions."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.modeling.ensemble import EnsembleModel
+from bertkit.tasks.base import Task
+
+if TYPE_CHECKING:
+    from bertkit.infer.predictor import Predictor
+
+# Attributes of a model's config that decide what its outputs mean.
+OUTPUT_ATTRIBUTES = ("id2label", "problem_type", "tag_scheme", "first_ending", "label_separator")
+
+
+def combine_predictors(folders: Sequence[Path], members: Sequence["Predictor"]) -> "Predictor":
+    """Return a predictor with the averaged predictions of its members.
+
+    Truncation, windows and decoding are those of the first member. Thresholds are the means of the members'
+    thresholds.
+
+    Args:
+        folders: The runs, for error messages.
+        members: Their predictors.
+
+    Raises:
+        UserError: The members differ in their task, labels, tokenizer or maximum length.
+    """
+    first = members[0]
+    for folder, member in zip(folders[1:], members[1:], strict=True):
+        if difference := _find_difference(first, member):
+            raise UserError(
+                f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the same"
+            )
+    _average_thresholds([member.task for member in members])
+    model = EnsembleModel([member.model for member in members], first.task.combine_logits)
+    return dataclasses.replace(first, model=model.eval())
+
+
+def _find_difference(first: "Predictor", other: "Predictor") -> str | None:
+    """Return what distinguishes two members that cannot be combined; None if they can."""
+    if first.task.spec.name != other.task.spec.name:
+        return "another task"
+    if any(_get_output(first, name) != _get_output(other, name) for name in OUTPUT_ATTRIBUTES):
+        return "other labels"
+    if _serialize_tokenizer(first) != _serialize_tokenizer(other):
+        return "another tokenizer"
+    if first.task.config.max_length != other.task.config.max_length:
+        return "another maximum length"
+    return None
+
+
+def _get_output(predictor: "Predictor", name: str) -> Any:
+    return getattr(predictor.model.config, name, None)
+
+
+def _serialize_tokenizer(predictor: "Predictor") -> str:
+    serialized: str = predictor.tokenizer.backend_tokenizer.to_str()
+    return serialized
+
+
+def _average_thresholds(tasks: Sequence[Task]) -> None:
+    """Replace the fitted parameters of the first task by the means over all tasks."""
+    first = tasks[0]
+    first.fitted_params = _average([task.fitted_params for task in tasks])
+    label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
+    if label_types:
+        label_types[0].thresholds = _average([label_type.thresholds for label_type in label_types])
+
+
+def _average(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of the values that all mappings have."""
+    names = [name for name in values[0] if all(name in mapping for mapping in values)]
+    return {name: float(np.mean([mapping[name] for mapping in values])) for name in names}
