@@ -23,6 +23,7 @@ from bertkit.utils.serialization import dump_yaml, read_yaml, validate
 SETTINGS_FILE, METRICS_FILE, LOG_FILE = "run.yaml", "metrics.json", "training_log.jsonl"
 CARD_FILE, CHECKPOINTS_DIR, TENSORBOARD_DIR = "README.md", "checkpoints", "tensorboard"
 REPORT_FILE = "report.html"
+LOGITS_FILE = "test_logits.npz"  # of the runs of a study
 CALIBRATION_FILE = "calibration.json"
 ONNX_DIR = "onnx"  # default output directory of `export`
 BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
@@ -38,7 +39,7 @@ RUN_PATTERNS = [
     SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
     REPORT_FILE, CALIBRATION_FILE, "masked_samples*.jsonl",
     "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
-    "null_odds*.json", *MODEL_PATTERNS, "training_args.bin",
+    "null_odds*.json", LOGITS_FILE, *MODEL_PATTERNS, "training_args.bin",
 ]  # fmt: skip
 RECORDED_PACKAGES = [
     "bertkit",

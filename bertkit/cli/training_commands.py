@@ -14,7 +14,7 @@ from bertkit.utils import distributed
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from bertkit.suites.base import ResultTable
+    from bertkit.reports.result_table import ResultTable
 
 
 def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:

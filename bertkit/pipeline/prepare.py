@@ -1,5 +1,6 @@
 """Preparation of a run: from settings to splits, features and a model config, without loading weights."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,49 @@ if TYPE_CHECKING:
 UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
 
 
+@dataclass(frozen=True)
+class LoadedData:
+    """The data of a run, before a model is chosen.
+
+    Attributes:
+        task: The task, with the columns and the labels that `parse_dataset` determined.
+        requested: The settings of the user, with `data` and `data_dir`, but without other defaults.
+        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
+        splits: Rows by split, after validation rows are held out and rows are sampled.
+    """
+
+    task: Task
+    requested: Any
+    dataset: LoadedDataset
+    splits: Splits
+
+    def for_run(self, settings: dict[str, Any], splits: Splits) -> "LoadedData":
+        """Return the same data with other settings and splits, for one of several runs.
+
+        Args:
+            settings: Values that replace those of `requested`. They must not change how rows are parsed.
+            splits: Rows by split.
+        """
+        task = type(self.task)(dataclasses.replace(self.task.config, **settings))
+        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
+        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
+        vars(task).update(copy.deepcopy(state))
+        return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """What distinguishes a run that is a part of a study: it has no report, model card and baselines.
+
+    Attributes:
+        callbacks: Further callbacks of the trainer.
+        logits_file: Name of the file in the run directory that receives the logits of the test split.
+    """
+
+    callbacks: Sequence[Any] = ()
+    logits_file: str | None = None
+
+
 @dataclass
 class PreparedRun:
     """Everything that a run determines before it loads weights.
@@ -48,6 +92,7 @@ class PreparedRun:
         trained_length: Length up to which the positions of the model were trained; None for a new model.
         features: Features by split.
         metric_modules: The modules of `--metric`.
+        study_part: Set if the run is a part of a study.
     """
 
     task: Task
@@ -62,6 +107,7 @@ class PreparedRun:
     trained_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
+    study_part: StudyPart | None = None
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
@@ -79,6 +125,7 @@ def prepare(
     config: RunConfig,
     reporter: Reporter,
     loaded_modules: Sequence[LoadedModule] | None = None,
+    data: LoadedData | None = None,
 ) -> PreparedRun:
     """Load, split and tokenize the data, resolve the model, and fill in settings that are not set.
 
@@ -88,18 +135,19 @@ def prepare(
         reporter: Receives the choices that are made, and warnings.
         loaded_modules: The modules of `--metric`. None to ignore this setting and the metric for the best
             model, for runs that are not trained.
+        data: The data with its splits, or None to load it.
 
     Raises:
         UserError: The data, the model or a setting is not usable.
     """
-    task = create_task(task_name, config)
-    requested_max_length = task.config.max_length
     check_precision(config)
-    dataset = task.load_data(reporter)
+    if data is None:
+        data = load_data(task_name, config, reporter)
+        data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset, reporter))
+    task, dataset, splits = data.task, data.dataset, data.splits
+    requested_max_length = data.requested.max_length
     precision, precision_reason = choose_precision(config)
-    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
     task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
-    dataset, splits = parse_and_split(task, dataset, reporter)
     source = task.resolve_model(config.model is not None, reporter)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
@@ -173,6 +221,23 @@ def create_task(task_name: str, config: RunConfig) -> Task:
     return task_class(task_name)(fill_data_dir(config))
 
 
+def load_data(task_name: str, config: RunConfig, reporter: Reporter) -> LoadedData:
+    """Load and parse the data, and fill in the default settings of the dataset.
+
+    Returns:
+        The data. Its splits are those of the dataset.
+
+    Raises:
+        UserError: The data cannot be loaded or parsed.
+    """
+    task = create_task(task_name, config)
+    requested = task.config
+    dataset = task.load_data(reporter)
+    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    dataset = parse_all_rows(task, dataset)
+    return LoadedData(task, requested, dataset, dataset.splits)
+
+
 def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
     """Return the default settings of a dataset, without those that the task does not have.
 
@@ -218,13 +283,18 @@ def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> t
         The parsed dataset, and the splits that the run uses.
     """
     dataset = parse_all_rows(task, dataset)
+    return dataset, split_parsed_rows(task, dataset, reporter)
+
+
+def split_parsed_rows(task: Task, dataset: LoadedDataset, reporter: Reporter) -> Splits:
+    """Return the splits that a run uses, from the rows of a parsed dataset."""
     splits, notes = split_and_sample(task, dataset.splits)
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:
         reporter.info(note)
     if task.config.keep_overlap:
         warn_about_overlap(task, splits, reporter)
-    return dataset, splits
+    return splits
 
 
 # ---- features and hyperparameters

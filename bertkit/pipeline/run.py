@@ -116,14 +116,14 @@ def _run(
 
         return Run(None, dry_run(prepared, reporter))
     if config.output_dir is not None:
-        return _train(prepared, Path(config.output_dir), reporter)
+        return train_prepared(prepared, Path(config.output_dir), reporter)
     name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
     with locks.lock_directory(default_folder) as folder:
-        return _train(prepared, folder, reporter)
+        return train_prepared(prepared, folder, reporter)
 
 
-def _train(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
+def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     from bertkit.pipeline.session import Session, train_with_retry
 
@@ -198,6 +198,7 @@ def _write_results(
     Returns:
         Content of `metrics.json`.
     """
+    from bertkit.pipeline.logits import write_logits
     from bertkit.reports.page import write_page
     from bertkit.training.meters import merge_log_history
 
@@ -208,19 +209,24 @@ def _write_results(
     session.model.config.update(task.fitted_params)
     for name, value in task.fitted_params.items():
         session.reporter.info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
+    part = prepared.study_part
+    baseline_rows = splits["train"] if part is None else None
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, evaluations, splits["train"], prepared.metric_modules),
+        **compute_scores(task, evaluations, baseline_rows, prepared.metric_modules),
         "training": training_metrics,
     }
     _write_model(session, weights)
     write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
-    provenance = run_directory.read_provenance(folder)
-    write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
-    write_page(folder, metrics)
+    if part is None:
+        provenance = run_directory.read_provenance(folder)
+        write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
+        write_page(folder, metrics)
+    elif part.logits_file is not None:
+        write_logits(folder / part.logits_file, outputs["test"].logits, task.fitted_params)
     run_directory.write_metrics(folder, metrics)
     return metrics
 

@@ -184,6 +184,8 @@ class Session:
         trainer.add_callback(
             ReporterCallback(self.reporter, trainer.build_batch_sampler().list_phase_changes())
         )
+        for callback in self.prepared.study_part.callbacks if self.prepared.study_part else ():
+            trainer.add_callback(callback)
         return trainer
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:

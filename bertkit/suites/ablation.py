@@ -8,9 +8,10 @@ from bertkit.data.corpus.source import find_text
 from bertkit.errors import UserError, format_list
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
+from bertkit.reports.result_table import ResultTable, format_score
 from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
-from bertkit.suites.base import DataSources, ResultTable, Suite, find_data, format_score, select_names
+from bertkit.suites.base import DataSources, Suite, find_data, select_names
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter

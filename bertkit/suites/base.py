@@ -1,4 +1,4 @@
-"""The base class of suites, the table of their results, and the functions that run a suite.
+"""The base class of suites, and the functions that run a suite.
 
 A suite executes several runs in one directory. An interrupted suite can be resumed.
 """
@@ -19,59 +19,13 @@ from bertkit.errors import RunInterrupted, UserError, format_list, suggest_simil
 from bertkit.pipeline.run import Run, train
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
+from bertkit.reports.result_table import ResultTable
 from bertkit.suites import SUITES, suite_class
 from bertkit.training import defaults
 from bertkit.utils import locks
 from bertkit.utils.files import write_text
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter
-
-# ---- the result table
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """The table of a suite, with its caption and notes.
-
-    Attributes:
-        title: The title of the printed table.
-        headings: The column headings.
-        rows: The cells of each row.
-        caption: Explanation of the scores and their sources.
-        run_notes: One line about the runs of each row or task.
-        text_columns: Number of columns at the left that contain text instead of numbers.
-        page_title: The title of the Markdown page; if empty, `title` is used.
-        notes: Lines below the printed table.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str
-    run_notes: Sequence[str]
-    text_columns: int = 1
-    page_title: str = ""
-    notes: Sequence[str] = ()
-
-    def to_markdown(self) -> str:
-        """Return the title, the table, its caption and the notes on runs as Markdown."""
-        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
-        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-        runs = "\n".join(f"* {line}" for line in self.run_notes)
-        return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
-
-
-def format_score(percent: float | None, digits: int = 1) -> str:
-    """Format a score that is already in percent (`84.6`); None becomes an empty string."""
-    return "" if percent is None else f"{percent:.{digits}f}"
-
-
-def format_percent(value: float | None, std: float | None = None) -> str:
-    """Format a fraction in percent (`84.6` or `84.6 ± 0.3`); None becomes an empty string."""
-    if value is None:
-        return ""
-    return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
-
 
 # ---- the runs
 

@@ -9,8 +9,9 @@ from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
 from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
+from bertkit.reports.result_table import ResultTable, format_percent, format_score
 from bertkit.setting import fill_unset
-from bertkit.suites.base import ResultTable, Suite, format_percent, format_score, select_names
+from bertkit.suites.base import Suite, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter

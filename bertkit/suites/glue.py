@@ -10,8 +10,9 @@ from bertkit import run_directory
 from bertkit.errors import UserError, format_list
 from bertkit.modeling import loading
 from bertkit.recipes import read_recipe_task
+from bertkit.reports.result_table import ResultTable
 from bertkit.setting import fill_unset
-from bertkit.suites.base import ResultTable, Suite, find_data, select_names
+from bertkit.suites.base import Suite, find_data, select_names
 from bertkit.suites.config import GlueConfig
 from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,12 @@ from bertkit.errors import UserError
 from bertkit.utils import distributed
 from bertkit.utils.files import remove_partial_files
 from bertkit.utils.output_paths import OUTPUT_DIR_FLAG, create_directory
+
+POLL_SECONDS = 0.2
+
+
+class DirectoryInUse(UserError):
+    """Another run holds the lock of a directory."""
 
 
 @contextmanager
@@ -20,7 +27,8 @@ def lock_directory(folder: Path) -> Iterator[Path]:
     process holds the lock for all ranks.
 
     Raises:
-        UserError: The directory cannot be created, or another run holds the lock.
+        DirectoryInUse: Another run holds the lock.
+        UserError: The directory cannot be created.
     """
     with ExitStack() as stack:
         distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder)))
@@ -48,6 +56,24 @@ def _lock_and_clean_up(folder: Path) -> Iterator[None]:
             os.close(lock)
 
 
+@contextmanager
+def wait_for_lock(folder: Path) -> Iterator[None]:
+    """Lock a directory during the block, after waiting for other processes to release it."""
+    with ExitStack() as stack:
+        while not try_lock(stack, folder):
+            time.sleep(POLL_SECONDS)
+        yield
+
+
+def try_lock(stack: ExitStack, folder: Path) -> bool:
+    """Lock a directory until the stack is closed; return whether that succeeded."""
+    try:
+        stack.enter_context(lock_directory(folder))
+    except DirectoryInUse:
+        return False
+    return True
+
+
 def require_unlocked(folder: Path) -> None:
     """Check that no other run holds the lock of a directory.
 
@@ -71,7 +97,7 @@ def _acquire_lock(folder: Path) -> int | None:
         The file descriptor, or None if the directory does not exist because another run has removed it.
 
     Raises:
-        UserError: Another run holds the lock.
+        DirectoryInUse: Another run holds the lock.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -81,7 +107,7 @@ def _acquire_lock(folder: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise UserError(
+        raise DirectoryInUse(
             f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose "
             "another directory"
         ) from error
