@@ -23,6 +23,7 @@ from bertkit.api import (
     pretrain_mlm_nsp,
     qa,
     report,
+    study,
     swag,
     train_tokenizer,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "pretrain_mlm_nsp",
     "qa",
     "report",
+    "study",
     "swag",
     "train_tokenizer",
 ]

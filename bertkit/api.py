@@ -190,6 +190,28 @@ def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     return _run_suite("ablation", settings, recipe, reporter)
 
 
+def study(
+    task: str, *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
+) -> "Run":
+    """Train a task over folds, seeds and hyperparameter trials, like `bertkit study TASK`.
+
+    `study("classify", data="reviews.csv", folds=5)` returns a `Run`. Its `.metrics` are the content of
+    `study.json` in `.output_dir`.
+
+    Args:
+        task: Name of the task, such as "classify".
+        recipe: Recipe of the task; settings override the recipe.
+        reporter: Receives messages and progress; by default, nothing is printed.
+        **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search` and `time_limit`.
+
+    Raises:
+        UserError: The caller can fix the problem; the message says how.
+    """
+    from bertkit.studies.run import run_study
+
+    return run_study(task, settings, recipe, reporter)
+
+
 # ---- before training
 
 

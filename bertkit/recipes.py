@@ -18,7 +18,8 @@ from bertkit.setting import Settings, get_settings
 from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 
-COMMAND_NAME = re.compile("[a-z][a-z-]*")
+STUDY_PREFIX = "study "  # `study TASK` is a command with a space, which also reads the recipes of the task
+COMMAND_NAME = re.compile(f"({STUDY_PREFIX})?[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
 PASSED_DATA = "passed_data"  # key of the provenance: kinds of the data objects, by setting
 EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
@@ -147,7 +148,7 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     Raises:
         UserError: The file is not a recipe, belongs to another task, or has an invalid key or value.
     """
-    path = find_recipe(name, task)
+    path = find_recipe(name, task.removeprefix(STUDY_PREFIX))
     content = read_recipe_file(path)
     recipe_task, provenance = content.get("task", task), content.get("provenance") or {}
     if not isinstance(recipe_task, str) or not COMMAND_NAME.fullmatch(recipe_task):
@@ -156,7 +157,7 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
         raise UserError(
             f"{path}: provenance: expected a mapping, found {shorten_repr(provenance)}; remove it"
         )
-    if recipe_task != task:
+    if recipe_task not in (task, task.removeprefix(STUDY_PREFIX)):
         raise UserError(f"{path}: is a recipe for {recipe_task}; use bertkit {recipe_task} --recipe {name}")
     settings = validate_settings(config, content["settings"], str(path))
     if "nproc" in settings:

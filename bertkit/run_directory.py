@@ -253,13 +253,15 @@ def format_python_call(function: str, arguments: Mapping[str, Any], data_names: 
     """Return a call such as `bertkit.classify(recipe='run.yaml', data=...)`.
 
     Args:
-        function: Name of a command.
+        function: Name of a command, such as "classify" or "study classify".
         arguments: Values by argument.
         data_names: Settings that receive data objects.
     """
+    function, _, task = function.partition(" ")  # `study TASK` is the function `study` with the task
     data = [f"{name}=..." for name in data_names]
     values = [f"{name}={value!r}" for name, value in arguments.items()]
-    return f"bertkit.{function.replace('-', '_')}({', '.join([*values, *data])})"
+    task_argument = [repr(task)] if task else []
+    return f"bertkit.{function.replace('-', '_')}({', '.join([*task_argument, *values, *data])})"
 
 
 def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> None:

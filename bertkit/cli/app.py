@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from bertkit._version import __version__
-from bertkit.cli import check, info_commands, model_commands, usage_errors
+from bertkit.cli import check, info_commands, model_commands, study, usage_errors
 from bertkit.cli.embed import embed
 from bertkit.cli.label_issues import label_issues
 from bertkit.cli.predict import predict
@@ -63,7 +63,7 @@ def _list_commands() -> dict[str, dict[str, Any]]:
     pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
     fine_tuning_suites = {name: command for name, command in SUITE_COMMANDS.items() if name != "ablation"}
     return {
-        FINE_TUNE: {**fine_tuning, **fine_tuning_suites},
+        FINE_TUNE: {**fine_tuning, **fine_tuning_suites, "study": study.app},
         PRE_TRAIN: {
             **pretraining, "train-tokenizer": model_commands.train_tokenizer,
             "ablation": SUITE_COMMANDS["ablation"],

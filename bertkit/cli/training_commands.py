@@ -53,13 +53,13 @@ def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, a
     if as_json:
         print_run_json(run)
     elif run.output_dir is None:
-        _print_plan(run.metrics)
+        print_plan(run.metrics)
     else:
-        _print_table(suite_class(name).build_table(run.metrics, run.output_dir))
+        print_result_table(suite_class(name).build_table(run.metrics, run.output_dir))
         out_console.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
 
 
-def _print_plan(metrics: Mapping[str, Any]) -> None:
+def print_plan(metrics: Mapping[str, Any]) -> None:
     """Print one line for each planned run. Lines are not wrapped, so paths can be copied."""
     from bertkit.cli.console import out_console
 
@@ -74,7 +74,7 @@ def _print_plan(metrics: Mapping[str, Any]) -> None:
         out_console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
-def _print_table(result: "ResultTable") -> None:
+def print_result_table(result: "ResultTable") -> None:
     """Print the table of a suite, its caption and its notes."""
     from rich.table import Table
 

@@ -140,14 +140,14 @@ def make_splits(
     notes: list[str] = []
     splits = dict(splits)
     if not keep_overlap:
-        splits["train"] = _remove_overlap(splits, get_keys, notes)
+        splits["train"] = remove_overlap(splits, get_keys, notes)
     if "validation" not in splits:
         rows, keys = splits["train"], get_keys(splits["train"])
         fraction = DEFAULT_FRACTION if fraction is None else fraction
         splits["train"], splits["validation"] = _hold_out(rows, keys, fraction, seed)
         notes.append(_describe_held_out(keys, len(splits["validation"]), len(rows), fraction, seed))
         if keys.group_unit and not keep_overlap:  # equal rows can be in different groups
-            splits["train"] = _remove_overlap(splits, get_keys, notes)
+            splits["train"] = remove_overlap(splits, get_keys, notes)
     elif fraction is not None:
         notes.append("--validation-fraction has no effect: the dataset has a validation split")
     return splits, notes
@@ -169,8 +169,12 @@ def _find_remaining(
     return np.flatnonzero(~np.isin(train_keys.identity, np.concatenate(other_splits)))
 
 
-def _remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
-    """Return the training rows that occur in no other split, and add a note on the removed rows."""
+def remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
+    """Return the training rows that occur in no other split, and add a note on the removed rows.
+
+    Raises:
+        UserError: No training row remains.
+    """
     train, keys = splits["train"], get_keys(splits["train"])
     remaining = _find_remaining(splits, get_keys, keys)
     if not len(remaining):

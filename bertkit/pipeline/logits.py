@@ -23,7 +23,7 @@ def write_logits(path: Path, logits: np.ndarray, fitted_params: Mapping[str, flo
     partial = path.with_name(f".{path.name}-{os.getpid()}{PARTIAL}")
     try:
         with partial.open("wb") as file:
-            np.savez(file, **{LOGITS_KEY: logits}, **dict(fitted_params))
+            np.savez(file, **{LOGITS_KEY: logits, **fitted_params})  # type: ignore[arg-type]
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

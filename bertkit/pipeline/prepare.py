@@ -64,7 +64,10 @@ class LoadedData:
 
 @dataclass(frozen=True)
 class StudyPart:
-    """What distinguishes a run that is a part of a study: it has no report, model card and baselines.
+    """What distinguishes a run that is a part of a study.
+
+    It has no report, no model card, and no
+    baselines and intervals.
 
     Attributes:
         callbacks: Further callbacks of the trainer.

@@ -44,7 +44,11 @@ def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Eva
 
 
 def compute_scores(
-    task: Task, evaluations: Mapping[str, Evaluation], train: Rows | None, modules: MetricModules
+    task: Task,
+    evaluations: Mapping[str, Evaluation],
+    train: Rows | None,
+    modules: MetricModules,
+    has_intervals: bool = True,
 ) -> dict[str, Any]:
     """Return the scores and details of each labeled split, and the intervals and baselines of validation.
 
@@ -55,17 +59,18 @@ def compute_scores(
         evaluations: Evaluations by split; "validation" is required.
         train: Rows to fit the baselines on, or None for no baselines.
         modules: The modules of `--metric`.
+        has_intervals: Whether to compute the intervals, which takes up to some seconds.
     """
     labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}
-    validation = evaluations["validation"]
+    validation, seed = evaluations["validation"], task.config.seed
+    intervals = {}
+    if has_intervals:
+        intervals = validation.compute_intervals(seed) | modules.compute_intervals(validation, seed)
     results: dict[str, Any] = {
         "validation": {},
         "test": {},
         **{split: modules.score(evaluation) for split, evaluation in labeled.items()},
-        "intervals": {
-            **validation.compute_intervals(task.config.seed),
-            **modules.compute_intervals(validation, task.config.seed),
-        },
+        "intervals": intervals,
         "baselines": {} if train is None else task.score_baselines(train, validation.outputs.rows),
     }
     if train is not None and len(train) > MAX_TFIDF_ROWS:

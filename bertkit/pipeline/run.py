@@ -215,7 +215,7 @@ def _write_results(
         "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, evaluations, baseline_rows, prepared.metric_modules),
+        **compute_scores(task, evaluations, baseline_rows, prepared.metric_modules, part is None),
         "training": training_metrics,
     }
     _write_model(session, weights)

@@ -48,7 +48,7 @@ def resolve_settings(
     Raises:
         UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
     """
-    values = validate_settings(config_class, overrides, f"{name.replace('-', '_')}()")
+    values = validate_settings(config_class, overrides, f"{name.partition(' ')[0].replace('-', '_')}()")
     if recipe is not None:
         loaded_recipe = read_recipe(recipe, name, config_class)
         if loaded_recipe.provenance and not values.get("metric"):

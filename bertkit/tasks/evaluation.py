@@ -1,11 +1,11 @@
 """The predictions of one split, and the scores and records that are computed from them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,11 @@ class Evaluation(ABC):
 
     Attributes:
         outputs: The model's outputs.
+        has_comparable_logits: Whether the logits of several models for the same rows can be averaged. If not,
+            `merge_records` combines their predictions.
     """
+
+    has_comparable_logits: ClassVar[bool] = True
 
     def __init__(self, outputs: Outputs) -> None:
         self.outputs = outputs
@@ -91,6 +95,15 @@ class Evaluation(ABC):
             score_detail: Which scores to include. "default": the scores in `predictions.jsonl`; "compact":
                 only the scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
+
+    def iter_full_records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records with the probabilities of all labels, which other programs can analyze."""
+        return self.iter_records()
+
+    @staticmethod
+    def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Combine the full records of several models for one row; see `has_comparable_logits`."""
+        raise NotImplementedError
 
     def format_files(self) -> dict[str, Iterator[str]]:
         """Return the contents of further prediction files by file name, in chunks of text."""

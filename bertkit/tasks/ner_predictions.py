@@ -200,6 +200,19 @@ class NerEvaluation(RowEvaluation):
             }
             yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
+    def iter_full_records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records with `probabilities`: for each word, the probability of each tag in IOB2."""
+        import numpy as np
+
+        from bertkit.metrics.classification import softmax
+
+        tags = self.tags.names
+        split_points = self.outputs.features.word_offsets[1:-1]
+        sentences = np.split(softmax(self._compute_emissions()), split_points)
+        for record, words in zip(self.iter_records(), sentences, strict=True):
+            by_tag = [dict(zip(tags, word, strict=True)) for word in words.tolist()]
+            yield record | {"probabilities": by_tag}
+
     def format_files(self) -> dict[str, Iterator[str]]:
         """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         from bertkit.data.readers.conll import format_conll

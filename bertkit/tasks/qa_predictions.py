@@ -28,6 +28,8 @@ class QaEvaluation(RowEvaluation):
         rules: The rules of SQuAD. With v1, every question has an answer; with v2, some questions have none.
     """
 
+    has_comparable_logits = False  # only the best spans of each window are kept
+
     def __init__(self, outputs: Outputs, rules: Rules, threshold: float | None = None) -> None:
         """Store the outputs.
 
@@ -241,6 +243,27 @@ class QaEvaluation(RowEvaluation):
                 "null_odds": null_odds,
             }
             yield record if nbest_lists is None else record | {"nbest": next(nbest_lists)}
+
+    def iter_full_records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records with the n-best list of each question."""
+        return self.iter_records("all")
+
+    @staticmethod
+    def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the record of the answer with the highest mean probability, without the n-best list.
+
+        `score` and `null_odds` are the means of all models.
+        """
+
+        def sum_probabilities(record: dict[str, Any]) -> float:
+            entries = (entry for other in records for entry in other["nbest"])
+            return sum(entry["probability"] for entry in entries if entry["text"] == record["answer"])
+
+        best = {name: value for name, value in max(records, key=sum_probabilities).items() if name != "nbest"}
+        means = {
+            name: sum(record[name] for record in records) / len(records) for name in ("score", "null_odds")
+        }
+        return best | means
 
     def format_files(self) -> dict[str, Iterator[str]]:
         """Return files for the official scripts: answers, n-best lists and, with v2, null odds, all by id."""

@@ -1,0 +1,1 @@
+"""Studies: a task over folds, seeds and hyperparameter trials."""

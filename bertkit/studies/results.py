@@ -1,0 +1,129 @@
+"""The results of a study: scores over its runs, the held-out score of the best settings, and its files."""
+
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.significance import compare_scorers, compute_intervals
+from bertkit.studies.final_runs import FinalRun
+from bertkit.studies.held_out import HeldOutPredictions, average_scores
+
+SIGNIFICANCE_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class FinishedRuns:
+    """The final runs of the same settings, with their metrics.
+
+    Attributes:
+        runs: The runs.
+        metrics: The metrics of each run, by directory.
+    """
+
+    runs: Sequence[FinalRun]
+    metrics: Mapping[Path, dict[str, Any]]
+
+    def summarize(self, folder: Path, metric: str, runs: Sequence[FinalRun]) -> dict[str, Any]:
+        """Return the scores of runs, their mean, standard deviation and 95 % interval.
+
+        Args:
+            folder: Directory of the study.
+            metric: Name of the score that selects settings.
+            runs: Some of the runs.
+        """
+        tests = [self.metrics[run.folder]["test"] for run in runs]
+        scores = [test[metric] for test in tests if metric in test]
+        return {
+            "runs": [
+                {
+                    "folder": run.folder.relative_to(folder).as_posix(), "fold": run.splits.fold,
+                    "seed": run.seed, "score": test.get(metric),
+                }
+                for run, test in zip(runs, tests, strict=True)
+            ],
+            "mean": average_scores(tests),
+            "std": statistics.stdev(scores) if len(scores) > 1 else None,
+            "interval": compute_t_interval(scores),
+            "seconds": sum(self.metrics[run.folder]["training"]["seconds"] for run in runs),
+        }  # fmt: skip
+
+
+def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
+    """Return Student's 95 % interval of the mean of scores, or None for a single score."""
+    from scipy.stats import t
+
+    if len(scores) < 2:
+        return None
+    half_width = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
+    mean = statistics.fmean(scores)
+    return [mean - half_width, mean + half_width]
+
+
+def score_held_out(predictions: HeldOutPredictions, seed: int) -> dict[str, Any]:
+    """Return the scores of the held-out rows, and their 95 % intervals over rows."""
+    return {
+        "rows": len(predictions.index),
+        "scores": predictions.scores,
+        "intervals": compute_intervals(predictions.make_scorer(), seed),
+    }
+
+
+def compare(
+    defaults: HeldOutPredictions, best: HeldOutPredictions, metric: str, seed: int
+) -> dict[str, Any] | None:
+    """Return the paired test of the best settings against the defaults on the same rows.
+
+    None if bertkit cannot compute the score for a sample of the rows, as for modules of `--metric`.
+    """
+    assert np.array_equal(defaults.index, best.index)
+    differences = compare_scorers(defaults.make_scorer(), best.make_scorer(), seed)
+    if metric not in differences:
+        return None
+    result = differences[metric].to_dict()
+    return result | {"is_different": result["p"] < SIGNIFICANCE_LEVEL}
+
+
+# ---- the ensemble
+
+ENSEMBLE_DIR, ENSEMBLE_FILE = "ensemble", "ensemble.json"
+
+
+def write_ensemble(folder: Path, task_name: str, finished: FinishedRuns) -> None:
+    """Write a directory that predicts with the mean of all runs.
+
+    Args:
+        folder: Directory of the ensemble, next to those of the runs.
+        task_name: The task.
+        finished: The runs.
+    """
+    from bertkit import run_directory
+    from bertkit.utils.files import write_text
+
+    folder.mkdir(exist_ok=True)
+    runs = [run.folder for run in finished.runs]
+    members = [Path(os.path.relpath(run, folder)).as_posix() for run in runs]
+    for path in _list_settings_files(runs[0]):
+        shutil.copyfile(path, folder / path.name)
+    content = {"task": task_name, "members": members}
+    write_text(folder / ENSEMBLE_FILE, json.dumps(content, indent=2) + "\n")
+    metrics = [finished.metrics[run] for run in runs]
+    training = {"seconds": sum(member["training"]["seconds"] for member in metrics)}
+    own_metrics = {name: metrics[0][name] for name in ("task", "data", "model")}
+    sections: dict[str, Any] = {"validation": {}, "test": {}, "intervals": {}, "baselines": {}}
+    run_directory.write_metrics(folder, {**own_metrics, **sections, "training": training})
+
+
+def _list_settings_files(run: Path) -> list[Path]:
+    """Return the files of a run that describe its settings, its model and its tokenizer, without weights."""
+    from bertkit import run_directory
+
+    patterns = [run_directory.SETTINGS_FILE, *run_directory.MODEL_PATTERNS]
+    paths = {path for pattern in patterns for path in run.glob(pattern)}
+    return sorted(path for path in paths if ".safetensors" not in path.name)

@@ -1,0 +1,146 @@
+"""The search: train trials, in one or several processes, until all of them have ended."""
+
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import run_directory
+from bertkit.data.rows import Splits
+from bertkit.errors import RunInterrupted, UserError
+from bertkit.pipeline.prepare import StudyPart
+from bertkit.studies.pruning import PruningCallback, TrialPruned
+from bertkit.studies.runner import Runner
+from bertkit.studies.space import format_settings
+from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
+from bertkit.training.memory import release_memory
+from bertkit.utils.files import write_jsonl
+from bertkit.utils.locks import POLL_SECONDS, try_lock, wait_for_lock
+from bertkit.utils.reporting import Reporter
+
+TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
+KEPT_FILES = {run_directory.METRICS_FILE, run_directory.LOG_FILE, run_directory.SETTINGS_FILE}
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search over settings.
+
+    Attributes:
+        folder: Directory of the study.
+        store: The trials.
+        runner: Trains the trials.
+        reporter: Receives one line for each trial.
+        splits: The splits of the trials.
+        metric: Name of the validation score.
+        num_trials: Number of trials.
+        deadline: Time of `time.monotonic` after which no trial begins, or None.
+    """
+
+    folder: Path
+    store: TrialStore
+    runner: Runner
+    reporter: Reporter
+    splits: Splits
+    metric: str
+    num_trials: int
+    deadline: float | None = None
+
+    def run(self) -> None:
+        """Train trials until all have ended, also those of other processes."""
+        while not self.store.is_search_ended:
+            with ExitStack() as stack:
+                trial = self._claim(stack)
+                if trial is not None:
+                    self._run_trial(trial)
+                elif self.store.list_running():
+                    time.sleep(POLL_SECONDS)
+                else:
+                    self.store.end_search()
+
+    def _claim(self, stack: ExitStack) -> RunningTrial | None:
+        """Return a trial whose directory this process has locked.
+
+        First come trials that another process began and did not end. None if no trial is left.
+        """
+        with wait_for_lock(self.folder / TRIALS_DIR):
+            for trial in self.store.list_running():
+                if try_lock(stack, self._get_run_folder(trial)):
+                    return trial
+            is_late = self.deadline is not None and time.monotonic() >= self.deadline
+            if self.store.is_search_ended or self.store.count() >= self.num_trials or is_late:
+                return None
+            trial = self.store.begin()
+            try_lock(stack, self._get_run_folder(trial))
+            return trial
+
+    def _get_run_folder(self, trial: RunningTrial) -> Path:
+        return self.folder / TRIALS_DIR / f"{trial.number:03d}"
+
+    def _run_trial(self, trial: RunningTrial) -> None:
+        started = time.monotonic()
+        callback = PruningCallback(trial.report, self.metric)
+        outcome, reason = self._train(trial, callback)
+        release_memory()  # here, where no error keeps the tensors alive
+        scores, sign = trial.scores, self.store.sign
+        ended = Trial(
+            trial.number, trial.settings, outcome,
+            max(scores, key=lambda score: sign * score, default=None),
+            callback.steps, callback.planned_steps, round(time.monotonic() - started, 3), reason,
+        )  # fmt: skip
+        self.store.end(trial, ended)
+        _delete_weights(self._get_run_folder(trial))
+        write_jsonl(self.folder / TRIALS_FILE, (trial.to_record() for trial in self.store.list_ended()))
+        self.reporter.info(self._describe(ended))
+        if callback.is_interrupted:
+            raise KeyboardInterrupt
+
+    def _train(self, trial: RunningTrial, callback: PruningCallback) -> tuple[State, str | None]:
+        """Train the run of a trial, and return how it ended, and why if it failed."""
+        folder = self._get_run_folder(trial)
+        try:
+            metrics = self.runner.train(folder, trial.settings, self.splits, StudyPart([callback]))
+        except RunInterrupted:
+            raise
+        except TrialPruned:
+            return "pruned", None
+        except UserError as error:
+            return "failed", str(error)
+        if not trial.scores:
+            return "failed", f"no evaluation has the score {self.metric}"
+        callback.steps = callback.planned_steps = metrics["training"]["steps"]
+        return "complete", None
+
+    def _describe(self, trial: Trial) -> str:
+        settings = format_settings(trial.settings) or "the defaults"
+        score = "" if trial.score is None else f"{self.metric} {trial.score:.4f}"
+        notes = {
+            "complete": "",
+            "pruned": f" (pruned after {trial.steps} of {trial.planned_steps} steps)",
+            "failed": f"failed: {trial.reason}",
+        }
+        result = notes["failed"] if trial.state == "failed" else score + notes[trial.state]
+        return f"trial {trial.number} of {self.num_trials}: {settings}: {result}"
+
+
+def _delete_weights(folder: Path) -> None:
+    """Delete the files of a trial except its settings, its scores and its learning curves."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in KEPT_FILES:
+            path.unlink()
+
+
+def summarize_trials(trials: list[Trial]) -> dict[str, Any]:
+    """Return the numbers of trials by state, and the steps that pruning has saved."""
+    states = [trial.state for trial in trials]
+    return {
+        "trials": len(trials),
+        **{state: states.count(state) for state in ("complete", "pruned", "failed")},
+        "steps": sum(trial.steps for trial in trials),
+        "steps_without_pruning": sum(trial.planned_steps for trial in trials),
+        "seconds": sum(trial.seconds for trial in trials),
+    }

@@ -1,0 +1,154 @@
+"""The splits of the runs of a study.
+
+The rows that measure a study choose nothing: neither settings, nor checkpoints, nor thresholds.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertkit.config import RunConfig
+from bertkit.data.column_types import number_groups
+from bertkit.data.rows import Rows, Splits
+from bertkit.data.split import (
+    DEFAULT_FRACTION,
+    SplitKeys,
+    assign_folds,
+    remove_overlap,
+    sample_rows,
+    split_stratified,
+)
+from bertkit.errors import UserError, format_count
+from bertkit.pipeline.prepare import LoadedData, split_parsed_rows
+from bertkit.utils.reporting import Reporter
+
+OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
+SEARCH_FOLD = 0  # the fold that scores the trials
+
+
+@dataclass(frozen=True)
+class FinalSplits:
+    """The splits of those final runs that have the same rows.
+
+    Attributes:
+        fold: The fold that these runs predict; None without folds.
+        splits: The splits "train", "validation" and "test".
+        rows: [test] indices of the test rows in the rows that all final runs predict.
+    """
+
+    fold: int | None
+    splits: Splits
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class StudySplits:
+    """The splits of all runs of a study.
+
+    Attributes:
+        search: The splits "train" and "validation" of the trials.
+        final: The splits of the final runs.
+        rows: The rows that the final runs predict, each once per seed.
+        notes: Remarks for the console.
+    """
+
+    search: Splits
+    final: list[FinalSplits]
+    rows: Rows
+    notes: list[str]
+
+
+def join_groups(keys: SplitKeys) -> np.ndarray:
+    """Return [n] groups such that rows with the same identity or the same group are in one group."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    identity, _ = number_groups(keys.identity)
+    group, _ = number_groups(keys.group)
+    num_identities, num_groups = identity.max(initial=-1) + 1, group.max(initial=-1) + 1
+    size = num_identities + num_groups
+    edges = coo_array((np.ones(len(identity), bool), (identity, num_identities + group)), (size, size))
+    _, component = connected_components(edges, directed=False)
+    return component[identity]
+
+
+def get_split_seed(config: RunConfig) -> int:
+    """Return the seed of all splits of a study."""
+    return config.seed if config.split_seed is None else config.split_seed
+
+
+def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
+    """Return the splits of a study with folds.
+
+    A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds. A
+    trial trains on all folds but one, which scores it.
+
+    Args:
+        data: The parsed data.
+        num_folds: Number of folds.
+
+    Raises:
+        UserError: There are too few rows.
+    """
+    rows, notes = _select_training_rows(data)
+    keys, seed = data.task.split_keys(rows), get_split_seed(data.task.config)
+    groups = join_groups(keys)
+    num_groups = len(np.unique(groups))
+    if num_groups < num_folds:
+        count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
+        raise UserError(f"--folds {num_folds}: the training data has only {count}; use fewer folds")
+    fold = assign_folds(groups, keys.stratum, num_folds, seed)
+    fraction = data.task.config.validation_fraction or DEFAULT_FRACTION
+    final = []
+    for number in range(num_folds):
+        rest, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        train, validation = split_stratified(groups[rest], keys.stratum[rest], fraction, seed)
+        if not (len(train) and len(validation)):
+            raise UserError(
+                f"--folds {num_folds}: {format_count(len(rows), keys.unit)} are too few to hold out rows for "
+                "validation; add rows or use fewer folds"
+            )
+        indices = {"train": rest[train], "validation": rest[validation], "test": test}
+        splits = {name: rows.select(index) for name, index in indices.items()}
+        data.task.validate_splits(splits)
+        final.append(FinalSplits(number, splits, test))
+    search = {
+        "train": rows.select(np.flatnonzero(fold != SEARCH_FOLD)),
+        "validation": rows.select(np.flatnonzero(fold == SEARCH_FOLD)),
+    }
+    notes.append(f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})")
+    return StudySplits(search, final, rows, notes)
+
+
+def _select_training_rows(data: LoadedData) -> tuple[Rows, list[str]]:
+    """Return the training rows that are in no other split, sampled by `--max-train-samples`."""
+    task, notes = data.task, list(data.dataset.notes)
+    rows = data.dataset.splits["train"]
+    if not task.config.keep_overlap:
+        rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
+    return sample_rows(rows, task.config.max_train_samples, get_split_seed(task.config)), notes
+
+
+def hold_out_test_rows(data: LoadedData) -> LoadedData:
+    """Return the data with a test split from the training rows, for a dataset without labeled test rows."""
+    task, rows = data.task, data.dataset.splits["train"]
+    keys = task.split_keys(rows)
+    seed = get_split_seed(task.config)
+    train, test = split_stratified(join_groups(keys), keys.stratum, OUTER_FRACTION, seed)
+    if not (len(train) and len(test)):
+        raise UserError(
+            f"{rows.files[0]}: {format_count(len(rows), keys.unit)} are too few to hold out a test split; "
+            "add rows, or pass --test FILE"
+        )
+    splits = {**data.dataset.splits, "train": rows.select(train), "test": rows.select(test)}
+    return dataclasses.replace(data, dataset=dataclasses.replace(data.dataset, splits=splits))
+
+
+def split_without_folds(data: LoadedData, reporter: Reporter) -> StudySplits:
+    """Return the splits of a study without folds: those of the dataset, whose test split must be labeled."""
+    splits = split_parsed_rows(data.task, data.dataset, reporter)
+    final = {name: splits[name] for name in ("train", "validation", "test")}
+    search = {name: splits[name] for name in ("train", "validation")}
+    test = splits["test"]
+    return StudySplits(search, [FinalSplits(None, final, np.arange(len(test)))], test, [])

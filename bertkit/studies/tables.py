@@ -1,0 +1,132 @@
+"""The tables of a study for the console and its README."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import format_count
+from bertkit.reports.result_table import ResultTable
+from bertkit.studies.space import format_settings
+
+MAX_TRIALS = 12  # rows of the table of trials on the console
+
+
+def format_number(value: float | None) -> str:
+    """Format a score with four digits; None becomes an empty string."""
+    return "" if value is None else f"{value:.4f}"
+
+
+def format_interval(interval: list[float] | None) -> str:
+    """Format an interval as `0.4123 to 0.4612`; None becomes an empty string."""
+    return "" if interval is None else " to ".join(map(format_number, interval))
+
+
+def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
+    """Return the table of the best settings and the defaults, with notes on the search and the test.
+
+    Args:
+        metrics: Content of `study.json`.
+        folder: Directory of the study.
+    """
+    metric, search = metrics["metric"], metrics["search"]
+    name_parts = [f"study {metrics['command']}", metrics["data"]["name"], metrics["model"]]
+    headings = ["settings", "runs", "mean ± std", "95 % interval (runs)", "held-out", "95 % interval (rows)"]
+    names = {"best": "best settings" if search else "all runs", "defaults": "defaults"}
+    rows = [
+        [names[name], *_format_settings_row(metrics["settings"][name], metric)]
+        for name in names
+        if name in metrics["settings"]
+    ]
+    return ResultTable(
+        title=" · ".join(name_parts), headings=headings, rows=rows,
+        caption=f"Score: {metric}. {_describe_rows(metrics)} Baselines: {_describe_baselines(metrics)}.",
+        run_notes=[_describe_run(run, metric) for run in metrics["settings"]["best"]["runs"]],
+        notes=[*_describe_search(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
+    )  # fmt: skip
+
+
+def _format_settings_row(summary: Mapping[str, Any], metric: str) -> list[str]:
+    std = "" if summary["std"] is None else f" ± {format_number(summary['std'])}"
+    held_out = summary["held_out"]
+    return [
+        f"{len(summary['runs'])}",
+        format_number(summary["mean"].get(metric)) + std,
+        format_interval(summary["interval"]),
+        format_number(held_out["scores"].get(metric)),
+        format_interval(held_out["intervals"].get(metric)),
+    ]
+
+
+def _describe_rows(metrics: Mapping[str, Any]) -> str:
+    rows = format_count(metrics["settings"]["best"]["held_out"]["rows"], "row")
+    if not metrics["folds"]:
+        return f"Held-out: {rows} of the test split, which chose nothing."
+    if metrics["search"]:
+        return f"Held-out: {rows} of all folds but fold 0, which scored the trials."
+    return f"Held-out: {rows}, each predicted by runs that were not trained on it."
+
+
+def _describe_baselines(metrics: Mapping[str, Any]) -> str:
+    scores = {name: scores.get(metrics["metric"]) for name, scores in metrics["baselines"].items()}
+    return ", ".join(f"{name} {format_number(score)}" for name, score in scores.items() if score is not None)
+
+
+def _describe_run(run: Mapping[str, Any], metric: str) -> str:
+    return f"`{run['folder']}`: {metric} {format_number(run['score'])}"
+
+
+def _describe_search(metrics: Mapping[str, Any]) -> list[str]:
+    """Return lines about the best settings, the optimism of the search, and the paired test."""
+    search = metrics["search"]
+    if search is None:
+        return []
+    settings = format_settings(search["best_settings"]) or "the defaults"
+    saved = 1 - search["steps"] / max(1, search["steps_without_pruning"])
+    counts = f"{search['complete']} complete, {search['pruned']} pruned, {search['failed']} failed"
+    return [
+        f"best settings: {settings} (trial {search['best_trial']})",
+        f"search: {format_count(search['trials'], 'trial')} ({counts}), "
+        f"pruning saved {saved:.0%} of the steps",
+        f"score in the search {format_number(search['best_score'])}, optimism of the search "
+        f"{format_number(search['optimism'])}",
+        describe_comparison(metrics),
+    ]
+
+
+def describe_comparison(metrics: Mapping[str, Any]) -> str:
+    """Return one line with the result of the paired test."""
+    result = metrics["comparison"]
+    if result is None:
+        reason = "are the defaults" if not metrics["search"]["best_settings"] else "have no paired test"
+        return f"best settings against the defaults: the best settings {reason}"
+    verdict = "a difference is shown" if result["is_different"] else "no difference shown"
+    return (
+        f"best settings against the defaults: {result['difference']:+.4f} {metrics['metric']} "
+        f"({format_interval(result['interval'])}), p = {result['p']:.3f} ({result['test']}): {verdict}"
+    )
+
+
+def build_trial_table(metrics: Mapping[str, Any]) -> ResultTable:
+    """Return the table of the trials in order."""
+    search = metrics["search"]
+    names = list(search["space"])
+    rows = [
+        [
+            str(trial["trial"]), *_format_trial_settings(trial, names, search), format_number(trial["score"]),
+            trial["state"] + (f": {trial['reason']}" if trial["reason"] else ""), f"{trial['seconds']:.0f}",
+        ]
+        for trial in search["table"]
+    ]  # fmt: skip
+    return ResultTable(
+        title="Trials", headings=["trial", *names, metrics["metric"], "state", "seconds"], rows=rows,
+        caption="Trial 0 has the default settings.", run_notes=[],
+    )  # fmt: skip
+
+
+def _format_trial_settings(
+    trial: Mapping[str, Any], names: list[str], search: Mapping[str, Any]
+) -> list[str]:
+    from bertkit.studies.space import format_value
+
+    values = trial["settings"] or search["default_settings"]
+    return [format_value(values[name]) for name in names]
