@@ -66,8 +66,7 @@ class LoadedData:
 class StudyPart:
     """What distinguishes a run that is a part of a study.
 
-    It has no report, no model card, and no
-    baselines and intervals.
+    It has no report, no model card, no baselines and no intervals.
 
     Attributes:
         callbacks: Further callbacks of the trainer.

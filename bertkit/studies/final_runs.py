@@ -11,6 +11,7 @@ from bertkit.pipeline.prepare import StudyPart
 from bertkit.run_directory import LOGITS_FILE
 from bertkit.studies.runner import Runner
 from bertkit.studies.splits import FinalSplits
+from bertkit.training.memory import release_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
 
 FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"
@@ -75,6 +76,7 @@ def train_final_runs(
                 settings = {**run.settings, "seed": run.seed}
                 part = StudyPart(logits_file=LOGITS_FILE)
                 results[run.folder] = runner.train(run.folder, settings, run.splits.splits, part)
+            release_memory()
             report(run, results[run.folder])
         if len(results) == num_results:  # other processes train all remaining runs
             time.sleep(POLL_SECONDS)

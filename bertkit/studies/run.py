@@ -5,7 +5,8 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,13 +94,28 @@ def run_study(
         reporter.info("the study is already finished; showing its scores")
         return Run(folder, metrics)
     space = _check_settings(task_name, config)
-    with silence_libraries(), use_reporter(reporter), distributed.use_process_group():
+    with (
+        silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
+        _name_resuming_command(task_name, folder if config.resume else None),
+    ):  # fmt: skip
         plan = StudyPlan.create(task_name, config, space, reporter)
         if fingerprints and (changes := describe_changes(fingerprints, plan.fingerprints)):
             raise UserError(f"--resume {folder}: the data has changed ({changes}); restore it")
         if config.dry_run:
             return Run(None, plan.describe_runs())
         return _run_in_directory(plan, folder, started)
+
+
+@contextmanager
+def _name_resuming_command(task_name: str, folder: Path | None) -> Iterator[None]:
+    """If the study in this directory is interrupted in the block, name the command that resumes it."""
+    try:
+        yield
+    except (RunInterrupted, KeyboardInterrupt) as error:
+        if folder is None or not _has_runs(folder):
+            raise
+        command = f"bertkit study {task_name} --resume --output-dir {shlex.quote(str(folder))}"
+        raise RunInterrupted(f"interrupted; resume with: {command}") from error
 
 
 def _check_settings(task_name: str, config: Any) -> list[Dimension]:
@@ -241,12 +257,8 @@ def _run_in_directory(plan: StudyPlan, folder: Path | None, started: float) -> R
         with locks.lock_directory(folder):
             _create_study(plan, folder)
     try:
-        return _run(plan, folder, started)
-    except (RunInterrupted, KeyboardInterrupt) as error:
-        if not _has_runs(folder):
-            raise
-        command = f"bertkit study {plan.task_name} --resume --output-dir {shlex.quote(str(folder))}"
-        raise RunInterrupted(f"interrupted; resume with: {command}") from error
+        with _name_resuming_command(plan.task_name, folder):
+            return _run(plan, folder, started)
     finally:
         if not plan.config.resume:
             _clean_up(folder)

@@ -12,7 +12,7 @@ from bertkit.data.rows import Splits
 from bertkit.metrics.modules import LoadedModule
 from bertkit.pipeline.prepare import LoadedData, PreparedRun, StudyPart, prepare
 from bertkit.pipeline.run import train_prepared
-from bertkit.training.memory import release_memory, report_out_of_memory
+from bertkit.training.memory import report_out_of_memory
 from bertkit.utils.reporting import Reporter
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
@@ -67,6 +67,8 @@ class Runner:
     ) -> dict[str, Any]:
         """Train a run in a locked directory, resume it, or read its metrics if it is finished.
 
+        Afterwards, the caller releases the memory, because an error may keep the tensors alive.
+
         Args:
             folder: The run directory.
             settings: Settings of this run.
@@ -82,7 +84,5 @@ class Runner:
             prepared = self.prepare({**settings, **call_settings}, splits, part)
             with report_out_of_memory(LOADING_MEMORY):
                 metrics = train_prepared(prepared, folder, self.reporter).metrics
-            del prepared
-            release_memory()
         shutil.rmtree(folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics

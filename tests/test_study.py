@@ -1,0 +1,476 @@
+"""`bertkit study TASK`: splits that keep scores honest, trials that survive a kill, and the files."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROW_MAKERS, assert_refused, make_toy_rows, read_predictions, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertkit
+from bertkit.data.split import SplitKeys
+from bertkit.errors import UserError
+from bertkit.metrics.averaging import average_logits
+from bertkit.metrics.classification import sigmoid, softmax
+from bertkit.pipeline.prepare import load_data
+from bertkit.studies.config import list_study_tasks, make_study_config
+from bertkit.studies.space import Dimension, make_default_space, parse_space
+from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, join_groups, split_into_folds
+from bertkit.studies.trials import Trial, TrialStore
+from bertkit.tasks import task_class
+from bertkit.tasks.classify import ClassifyConfig
+from bertkit.utils import locks
+from bertkit.utils.reporting import Reporter
+
+INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
+QUICK = {"batch_size": 8, "max_length": 32, "bf16": False}
+
+
+# ---- the search space
+
+
+def test_ranges_and_lists_have_the_type_of_the_setting():
+    texts = ["learning_rate=1e-5..1e-4:log", "batch-size=8..32", "epochs=2,3,4", "pack=true,false"]
+    assert parse_space([*texts, "early_stopping=none,2"], ClassifyConfig) == [
+        Dimension("learning_rate", low=1e-5, high=1e-4, is_log=True),
+        Dimension("batch_size", low=8, high=32, is_integer=True),
+        Dimension("epochs", (2.0, 3.0, 4.0)),
+        Dimension("pack", (True, False)),
+        Dimension("early_stopping", (None, 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epochs", ["--search epochs", "NAME=LOW..HIGH"]),
+        ("epoch=1,2", ["unknown setting", "'epochs'"]),
+        ("seed=1,2", ["seed", "cannot be searched"]),
+        ("text_column=a,b", ["text_column", "cannot be searched"]),
+        ("folds=2,3", ["unknown setting", "choose from"]),
+        ("epochs=4..2", ["4 is not below 2"]),
+        ("warmup=0..1:log", ["above 0"]),
+        ("epochs=1..2:exp", ["unknown scale 'exp'"]),
+        ("head=a..b", ["head is not a number"]),
+        ("head=linear,lstm", ["--search head", "'lstm' is not one of linear, bilstm"]),
+        ("epochs=2,2", ["a value occurs twice"]),
+        ("epochs=-1..2", ["out of bounds"]),
+    ],
+)
+def test_wrong_search_values_are_refused_in_one_line(text, words):
+    with pytest.raises(UserError) as error:
+        parse_space([text], ClassifyConfig)
+    assert [word for word in words if word not in str(error.value)] == []
+    assert "\n" not in str(error.value)
+
+
+def test_the_default_space_leaves_out_what_the_user_has_set():
+    resolved = ClassifyConfig(learning_rate=5e-5, epochs=3.0)
+    rate, epochs = make_default_space(ClassifyConfig(), resolved)
+    assert rate == Dimension("learning_rate", low=1.7e-5, high=1.5e-4, is_log=True)
+    assert epochs == Dimension("epochs", (2.0, 3.0, 4.0))
+    assert make_default_space(ClassifyConfig(epochs=3.0), resolved) == [rate]
+    with pytest.raises(UserError, match="nothing is left to search"):
+        make_default_space(resolved, resolved)
+
+
+# ---- the splits
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))
+def test_rows_with_the_same_identity_or_group_are_joined(pairs):
+    identity, group = (np.array(column) for column in zip(*pairs, strict=True))
+    joined = join_groups(SplitKeys(identity, group, np.zeros(len(pairs), int)))
+    for keys in (identity, group):
+        for key in np.unique(keys):
+            assert len(np.unique(joined[keys == key])) == 1
+    # groups are not larger than needed: each has a chain of equal keys
+    for number in np.unique(joined):
+        rows = set(np.flatnonzero(joined == number))
+        reached, queue = set(), [min(rows)]
+        while queue:
+            row = queue.pop()
+            reached.add(row)
+            near = (identity == identity[row]) | (group == group[row])
+            queue += set(np.flatnonzero(near)) - reached - set(queue)
+        assert reached == rows
+
+
+def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
+    rows = make_toy_rows(60)
+    data = write_rows(tmp_path / "rows.jsonl", [*rows, *rows[:20]])
+    loaded = load_data("classify", ClassifyConfig(data=str(data)), Reporter())
+    splits = split_into_folds(loaded, 4)
+    assert sorted(np.concatenate([part.rows for part in splits.final])) == list(range(80))
+    for part in splits.final:
+        texts = {name: set(rows["text"]) for name, rows in part.splits.items()}
+        assert not texts["test"] & (texts["train"] | texts["validation"])
+        assert not texts["train"] & texts["validation"]
+        assert sum(map(len, part.splits.values())) == 80
+    assert list(splits.search["validation"]["text"]) == list(splits.final[SEARCH_FOLD].splits["test"]["text"])
+    assert len(splits.search["train"]) + len(splits.search["validation"]) == 80
+
+
+def test_too_many_folds_are_refused(tmp_path):
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(6))
+    loaded = load_data("classify", ClassifyConfig(data=str(data)), Reporter())
+    with pytest.raises(UserError, match="--folds 8: the training data has only 6 different rows"):
+        split_into_folds(loaded, 8)
+
+
+def test_without_labeled_test_rows_a_fifth_of_the_training_rows_is_held_out(toy):
+    loaded = load_data("classify", ClassifyConfig(data=str(toy)), Reporter())
+    splits = hold_out_test_rows(loaded).dataset.splits
+    assert (len(splits["train"]), len(splits["test"])) == (64, 16)
+
+
+# ---- averages
+
+
+def test_averaged_logits_have_the_mean_probabilities():
+    members = [np.random.default_rng(seed).normal(size=(5, 3)) for seed in range(3)]
+    mean = np.mean([softmax(member) for member in members], axis=0)
+    assert softmax(average_logits(members, None)) == pytest.approx(mean)
+    mean = np.mean([sigmoid(member) for member in members], axis=0)
+    assert sigmoid(average_logits(members, "multi_label_classification")) == pytest.approx(mean)
+    assert average_logits(members, "regression") == pytest.approx(np.mean(members, axis=0))
+    padded = [np.array([[1.0, 2.0, -np.inf]])] * 2  # a row with two endings
+    assert average_logits(padded, None)[0, 2] == -np.inf
+
+
+# ---- trials
+
+
+def make_store(folder, seed=0):
+    space = [Dimension("learning_rate", low=1e-5, high=1e-3, is_log=True), Dimension("epochs", (1.0, 2.0))]
+    return TrialStore(folder, space, {"learning_rate": 1e-4, "epochs": 3.0}, seed, sign=1)
+
+
+def end(store, trial, score):
+    store.end(trial, Trial(trial.number, trial.settings, "complete", score, 1, 1, 0.0))
+
+
+def run_trials(store, count):
+    for _ in range(count):
+        trial = store.begin()
+        end(store, trial, -abs(np.log(trial.settings.get("learning_rate", 1e-4) / 3e-4)))
+
+
+def test_a_reopened_store_proposes_the_same_trials(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = make_store(tmp_path / "whole")
+    run_trials(whole, 12)
+    (tmp_path / "parts").mkdir()
+    for _ in range(4):
+        run_trials(make_store(tmp_path / "parts"), 3)
+    parts = make_store(tmp_path / "parts")
+    assert parts.list_ended() == whole.list_ended()
+    assert parts.find_best() == whole.find_best()
+    assert len({trial.settings.get("learning_rate") for trial in parts.list_ended()}) == 12
+
+
+def test_trial_0_has_the_defaults_and_seeds_change_the_others(tmp_path):
+    proposals = []
+    for seed in (0, 1):
+        (tmp_path / str(seed)).mkdir()
+        store = make_store(tmp_path / str(seed), seed)
+        run_trials(store, 2)
+        proposals.append([trial.settings for trial in store.list_ended()])
+    assert [trials[0] for trials in proposals] == [{}, {}]
+    assert proposals[0][1] != proposals[1][1]
+
+
+def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):
+    trial = make_store(tmp_path).begin()
+    end(make_store(tmp_path), make_store(tmp_path).list_running()[0], 0.5)
+    trial = make_store(tmp_path).begin()
+    assert trial.report(1, 0.25) is False
+    [resumed] = make_store(tmp_path).list_running()
+    assert (resumed.number, resumed.settings, resumed.scores) == (1, trial.settings, [0.25])
+
+
+def test_a_study_without_a_complete_trial_names_the_first_reason(tmp_path):
+    store = make_store(tmp_path)
+    store.end(store.begin(), Trial(0, {}, "failed", None, 0, 0, 0.0, "logits are NaN"))
+    with pytest.raises(UserError, match="no trial is complete \\(logits are NaN\\)"):
+        store.find_best()
+
+
+def test_of_two_processes_only_one_claims_a_directory(tmp_path):
+    from contextlib import ExitStack
+
+    with ExitStack() as first, ExitStack() as second:
+        assert locks.try_lock(first, tmp_path / "run")
+        assert not locks.try_lock(second, tmp_path / "run")
+
+
+# ---- whole studies
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory, tiny):
+    """A study with folds of each task."""
+    folder, results = tmp_path_factory.mktemp("studies"), {}
+    for task, make_rows in ROW_MAKERS.items():
+        rows = make_rows(24, **({"unanswerable": 6} if task == "qa" else {}))
+        data = write_rows(folder / f"{task}.jsonl", rows)
+        options = {"folds": 2, "seeds": 2 if task == "classify" else 1, "max_steps": 1}
+        settings = {"data": data, "model": tiny, "output_dir": folder / task, **options, **QUICK}
+        results[task] = bertkit.study(task, **settings)
+    return results
+
+
+@pytest.mark.parametrize("task", ROW_MAKERS)
+def test_every_row_is_predicted_once_in_row_order(studies, task):
+    run, column = studies[task], INPUTS[task]
+    data = read_predictions(run.output_dir.parent, f"{task}.jsonl")
+    records = read_predictions(run.output_dir, "out_of_fold.jsonl")
+    assert [record[column] for record in records] == [row[column] for row in data]
+    assert {record["fold"] for record in records} == {0, 1}
+    assert all("gold" in record for record in records)
+    for run_info in run.metrics["settings"]["best"]["runs"]:
+        predicted = read_predictions(run.output_dir / run_info["folder"], "predictions-test.jsonl")
+        of_fold = [record for record in records if record["fold"] == run_info["fold"]]
+        assert [record[column] for record in predicted] == [record[column] for record in of_fold]
+
+
+@pytest.mark.parametrize("task", ["nli", "swag"])
+def test_out_of_fold_records_are_the_predictions_of_the_fold_runs(studies, task):
+    folder = studies[task].output_dir
+    records = read_predictions(folder, "out_of_fold.jsonl")
+    for fold in (0, 1):
+        of_fold = [record for record in records if record["fold"] == fold]
+        predictions = read_predictions(folder / f"folds/fold{fold}-seed0", "predictions-test.jsonl")
+        for record, prediction in zip(of_fold, predictions, strict=True):
+            assert record | {"id": 0} == prediction | {"id": 0, "fold": fold}
+
+
+def test_probabilities_are_the_mean_over_the_seeds(studies):
+    folder = studies["classify"].output_dir
+    records = [r for r in read_predictions(folder, "out_of_fold.jsonl") if r["fold"] == 1]
+    seeds = [
+        read_predictions(folder / f"folds/fold1-seed{seed}", "predictions-test.jsonl") for seed in (0, 1)
+    ]
+    for record, *members in zip(records, *seeds, strict=True):
+        means = {
+            label: np.mean([member["probabilities"][label] for member in members])
+            for label in record["probabilities"]
+        }
+        assert record["probabilities"] == pytest.approx(means, abs=1e-6)
+        assert record["predicted"] == max(means, key=means.get)
+
+
+def test_ner_records_have_the_probability_of_each_tag_of_each_word(studies):
+    for record in read_predictions(studies["ner"].output_dir, "out_of_fold.jsonl"):
+        assert len(record["probabilities"]) == len(record["tokens"])
+        for word in record["probabilities"]:
+            assert set(word) == {"O", "B-NICE", "I-NICE", "B-MEAN", "I-MEAN"}
+            assert sum(word.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", ROW_MAKERS)
+def test_the_ensemble_names_runs_that_exist(studies, task):
+    folder = studies[task].output_dir / "ensemble"
+    content = json.loads((folder / "ensemble.json").read_text())
+    assert content["task"] == task
+    assert len(content["members"]) == len(studies[task].metrics["settings"]["best"]["runs"])
+    assert all((folder / member / "model.safetensors").exists() for member in content["members"])
+    assert {"config.json", "tokenizer.json", "run.yaml", "metrics.json"} <= {p.name for p in folder.iterdir()}
+
+
+def test_scores_over_runs_and_baselines(studies):
+    metrics = studies["classify"].metrics
+    summary = metrics["settings"]["best"]
+    scores = [run["score"] for run in summary["runs"]]
+    assert len(scores) == 4
+    assert summary["mean"]["accuracy"] == pytest.approx(np.mean(scores))
+    assert summary["std"] == pytest.approx(np.std(scores, ddof=1))
+    low, high = summary["interval"]
+    assert low <= summary["mean"]["accuracy"] <= high
+    assert summary["held_out"]["rows"] == 24
+    assert set(metrics["baselines"]) == {"majority", "tfidf"}
+    assert metrics["search"] is None
+    assert json.loads((studies["classify"].output_dir / "study.json").read_text()) == metrics
+
+
+def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
+    folder = studies["nli"].output_dir
+    status, out, err = cli("study", "nli", "--resume", "-o", folder, "--json")
+    assert status == 0, err
+    assert json.loads(out)["output_dir"] == str(folder)
+    status, out, err = cli("nli", "--recipe", folder / "recipe.yaml", "--dry-run")
+    assert status == 0, err
+
+
+SEARCH = {"trials": 3, "search": ["learning_rate=1e-3..1e-2:log", "epochs=1,2"], "save_steps": 2, **QUICK}
+
+
+def list_trials(folder):
+    return [
+        {key: value for key, value in trial.items() if key != "seconds"}
+        for trial in read_predictions(folder, "trials.jsonl")
+    ]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, tiny):
+    """A study with a search, without folds."""
+    folder = tmp_path_factory.mktemp("search")
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(60))
+    return bertkit.study("classify", data=data, model=tiny, output_dir=folder / "study", **SEARCH)
+
+
+def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
+    search, settings = searched.metrics["search"], searched.metrics["settings"]
+    trials = list_trials(searched.output_dir)
+    assert [trial["trial"] for trial in trials] == [0, 1, 2]
+    assert trials[0]["settings"] == {}
+    best = max(trials, key=lambda trial: (trial["score"], -trial["trial"]))
+    assert (search["best_trial"], search["best_score"]) == (best["trial"], best["score"])
+    assert search["optimism"] == pytest.approx(
+        best["score"] - settings["best"]["held_out"]["scores"]["accuracy"]
+    )
+    assert ("defaults" in settings) == bool(best["settings"]) == (searched.metrics["comparison"] is not None)
+    assert not list(searched.output_dir.glob("trials/*/model.safetensors"))
+    assert len(list(searched.output_dir.glob("trials/*/metrics.json"))) == search["complete"]
+
+
+def test_an_interrupted_study_resumes_with_the_same_trials_and_weights(
+    cli, searched, tiny, tmp_path, stop_at
+):
+    data, folder = searched.output_dir.parent / "toy.jsonl", tmp_path / "study"
+    flags = ["--trials", 3, "--save-steps", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
+    for dimension in SEARCH["search"]:
+        flags += ["--search", dimension]
+    stop_at(9)
+    status, _, err = cli("study", "classify", "--data", data, "--model", tiny, "-o", folder, *flags)
+    assert status == 130
+    assert f"resume with: bertkit study classify --resume --output-dir {folder}" in err
+    status, _, err = cli("study", "classify", "--resume", "-o", folder)
+    assert status == 0, err
+    assert list_trials(folder) == list_trials(searched.output_dir)
+    weights = "seeds/seed0/model.safetensors"
+    assert (folder / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
+
+
+KILLED = """
+import json, os, signal, sys
+import bertkit
+from bertkit.utils.reporting import Reporter
+
+class Killer(Reporter):
+    steps = 0
+    def on_step_end(self, step, **metrics):
+        Killer.steps += not metrics
+        if Killer.steps == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+bertkit.study("classify", **json.loads(sys.argv[1]), reporter=Killer())
+"""
+
+
+def test_a_killed_study_resumes_with_the_same_trials(searched, tiny, tmp_path):
+    settings = {"data": str(searched.output_dir.parent / "toy.jsonl"), "model": str(tiny), **SEARCH}
+    settings["output_dir"] = str(tmp_path / "study")
+    process = subprocess.run([sys.executable, "-c", KILLED, json.dumps(settings)], check=False)
+    assert process.returncode == -signal.SIGKILL
+    run = bertkit.study("classify", resume=True, output_dir=tmp_path / "study")
+    assert list_trials(run.output_dir) == list_trials(searched.output_dir)
+    weights = "seeds/seed0/model.safetensors"
+    assert (run.output_dir / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
+
+
+def test_failed_and_pruned_trials_are_rows(toy, tiny, tmp_path, monkeypatch):
+    """A trial with NaN is a row; a trial below the median of the first ones is pruned."""
+    from bertkit.studies import trials
+
+    monkeypatch.setattr(trials, "UNPRUNED_TRIALS", 1)
+    reports = iter([0.9, 0.9, 0.1])
+    original = trials.RunningTrial.report
+    monkeypatch.setattr(
+        trials.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
+    )
+    from bertkit.pipeline.session import Session
+
+    evaluate = Session._evaluate_validation
+
+    def fail_in_trial_2(self):
+        if self.folder.name == "002":
+            raise UserError("validation split: logits are NaN")
+        return evaluate(self)
+
+    monkeypatch.setattr(Session, "_evaluate_validation", fail_in_trial_2)
+    options = {"search": ["weight_decay=0..0.1"], "epochs": 2, "trials": 3, "seeds": 1}
+    run = bertkit.study("classify", data=toy, model=tiny, output_dir=tmp_path / "study", **options, **QUICK)
+    states = [(trial["state"], trial["reason"]) for trial in list_trials(run.output_dir)]
+    assert states == [
+        ("complete", None), ("pruned", None), ("failed", "validation split: logits are NaN"),
+    ]  # fmt: skip
+    search = run.metrics["search"]
+    assert search["steps"] < search["steps_without_pruning"]
+
+
+def test_after_the_time_limit_no_trial_begins(toy, tiny, tmp_path):
+    folder, options = tmp_path / "study", {"trials": 5, "max_steps": 1, "search": ["warmup=0..0.5"], **QUICK}
+    with pytest.raises(UserError, match="no trial is complete"):
+        bertkit.study("classify", data=toy, model=tiny, output_dir=folder, time_limit=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["nothing to compare", "--folds, --seeds or --trials"]),
+        (["--folds", 1], ["--folds", "at least 2"]),
+        (["--folds", 2, "--search", "epochs=1,2"], ["--search", "without --trials"]),
+        (["--trials", 2, "--search", "epoch=1,2"], ["unknown setting", "'epochs'"]),
+        (["--folds", 99], ["--folds 99", "only 80 different rows"]),
+        (["--folds", 2, "--nproc", 2], ["--nproc", "no such option"]),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_trained(cli, toy, tiny, tmp_path, flags, words):
+    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "study", *flags]
+    assert_refused(cli, tmp_path, args, words, command="study")
+
+
+def test_a_missing_optuna_is_named_with_its_extra(cli, toy, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "study", "--trials", 2]
+    assert_refused(cli, tmp_path, args, ["optuna", "bertkit[study]"], command="study")
+
+
+def test_dry_run_lists_the_runs_and_writes_none(cli, toy, tiny, tmp_path):
+    args = [
+        "--data",
+        toy,
+        "--model",
+        tiny,
+        "-o",
+        tmp_path / "study",
+        "--folds",
+        2,
+        "--trials",
+        2,
+        "--dry-run",
+    ]
+    status, out, err = cli("study", "classify", *args, "--dry-run")
+    assert status == 0, err
+    assert "search space: learning_rate=0.0001..0.0009:log" in err
+    assert [line.split()[0] for line in out.splitlines()[2:]] == [
+        "trials/000", "trials/001", "folds/fold0-seed0", "folds/fold1-seed0", "defaults/fold1-seed0",
+    ]  # fmt: skip
+    assert not (tmp_path / "study").exists()
+
+
+def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_runs():
+    from bertkit.setting import get_settings
+
+    assert set(list_study_tasks()) == set(ROW_MAKERS)
+    for task in list_study_tasks():
+        own = get_settings(task_class(task).spec.config).keys()
+        names = get_settings(make_study_config(task)).keys()
+        assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
+        assert own - names == {"nproc", "push_to_hub", "hub_model_id", "hub_private_repo"}
