@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,7 +96,7 @@ def run_study(
     space = _check_settings(task_name, config)
     with (
         silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
-        _name_resuming_command(task_name, folder if config.resume else None),
+        _name_resuming_command(task_name, folder, lambda: config.resume),
     ):  # fmt: skip
         plan = StudyPlan.create(task_name, config, space, reporter)
         if fingerprints and (changes := describe_changes(fingerprints, plan.fingerprints)):
@@ -107,12 +107,14 @@ def run_study(
 
 
 @contextmanager
-def _name_resuming_command(task_name: str, folder: Path | None) -> Iterator[None]:
+def _name_resuming_command(
+    task_name: str, folder: Path | None, can_resume: Callable[[], bool]
+) -> Iterator[None]:
     """If the study in this directory is interrupted in the block, name the command that resumes it."""
     try:
         yield
     except (RunInterrupted, KeyboardInterrupt) as error:
-        if folder is None or not _has_runs(folder):
+        if folder is None or not can_resume():
             raise
         command = f"bertkit study {task_name} --resume --output-dir {shlex.quote(str(folder))}"
         raise RunInterrupted(f"interrupted; resume with: {command}") from error
@@ -257,7 +259,7 @@ def _run_in_directory(plan: StudyPlan, folder: Path | None, started: float) -> R
         with locks.lock_directory(folder):
             _create_study(plan, folder)
     try:
-        with _name_resuming_command(plan.task_name, folder):
+        with _name_resuming_command(plan.task_name, folder, lambda: _has_runs(folder)):
             return _run(plan, folder, started)
     finally:
         if not plan.config.resume:
