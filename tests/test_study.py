@@ -7,12 +7,24 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROW_MAKERS, assert_refused, make_toy_rows, read_predictions, write_rows
+from conftest import (
+    NEUTRAL_WORDS,
+    POSITIVE_WORDS,
+    ROW_MAKERS,
+    assert_refused,
+    make_tokenizer,
+    make_toy_rows,
+    read_predictions,
+    write_rows,
+)  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
+from bertkit.data import tokenization
 from bertkit.data.split import SplitKeys
+from bertkit.data.token_store import share_tokens
+from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import UserError
 from bertkit.metrics.averaging import average_logits
 from bertkit.metrics.classification import sigmoid, softmax
@@ -126,6 +138,39 @@ def test_without_labeled_test_rows_a_fifth_of_the_training_rows_is_held_out(toy)
     loaded = load_data("classify", ClassifyConfig(data=str(toy)), Reporter())
     splits = hold_out_test_rows(loaded).dataset.splits
     assert (len(splits["train"]), len(splits["test"])) == (64, 16)
+
+
+# ---- shared tokens
+
+
+TEXTS = st.sampled_from([*POSITIVE_WORDS, *NEUTRAL_WORDS, "", "x y"])
+
+
+@given(st.lists(st.lists(TEXTS, max_size=8), max_size=4))
+def test_shared_tokens_are_those_of_each_text(parts):
+    tokenizer = make_tokenizer()
+    with share_tokens():
+        for texts in parts:
+            ids, with_offsets = encode(texts, tokenizer), encode_with_offsets(texts, tokenizer)
+            expected = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+            assert [ids[index].tolist() for index in range(len(texts))] == expected
+            assert [with_offsets.ids[index].tolist() for index in range(len(texts))] == expected
+            assert len(with_offsets.start) == sum(map(len, expected))
+
+
+def test_each_text_is_tokenized_once(monkeypatch):
+    encoded = []
+    original = tokenization.encode_batches
+    monkeypatch.setattr(
+        tokenization, "encode_batches", lambda texts, *args, **options: (
+            encoded.extend(texts) or original(texts, *args, **options)
+        ),
+    )  # fmt: skip
+    tokenizer = make_tokenizer()
+    with share_tokens():
+        for texts in (["good", "bad"], ["bad", "a film", "good", "a film"], ["good"]):
+            encode(texts, tokenizer)
+    assert encoded == ["good", "bad", "a film"]
 
 
 # ---- averages
@@ -306,7 +351,7 @@ def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     assert status == 0, err
 
 
-SEARCH = {"trials": 3, "search": ["learning_rate=1e-3..1e-2:log", "epochs=1,2"], "save_steps": 2, **QUICK}
+SEARCH = {"trials": 3, "search": ["learning_rate=1e-3..1e-2:log", "epochs=1,2"], "epochs": 2, **QUICK}
 
 
 def list_trials(folder):
@@ -320,7 +365,7 @@ def list_trials(folder):
 def searched(tmp_path_factory, tiny):
     """A study with a search, without folds."""
     folder = tmp_path_factory.mktemp("search")
-    data = write_rows(folder / "toy.jsonl", make_toy_rows(60))
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(40))
     return bertkit.study("classify", data=data, model=tiny, output_dir=folder / "study", **SEARCH)
 
 
@@ -339,11 +384,21 @@ def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
     assert len(list(searched.output_dir.glob("trials/*/metrics.json"))) == search["complete"]
 
 
-def test_an_interrupted_study_resumes_with_the_same_trials_and_weights(
-    cli, searched, tiny, tmp_path, stop_at
-):
+def test_an_interrupted_study_resumes_with_the_same_trials(cli, searched, tiny, tmp_path, stop_at):
     data, folder = searched.output_dir.parent / "toy.jsonl", tmp_path / "study"
-    flags = ["--trials", 3, "--save-steps", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
+    flags = [
+        "--trials",
+        3,
+        "--save-steps",
+        2,
+        "--epochs",
+        2,
+        "--batch-size",
+        8,
+        "--max-length",
+        32,
+        "--no-bf16",
+    ]
     for dimension in SEARCH["search"]:
         flags += ["--search", dimension]
     stop_at(9)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertkit.data.column_types import CHUNK_ROWS, as_column, iter_chunks
+from bertkit.data.token_store import get_token_store
 from bertkit.utils.batches import iter_batches
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.ragged import Ragged, RaggedWriter, compute_offsets, map_array
@@ -101,12 +102,23 @@ class TokenizedTexts:
 def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
     """Return the token ids of each text, not truncated and without special tokens.
 
+    Within `share_tokens`, texts that were encoded before are not encoded again.
+
     Args:
         texts: [n] texts.
         tokenizer: Fast tokenizer.
         cache: Whether to store the result in the cache and to reuse it for the same texts. The token ids are
             then memory-mapped.
     """
+    if (store := get_token_store()) is None:
+        return _encode(texts, tokenizer, cache)
+    no_spans = np.empty((0, 2), np.int32)
+    key = _digest_tokenizer(tokenizer).hexdigest()
+    return store.encode(key, texts, lambda part: (_encode(part, tokenizer, cache), no_spans))[0]
+
+
+def _encode(texts: Sequence[str], tokenizer: Any, cache: bool) -> Ragged:
+    """Return the token ids of each text; see `encode`."""
     batches = partial(encode_batches, texts, tokenizer)
     if not cache:
         return _join_batches(list(batches()), get_token_dtype(tokenizer))
@@ -121,14 +133,19 @@ def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
 
 
 def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> TokenizedTexts:
-    """Return the tokens of each text with their character offsets.
+    """Return the tokens of each text with their character offsets; see `encode`."""
+    if (store := get_token_store()) is None:
+        ids, spans = _encode_with_spans(texts, tokenizer, cache)
+    else:
+        key = f"{_digest_tokenizer(tokenizer).hexdigest()}-spans"
+        ids, spans = store.encode(key, texts, lambda part: _encode_with_spans(part, tokenizer, cache))
+    text_lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    text_offsets = np.concatenate([[0], np.cumsum(text_lengths + 1)])[:-1]
+    return TokenizedTexts(ids, spans[:, 0], spans[:, 1], text_offsets)
 
-    Args:
-        texts: [n] texts.
-        tokenizer: Fast tokenizer.
-        cache: Whether to store the result in the cache and to reuse it for the same texts. The tokens are
-            then memory-mapped.
-    """
+
+def _encode_with_spans(texts: Sequence[str], tokenizer: Any, cache: bool) -> tuple[Ragged, np.ndarray]:
+    """Return the token ids of each text, and [tokens, 2] the first and the last character of each token."""
     batches = partial(encode_batches, texts, tokenizer, with_offsets=True)
 
     def write(folder: Path) -> None:
@@ -148,14 +165,16 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True
         encoded = list(batches())
         ids = _join_batches(encoded, get_token_dtype(tokenizer))
         spans = np.concatenate([np.empty((0, 2), np.int32), *(batch.spans for batch in encoded)])
-    text_lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    text_offsets = np.concatenate([[0], np.cumsum(text_lengths + 1)])[:-1]
-    return TokenizedTexts(ids, spans[:, 0], spans[:, 1], text_offsets)
+    return ids, spans
+
+
+def _digest_tokenizer(tokenizer: Any) -> blake2b:
+    return blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
 
 
 def _make_cache_key(texts: Sequence[str], tokenizer: Any) -> str:
     """Return a digest of the tokenizer and of all texts."""
-    digest = blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
+    digest = _digest_tokenizer(tokenizer)
     digest.update(np.ascontiguousarray(as_column(texts).hashes).data)
     return digest.hexdigest()
 

@@ -1,7 +1,5 @@
 """The results of a study: scores over its runs, the held-out score of the best settings, and its files."""
 
-import json
-import os
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from bertkit import run_directory
 from bertkit.metrics.significance import compare_scorers, compute_intervals
+from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.held_out import HeldOutPredictions, average_scores
 
 SIGNIFICANCE_LEVEL = 0.05
+MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class FinishedRuns:
 
 
 def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
-    """Return Student's 95 % interval of the mean of scores, or None for a single score."""
+    """Return Student's 95 % interval of the mean of scores, or None for fewer than three scores."""
     from scipy.stats import t
 
-    if len(scores) < 2:
+    if len(scores) < MIN_SCORES:
         return None
     half_width = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
     mean = statistics.fmean(scores)
@@ -92,27 +93,21 @@ def compare(
 
 # ---- the ensemble
 
-ENSEMBLE_DIR, ENSEMBLE_FILE = "ensemble", "ensemble.json"
 
-
-def write_ensemble(folder: Path, task_name: str, finished: FinishedRuns) -> None:
+def write_ensemble_run(folder: Path, task_name: str, finished: FinishedRuns) -> None:
     """Write a directory that predicts with the mean of all runs.
+
+    It has the settings, the config and the tokenizer of the first run, which are those of all runs.
 
     Args:
         folder: Directory of the ensemble, next to those of the runs.
         task_name: The task.
         finished: The runs.
     """
-    from bertkit import run_directory
-    from bertkit.utils.files import write_text
-
-    folder.mkdir(exist_ok=True)
     runs = [run.folder for run in finished.runs]
-    members = [Path(os.path.relpath(run, folder)).as_posix() for run in runs]
+    write_ensemble(folder, task_name, runs)
     for path in _list_settings_files(runs[0]):
         shutil.copyfile(path, folder / path.name)
-    content = {"task": task_name, "members": members}
-    write_text(folder / ENSEMBLE_FILE, json.dumps(content, indent=2) + "\n")
     metrics = [finished.metrics[run] for run in runs]
     training = {"seconds": sum(member["training"]["seconds"] for member in metrics)}
     own_metrics = {name: metrics[0][name] for name in ("task", "data", "model")}
@@ -122,8 +117,6 @@ def write_ensemble(folder: Path, task_name: str, finished: FinishedRuns) -> None
 
 def _list_settings_files(run: Path) -> list[Path]:
     """Return the files of a run that describe its settings, its model and its tokenizer, without weights."""
-    from bertkit import run_directory
-
     patterns = [run_directory.SETTINGS_FILE, *run_directory.MODEL_PATTERNS]
     paths = {path for pattern in patterns for path in run.glob(pattern)}
     return sorted(path for path in paths if ".safetensors" not in path.name)

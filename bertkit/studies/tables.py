@@ -17,8 +17,8 @@ def format_number(value: float | None) -> str:
 
 
 def format_interval(interval: list[float] | None) -> str:
-    """Format an interval as `0.4123 to 0.4612`; None becomes an empty string."""
-    return "" if interval is None else " to ".join(map(format_number, interval))
+    """Format an interval as `0.412 to 0.461`; None becomes an empty string."""
+    return "" if interval is None else " to ".join(f"{bound:.3f}" for bound in interval)
 
 
 def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
@@ -30,7 +30,7 @@ def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """
     metric, search = metrics["metric"], metrics["search"]
     name_parts = [f"study {metrics['command']}", metrics["data"]["name"], metrics["model"]]
-    headings = ["settings", "runs", "mean ± std", "95 % interval (runs)", "held-out", "95 % interval (rows)"]
+    headings = ["settings", "runs", "mean ± std", "95 % (runs)", "held-out", "95 % (rows)"]
     names = {"best": "best settings" if search else "all runs", "defaults": "defaults"}
     rows = [
         [names[name], *_format_settings_row(metrics["settings"][name], metric)]

@@ -1,0 +1,107 @@
+"""The files that a study writes when all of its runs are finished."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit import run_directory
+from bertkit.pipeline.ensemble import ENSEMBLE_DIR
+from bertkit.pipeline.results import summarize_data
+from bertkit.recipes import serialize_settings
+from bertkit.studies.final_runs import RUN_DIRS
+from bertkit.studies.held_out import HeldOutPredictions
+from bertkit.studies.plan import StudyPlan
+from bertkit.studies.results import FinishedRuns, compare, score_held_out, write_ensemble_run
+from bertkit.studies.search import TRIALS_DIR, TRIALS_FILE, summarize_trials
+from bertkit.studies.space import format_value
+from bertkit.studies.splits import SEARCH_FOLD
+from bertkit.studies.tables import build_study_table
+from bertkit.studies.trials import TrialStore
+from bertkit.utils.files import write_jsonl, write_text
+from bertkit.utils.serialization import dump_yaml
+
+STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
+OUTPUT_NAMES = [
+    STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE, TRIALS_FILE, TRIALS_DIR, ENSEMBLE_DIR, *RUN_DIRS,
+    "label_issues*",
+]  # fmt: skip
+
+
+def write_results(
+    plan: StudyPlan, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+) -> dict[str, Any]:
+    """Write all results into the directory of the study, with `metrics.json` last."""
+    has_search = store is not None
+    unbiased = [run for run in best.runs if not has_search or run.splits.fold != SEARCH_FOLD]
+    rows, seed = plan.splits.rows, plan.config.seed
+    predictions = HeldOutPredictions.load(plan.runner, unbiased, rows)
+    settings = {"best": _summarize(plan, folder, best, predictions)}
+    comparison = None
+    if defaults is not None:
+        default_predictions = HeldOutPredictions.load(plan.runner, defaults.runs, rows)
+        settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
+        comparison = compare(default_predictions, predictions, plan.metric, seed)
+    held_out_score = settings["best"]["held_out"]["scores"].get(plan.metric)
+    metrics = {
+        "task": "study",
+        "command": plan.task_name,
+        "data": summarize_data(plan.probe.dataset, plan.fingerprints, plan.probe.dataset.splits),
+        "model": plan.probe.model_source.name,
+        "metric": plan.metric,
+        "folds": plan.config.folds,
+        "seeds": plan.seeds,
+        "settings": settings,
+        "search": _summarize_search(plan, store, held_out_score) if store else None,
+        "comparison": comparison,
+        "baselines": plan.baselines,
+    }
+    if plan.config.folds:
+        all_predictions = HeldOutPredictions.load(plan.runner, best.runs, rows)
+        write_jsonl(folder / PREDICTIONS_FILE, all_predictions.iter_records())
+    write_ensemble_run(folder / ENSEMBLE_DIR, plan.task_name, best)
+    _write_recipe(plan, folder, best.runs[0].settings)
+    table = build_study_table(metrics, folder)
+    notes = "".join(f"* {note}\n" for note in table.notes)
+    write_text(folder / run_directory.CARD_FILE, f"{table.to_markdown()}\n## Notes\n\n{notes}")
+    write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+    run_directory.write_metrics(folder, metrics)
+    return metrics
+
+
+def _summarize(
+    plan: StudyPlan, folder: Path, finished: FinishedRuns, predictions: HeldOutPredictions
+) -> dict[str, Any]:
+    """Return the scores of the runs with the same settings, and those of the held-out rows."""
+    held_out = score_held_out(predictions, plan.config.seed)
+    return {**finished.summarize(folder, plan.metric, predictions.runs), "held_out": held_out}
+
+
+def _summarize_search(plan: StudyPlan, store: TrialStore, held_out_score: float | None) -> dict[str, Any]:
+    """Return the trials, and the score of the best trial with its optimism (Efron and Tibshirani 1993, 17.6).
+
+    The optimism is how much higher the score is on the rows that chose the settings than on other rows.
+    """
+    trials, best = store.list_ended(), store.find_best()
+    assert best.score is not None
+    optimism = None if held_out_score is None else store.sign * (best.score - held_out_score)
+    return {
+        "space": {dimension.name: str(dimension).partition("=")[2] for dimension in plan.space},
+        **summarize_trials(trials),
+        "default_settings": plan.default_settings,
+        "best_trial": best.number,
+        "best_settings": best.settings,
+        "best_score": best.score,
+        "optimism": optimism,
+        "table": [trial.to_record() for trial in trials],
+    }
+
+
+def _write_recipe(plan: StudyPlan, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write a recipe with which the task trains with the best settings."""
+    config = dataclasses.replace(plan.runner.data.requested, **settings)
+    content = {"task": plan.task_name, "settings": serialize_settings(config)}
+    values = ", ".join(f"{name} {format_value(value)}" for name, value in settings.items())
+    title = f"# Best settings of the study: {values or 'the defaults'}\n"
+    write_text(folder / RECIPE_FILE, title + dump_yaml(content))

@@ -1,0 +1,148 @@
+"""The plan of a study: its data, splits, search space and runs, before anything is trained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import RunConfig
+from bertkit.data.rows import fingerprint_splits
+from bertkit.errors import UserError, format_count
+from bertkit.pipeline.metric_modules import load_modules
+from bertkit.pipeline.prepare import LoadedData, PreparedRun, load_data
+from bertkit.studies.config import make_run_config
+from bertkit.studies.final_runs import (
+    DEFAULTS_DIR,
+    FOLDS_DIR,
+    SEEDS_DIR,
+    FinalRun,
+    plan_final_runs,
+)
+from bertkit.studies.runner import Runner, RunReporter
+from bertkit.studies.search import TRIALS_DIR
+from bertkit.studies.space import Dimension, make_default_space
+from bertkit.studies.splits import (
+    SEARCH_FOLD,
+    StudySplits,
+    hold_out_test_rows,
+    split_into_folds,
+    split_without_folds,
+)
+from bertkit.utils.reporting import Reporter
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """Everything that a study determines before its first run.
+
+    Attributes:
+        task_name: The task.
+        config: The settings of the study.
+        splits: The splits of all runs.
+        probe: A prepared run with the default settings and the splits of a trial.
+        space: The search space; empty without trials.
+        runner: Trains the runs.
+        reporter: Receives messages and progress.
+        fingerprints: Fingerprints of the parsed rows by split.
+    """
+
+    task_name: str
+    config: Any
+    splits: StudySplits
+    probe: PreparedRun
+    space: list[Dimension]
+    runner: Runner
+    reporter: Reporter
+    fingerprints: dict[str, str]
+
+    @classmethod
+    def create(
+        cls, task_name: str, config: RunConfig, space: list[Dimension], reporter: Reporter
+    ) -> "StudyPlan":
+        """Load and split the data, prepare a run, and choose the search space."""
+        run_config = make_run_config(task_name, config)
+        data = load_data(task_name, run_config, reporter)
+        fingerprints = fingerprint_splits(data.dataset.splits)
+        splits = _split(data, config, reporter)
+        modules = load_modules(getattr(config, "metric", ()))
+        probe = Runner(data, run_config, modules, reporter).prepare({}, splits.search)
+        study_config: Any = config
+        if study_config.trials:
+            space = space or make_default_space(run_config, probe.config)
+            reporter.info(f"search space: {', '.join(map(str, space))}")
+        runner = Runner(data, run_config, modules, RunReporter(reporter))
+        return cls(task_name, config, splits, probe, space, runner, reporter, fingerprints)
+
+    @property
+    def metric(self) -> str:
+        """Name of the score that selects settings and checkpoints."""
+        return self.probe.task.spec.best_metric[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the final runs."""
+        return [self.config.seed + offset for offset in range(self.config.seeds)]
+
+    @cached_property
+    def default_settings(self) -> dict[str, Any]:
+        """The default values of the settings in the search space."""
+        return {dimension.name: getattr(self.probe.config, dimension.name) for dimension in self.space}
+
+    @cached_property
+    def baselines(self) -> dict[str, Any]:
+        """The scores of the baselines, on the test rows of the last fold or on the test split."""
+        splits = self.splits.final[-1].splits
+        return self.probe.task.score_baselines(splits["train"], splits["test"])
+
+    def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[FinalRun]:
+        """Return the runs with the best settings."""
+        name = FOLDS_DIR if self.config.folds else SEEDS_DIR
+        return plan_final_runs(folder / name, settings, self.seeds, self.splits.final)
+
+    def plan_default_runs(self, folder: Path) -> list[FinalRun]:
+        """Return the runs with the default settings, for the comparison with the best settings."""
+        unbiased = [part for part in self.splits.final if part.fold != SEARCH_FOLD]
+        return plan_final_runs(folder / DEFAULTS_DIR, {}, self.seeds, unbiased)
+
+    def describe_runs(self) -> dict[str, Any]:
+        """Return the planned runs, for `--dry-run`."""
+        folder = Path()
+        final = [*self.plan_final_runs(folder, {}), *(self.plan_default_runs(folder) if self.space else [])]
+        planned = [(f"{TRIALS_DIR}/{number:03d}", self.splits.search) for number in range(self.config.trials)]
+        planned += [(run.folder.as_posix(), run.splits.splits) for run in final]
+        runs = [
+            {"folder": name, **{split: str(len(splits.get(split, ()))) for split in SPLITS}}
+            for name, splits in planned
+        ]
+        space = [str(dimension) for dimension in self.space]
+        return {"task": "study", "model": self.probe.model_source.name, "space": space, "runs": runs}
+
+
+def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:
+    """Return the splits of all runs."""
+    if config.folds:
+        splits = split_into_folds(data, config.folds)
+    else:
+        if not _has_labeled_test_rows(data):
+            data = hold_out_test_rows(data)
+            rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
+            reporter.info(f"{rows} of the training data are held out as test split, which has no labels")
+        splits = split_without_folds(data, reporter)
+    for note in splits.notes:
+        reporter.info(note)
+    return splits
+
+
+def _has_labeled_test_rows(data: LoadedData) -> bool:
+    """Return whether the data has a test split in which all rows have labels."""
+    test, task = data.dataset.splits.get("test"), data.task
+    if test is None:
+        return False
+    try:
+        labeled, _ = task.parse_rows(test, "test", require_labels=True)
+    except UserError:
+        return False
+    return len(labeled) == len(test)
