@@ -143,16 +143,16 @@ def test_without_labeled_test_rows_a_fifth_of_the_training_rows_is_held_out(toy)
 # ---- shared tokens
 
 
+TOKENIZER = make_tokenizer()
 TEXTS = st.sampled_from([*POSITIVE_WORDS, *NEUTRAL_WORDS, "", "x y"])
 
 
 @given(st.lists(st.lists(TEXTS, max_size=8), max_size=4))
 def test_shared_tokens_are_those_of_each_text(parts):
-    tokenizer = make_tokenizer()
     with share_tokens():
         for texts in parts:
-            ids, with_offsets = encode(texts, tokenizer), encode_with_offsets(texts, tokenizer)
-            expected = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+            ids, with_offsets = encode(texts, TOKENIZER), encode_with_offsets(texts, TOKENIZER)
+            expected = [TOKENIZER(text, add_special_tokens=False)["input_ids"] for text in texts]
             assert [ids[index].tolist() for index in range(len(texts))] == expected
             assert [with_offsets.ids[index].tolist() for index in range(len(texts))] == expected
             assert len(with_offsets.start) == sum(map(len, expected))
@@ -166,10 +166,9 @@ def test_each_text_is_tokenized_once(monkeypatch):
             encoded.extend(texts) or original(texts, *args, **options)
         ),
     )  # fmt: skip
-    tokenizer = make_tokenizer()
     with share_tokens():
         for texts in (["good", "bad"], ["bad", "a film", "good", "a film"], ["good"]):
-            encode(texts, tokenizer)
+            encode(texts, TOKENIZER)
     assert encoded == ["good", "bad", "a film"]
 
 
