@@ -350,6 +350,16 @@ def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     assert status == 0, err
 
 
+def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
+    folder = studies["nli"].output_dir
+    run, data = folder / "folds" / "fold0-seed0", f"{folder}.jsonl"
+    status, _, err = cli("evaluate", run, "--data", data, "--json", "-o", folder.parent / "scores")
+    assert status == 0, err
+    status, _, err = cli("evaluate", run, "-o", folder.parent / "other")
+    assert status == 2
+    assert "is a run of a study" in err
+
+
 SEARCH = {"trials": 3, "search": ["learning_rate=1e-3..1e-2:log", "epochs=1,2"], "epochs": 2, **QUICK}
 
 
@@ -381,6 +391,17 @@ def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
     assert ("defaults" in settings) == bool(best["settings"]) == (searched.metrics["comparison"] is not None)
     assert not list(searched.output_dir.glob("trials/*/model.safetensors"))
     assert len(list(searched.output_dir.glob("trials/*/metrics.json"))) == search["complete"]
+
+
+def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
+    page = (searched.output_dir / "report.html").read_text("utf-8")
+    charts = ["Trials in order", "Score against time", "Effect of learning_rate", "Effect of epochs"]
+    for title in [*charts, "Parallel coordinates", "Final runs by seed"]:
+        assert f"<h3>{title}</h3>" in page
+    assert "http:" not in page.replace("http://www.w3.org", "")
+    page = (studies["nli"].output_dir / "report.html").read_text("utf-8")
+    assert "<h3>Final runs by fold</h3>" in page
+    assert "Trials" not in page
 
 
 def test_an_interrupted_study_resumes_with_the_same_trials(cli, searched, tiny, tmp_path, stop_at):

@@ -10,6 +10,7 @@ from bertkit import run_directory
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
 from bertkit.pipeline.results import summarize_data
 from bertkit.recipes import serialize_settings
+from bertkit.reports.study_page import render_study_page
 from bertkit.studies.final_runs import RUN_DIRS
 from bertkit.studies.held_out import HeldOutPredictions
 from bertkit.studies.plan import StudyPlan
@@ -17,7 +18,7 @@ from bertkit.studies.results import FinishedRuns, compare, score_held_out, write
 from bertkit.studies.search import TRIALS_DIR, TRIALS_FILE, summarize_trials
 from bertkit.studies.space import format_value
 from bertkit.studies.splits import SEARCH_FOLD
-from bertkit.studies.tables import build_study_table
+from bertkit.studies.tables import build_study_table, build_trial_table, describe_search
 from bertkit.studies.trials import TrialStore
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.serialization import dump_yaml
@@ -62,12 +63,21 @@ def write_results(
         write_jsonl(folder / PREDICTIONS_FILE, all_predictions.iter_records())
     write_ensemble_run(folder / ENSEMBLE_DIR, plan.task_name, best)
     _write_recipe(plan, folder, best.runs[0].settings)
+    _write_page(folder, metrics)
     table = build_study_table(metrics, folder)
     notes = "".join(f"* {note}\n" for note in table.notes)
     write_text(folder / run_directory.CARD_FILE, f"{table.to_markdown()}\n## Notes\n\n{notes}")
     write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     run_directory.write_metrics(folder, metrics)
     return metrics
+
+
+def _write_page(folder: Path, metrics: dict[str, Any]) -> None:
+    tables = {"Scores": build_study_table(metrics, folder)}
+    if metrics["search"]:
+        tables["Trials"] = build_trial_table(metrics)
+    page = render_study_page(metrics, tables, describe_search(metrics))
+    write_text(folder / run_directory.REPORT_FILE, page)
 
 
 def _summarize(

@@ -21,6 +21,11 @@ def format_interval(interval: list[float] | None) -> str:
     return "" if interval is None else " to ".join(f"{bound:.3f}" for bound in interval)
 
 
+def format_p(p: float) -> str:
+    """Format a p-value as `p = 0.012` or `p < 0.001`."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
 def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """Return the table of the best settings and the defaults, with notes on the search and the test.
 
@@ -41,7 +46,7 @@ def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         title=" · ".join(name_parts), headings=headings, rows=rows,
         caption=f"Score: {metric}. {_describe_rows(metrics)} Baselines: {_describe_baselines(metrics)}.",
         run_notes=[_describe_run(run, metric) for run in metrics["settings"]["best"]["runs"]],
-        notes=[*_describe_search(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
+        notes=[*describe_search(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
     )  # fmt: skip
 
 
@@ -75,7 +80,7 @@ def _describe_run(run: Mapping[str, Any], metric: str) -> str:
     return f"`{run['folder']}`: {metric} {format_number(run['score'])}"
 
 
-def _describe_search(metrics: Mapping[str, Any]) -> list[str]:
+def describe_search(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines about the best settings, the optimism of the search, and the paired test."""
     search = metrics["search"]
     if search is None:
@@ -102,7 +107,7 @@ def describe_comparison(metrics: Mapping[str, Any]) -> str:
     verdict = "a difference is shown" if result["is_different"] else "no difference shown"
     return (
         f"best settings against the defaults: {result['difference']:+.4f} {metrics['metric']} "
-        f"({format_interval(result['interval'])}), p = {result['p']:.3f} ({result['test']}): {verdict}"
+        f"({format_interval(result['interval'])}), {format_p(result['p'])} ({result['test']}): {verdict}"
     )
 
 
