@@ -2,9 +2,9 @@
 
 import dataclasses
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertkit import run_directory
 from bertkit.config import RunConfig
@@ -15,6 +15,7 @@ from bertkit.pipeline.run import train_prepared
 from bertkit.training.memory import report_out_of_memory
 from bertkit.utils.reporting import Reporter
 
+T = TypeVar("T")
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 
 
@@ -24,16 +25,30 @@ class RunReporter(Reporter):
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.warnings: set[str] = set()
-        self.on_train_begin = reporter.on_train_begin  # type: ignore[method-assign]
-        self.on_step_end = reporter.on_step_end  # type: ignore[method-assign]
-        self.on_train_end = reporter.on_train_end  # type: ignore[method-assign]
-        self.track = reporter.track  # type: ignore[method-assign]
 
     def warn(self, message: str) -> None:
         """Report a warning that no earlier run has reported."""
         if message not in self.warnings:
             self.warnings.add(message)
             self.reporter.warn(message)
+
+    def on_train_begin(self, total: int, done: int) -> None:
+        """Pass on that training begins."""
+        self.reporter.on_train_begin(total, done)
+
+    def on_step_end(self, step: int, **metrics: Any) -> None:
+        """Pass on the end of a step."""
+        self.reporter.on_step_end(step, **metrics)
+
+    def on_train_end(self) -> None:
+        """Pass on the end of training."""
+        self.reporter.on_train_end()
+
+    def track(
+        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[T]:
+        """Pass on the progress of scoring."""
+        yield from self.reporter.track(batches, total, description, get_size)
 
 
 @dataclasses.dataclass(frozen=True)
