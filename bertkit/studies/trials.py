@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import optuna
 
 JOURNAL_FILE, STUDY_NAME = "journal.log", "study"
-RANDOM_TRIALS = 6  # sampled at random, before TPE (Bergstra et al. 2011) models the scores
-UNPRUNED_TRIALS = 4  # finished trials before the first one is pruned
+RANDOM_TRIALS = 10  # sampled at random, before TPE (Bergstra et al. 2011) models the scores
+UNPRUNED_TRIALS = 3  # finished trials before the first one is pruned
 INSTALL_HINT = "install the extra: pip install 'bertkit[study]'"
 State = Literal["complete", "pruned", "failed"]
 
