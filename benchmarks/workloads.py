@@ -101,7 +101,7 @@ def write_reviews(work: Workload, folder: Path) -> None:
 
 def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
     """Write the rows of a fine-tuning task as JSON lines."""
-    from bertkit.pipeline.prepare import create_task, select_dataset_defaults
+    from bertkit.pipeline.loaded_data import create_task, select_dataset_defaults
     from bertkit.pipeline.splitting import split_and_sample
     from bertkit.tasks import task_class
     from bertkit.utils.files import write_jsonl

@@ -21,7 +21,7 @@ from bertkit.data.loading import load_dataset
 from bertkit.data.readers.files import Dialect
 from bertkit.data.registry import load_dataset_specs
 from bertkit.errors import UserError
-from bertkit.pipeline.prepare import select_dataset_defaults
+from bertkit.pipeline.loaded_data import select_dataset_defaults
 from bertkit.tasks import task_class
 
 LAYOUTS = [

@@ -19,7 +19,7 @@ from conftest import (
 import bertkit
 from bertkit.data.label_fixes import hash_texts
 from bertkit.errors import UserError
-from bertkit.pipeline.prepare import create_task, parse_all_rows, parse_and_split
+from bertkit.pipeline.loaded_data import create_task, parse_all_rows, parse_and_split
 from bertkit.tasks import task_class
 from bertkit.utils.reporting import Reporter
 

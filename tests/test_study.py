@@ -28,7 +28,7 @@ from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import UserError
 from bertkit.metrics.averaging import average_logits
 from bertkit.metrics.classification import sigmoid, softmax
-from bertkit.pipeline.prepare import load_data
+from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
 from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, join_groups, split_into_folds

@@ -21,7 +21,8 @@ from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Rows, Splits
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.pipeline.prepare import create_task, describe_untrained_positions, select_dataset_defaults
+from bertkit.pipeline.loaded_data import create_task, select_dataset_defaults
+from bertkit.pipeline.prepare import describe_untrained_positions
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.pipeline.splitting import split_and_sample
 from bertkit.setting import fill_unset

@@ -13,7 +13,7 @@ from bertkit.checks.label_issues_config import LabelIssuesConfig
 from bertkit.data.label_fixes import get_row_name, hash_inputs
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.prepare import parse_all_rows
+from bertkit.pipeline.loaded_data import parse_all_rows
 from bertkit.pipeline.settings import require_data_objects
 from bertkit.recipes import read_recipe, read_recipe_file
 from bertkit.reports.label_review import render_review_page

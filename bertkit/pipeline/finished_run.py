@@ -9,7 +9,7 @@ from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError
 from bertkit.pipeline.ensemble import find_ensemble, read_members, refuse_ensemble
-from bertkit.pipeline.prepare import parse_all_rows, parse_and_split
+from bertkit.pipeline.loaded_data import parse_all_rows, parse_and_split
 from bertkit.pipeline.settings import require_data_objects
 from bertkit.recipes import list_passed_data, read_recipe
 from bertkit.run_directory import format_python_call

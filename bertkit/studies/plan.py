@@ -9,8 +9,9 @@ from typing import Any
 from bertkit.config import RunConfig
 from bertkit.data.rows import fingerprint_splits
 from bertkit.errors import UserError, format_count
+from bertkit.pipeline.loaded_data import LoadedData, load_data
 from bertkit.pipeline.metric_modules import load_modules
-from bertkit.pipeline.prepare import LoadedData, PreparedRun, load_data
+from bertkit.pipeline.prepare import PreparedRun
 from bertkit.studies.config import make_run_config
 from bertkit.studies.final_runs import (
     DEFAULTS_DIR,

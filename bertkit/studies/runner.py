@@ -10,7 +10,8 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.rows import Splits
 from bertkit.metrics.modules import LoadedModule
-from bertkit.pipeline.prepare import LoadedData, PreparedRun, StudyPart, prepare
+from bertkit.pipeline.loaded_data import LoadedData
+from bertkit.pipeline.prepare import PreparedRun, StudyPart, prepare
 from bertkit.pipeline.run import train_prepared
 from bertkit.training.memory import report_out_of_memory
 from bertkit.utils.reporting import Reporter

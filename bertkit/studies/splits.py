@@ -20,7 +20,7 @@ from bertkit.data.split import (
     split_stratified,
 )
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.prepare import LoadedData, split_parsed_rows
+from bertkit.pipeline.loaded_data import LoadedData, split_parsed_rows
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
