@@ -8,7 +8,7 @@ import pytest
 from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.infer import calibrate as calibrate_module
+from bertkit.infer import calibration_files
 from bertkit.modeling.temperature import read_temperature
 
 TASKS = ["classify", "nli", "swag", "ner"]
@@ -323,7 +323,7 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
     """A model whose logits are not a linear function of its last layer's parameters is left as it was."""
     run, data = copied()
     weights = (run / "model.safetensors").read_bytes()
-    original = calibrate_module._divide_and_verify
+    original = calibration_files._divide_and_verify
 
     def add_nonlinearity(run, predictor, *args):
         from bertkit.modeling.heads import find_output_layer
@@ -332,7 +332,7 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
         layer.register_forward_hook(lambda _module, _inputs, output: output + 1)
         return original(run, predictor, *args)
 
-    monkeypatch.setattr(calibrate_module, "_divide_and_verify", add_nonlinearity)
+    monkeypatch.setattr(calibration_files, "_divide_and_verify", add_nonlinearity)
     with pytest.raises(bertkit.UserError, match="not a linear function"):
         bertkit.calibrate(run, data=data)
     assert (run / "model.safetensors").read_bytes() == weights
