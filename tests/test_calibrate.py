@@ -10,6 +10,7 @@ from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model,
 import bertkit
 from bertkit.infer import calibration_files
 from bertkit.modeling.temperature import read_temperature
+from bertkit.utils.files import write_text
 
 TASKS = ["classify", "nli", "swag", "ner"]
 LABEL_KEYS = {"classify": "label", "nli": "label", "swag": "label", "ner": "tags"}
@@ -249,11 +250,16 @@ def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, monkeypatch):
     bertkit.calibrate(run, data=data)
     new_rows = make_rows(run, "classify", count=90, seed=9)
 
-    def interrupt(*_args):
-        raise KeyboardInterrupt
+    calls = []
+
+    def interrupt_second_call(*args):  # the first removes the numbers of the former weights
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write_text(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.utils.files.write_text", interrupt)
+        patched.setattr("bertkit.utils.files.write_text", interrupt_second_call)
         with pytest.raises(KeyboardInterrupt):
             bertkit.calibrate(run, data=new_rows)
     assert not (run / "calibration.json").exists()  # it would describe other weights
@@ -278,7 +284,7 @@ def test_runs_that_cannot_be_calibrated_are_refused(runs, cli, tiny, tmp_path):
         (tmp_path / "unfinished", ["is not a finished run"]),
         (tmp_path / "numbers", ["numbers: is a run of classify (regression", "cannot be calibrated"]),
         (runs / "pretrain-mlm-nsp", ["is a run of pretrain-mlm-nsp, which cannot be calibrated"]),
-        (runs / "qa", ["is a run of qa", "cannot be calibrated", "classify with classes, nli, swag or ner"]),
+        (runs / "qa", ["6 paragraphs to calibrate on", "--data"]),
     ]:
         assert_refused(cli, tmp_path, [run], words, "calibrate")
 

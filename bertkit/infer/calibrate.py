@@ -1,9 +1,8 @@
-"""`calibrate`: fit a temperature and thresholds on labeled rows, and make them part of a finished run.
+"""`calibrate`: fit probabilities and decisions on labeled rows, and make them part of a finished run.
 
-The temperature is folded into the output layer. The thresholds are stored in `config.json`.
+The temperature is folded into the output layer. All other fitted numbers are stored in `config.json`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,17 @@ from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.loading import LoadedDataset
+    from bertkit.data.rows import Rows
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import RowConfidence
     from bertkit.infer.predictor import Predictor
     from bertkit.metrics.thresholds import ThresholdCriterion
     from bertkit.tasks.base import Task
 
-MIN_RELIABLE_ROWS = 200  # with fewer rows, the temperature depends much on the choice of the rows
-# A smaller relative change of the temperature is rounding, and leaves the weights as they are.
-MIN_CHANGE = 1e-6
+MIN_RELIABLE_ROWS = 200  # with fewer rows, the fitted numbers depend much on the choice of the rows
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,19 @@ class CalibrationResult:
 
     Attributes:
         output_dir: The run directory.
-        temperature: The number that the logits of the trained model are divided by.
+        temperature: The number that the logits of the trained model are divided by; None for `qa`.
         calibration: Content of `calibration.json`.
     """
 
     output_dir: Path
-    temperature: float
+    temperature: float | None
     calibration: dict[str, Any]
 
 
 def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> CalibrationResult:
-    """Fit a temperature, and divide the output layer by it; with `threshold`, also fit thresholds.
+    """Fit a temperature, and divide the output layer by it; with their settings, also fit decisions.
+
+    For `qa`, fit the probability that an answer is right.
 
     Raises:
         UserError: The run is not finished or has no classes, or the rows do not determine a temperature or
@@ -85,12 +90,12 @@ def _load_task(run: Path) -> "Task":
     if task.spec.predicts_rows:
         task.load_state(load_config(ModelSource(run.name, run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
-        if isinstance(evaluation, RowEvaluation) and evaluation.has_classes:
+        if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
             return task
         kind = f"{kind} ({task.describe()})"
     raise UserError(
         f"{run}: is a run of {kind}, which cannot be calibrated; pass a run of classify with classes, nli, "
-        "swag or ner"
+        "swag, ner or qa"
     )
 
 
@@ -108,32 +113,74 @@ def _calibrate(
     criterion: "ThresholdCriterion | None",
     reporter: Reporter,
 ) -> CalibrationResult:
-    from bertkit.data.rows import fingerprint_splits
     from bertkit.infer.calibration_files import write_calibration
-    from bertkit.infer.calibration_fit import describe_fit, fit_run
     from bertkit.infer.calibration_rows import assign_folds, load_rows
-    from bertkit.infer.thresholds import ThresholdRows, fit_thresholds
-    from bertkit.modeling.temperature import read_temperature
 
     run, task = Path(config.run), predictor.task
-    previous = read_temperature(run)
     dataset, rows = load_rows(config, predictor, reporter)
     folds = assign_folds(task, rows, f"{dataset.name} ({dataset.source})")
     if len(rows) < MIN_RELIABLE_ROWS:
-        reporter.warn(f"{format_count(len(rows), 'row')} are few: the temperature depends on their choice")
+        reporter.warn(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
     evaluation: Any = task.evaluate(predictor.compute_outputs(rows, reporter, "calibrating"))
-    fit = fit_run(run, evaluation.make_decisions().scale(previous), folds)
-    has_changed = abs(fit.temperature / previous - 1) > MIN_CHANGE
-    if not has_changed:
-        fit = dataclasses.replace(fit, temperature=previous)
-    fingerprint = fingerprint_splits({"validation": rows})["validation"]
-    data = {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}
-    calibration = {**describe_fit(fit, task.config.seed), "data": data}
+    if evaluation.calibration_method == "answers":
+        changes = _fit_answers(config, evaluation, folds)
+    else:
+        changes = _fit_classes(config, evaluation, folds, criterion, reporter)
+    changes.calibration.update(seed=task.config.seed, data=_describe_data(dataset, rows))
+    write_calibration(run, predictor, evaluation, changes, reporter)
+    return CalibrationResult(run, changes.calibration.get("temperature"), changes.calibration)
+
+
+def _fit_classes(
+    config: CalibrateConfig,
+    evaluation: Any,
+    folds: "np.ndarray",
+    criterion: "ThresholdCriterion | None",
+    reporter: Reporter,
+) -> "CalibrationChanges":
+    """Fit a temperature, prediction sets and, with their flags, thresholds and abstention."""
+    from bertkit.infer.abstention import fit_sets
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import fit_run_temperature
+    from bertkit.infer.thresholds import ThresholdRows, fit_thresholds
+    from bertkit.modeling.temperature import read_temperature
+
+    run = Path(config.run)
+    previous = read_temperature(run)
+    fit = fit_run_temperature(run, evaluation.make_decisions().scale(previous), folds)
+    fit = fit.keep_unchanged(previous)
+    calibration = fit.describe() | _describe_abstention(config, fit.compute_confidence())
+    if evaluation.has_sets:
+        calibration["prediction_sets"] = fit_sets(fit)
     if criterion:
-        threshold_rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
+        rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
         temperatures = fit.temperature, fit.fold_temperatures
-        thresholds = fit_thresholds(evaluation.label_type, threshold_rows, criterion, *temperatures, reporter)
+        thresholds = fit_thresholds(evaluation.label_type, rows, criterion, *temperatures, reporter)
         calibration["threshold"] = {"criterion": config.threshold, **thresholds}
-    divisor = fit.temperature / previous if has_changed else 1.0
-    write_calibration(run, predictor, evaluation, divisor, calibration, reporter)
-    return CalibrationResult(run, fit.temperature, calibration)
+    return CalibrationChanges(calibration, fit.temperature / previous)
+
+
+def _fit_answers(config: CalibrateConfig, evaluation: Any, folds: "np.ndarray") -> "CalibrationChanges":
+    """Fit the probability that an answer is right and, with its flag, abstention."""
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import fit_answers
+
+    fit = fit_answers(Path(config.run), evaluation, folds)
+    return CalibrationChanges(fit.describe() | _describe_abstention(config, fit.confidence))
+
+
+def _describe_abstention(config: CalibrateConfig, confidence: "RowConfidence") -> dict[str, Any]:
+    """Return the risk-coverage curve and, with `--coverage`, the fitted confidence."""
+    from bertkit.infer.abstention import describe_risk_coverage, fit_abstention
+
+    calibration = {"risk_coverage": describe_risk_coverage(confidence)}
+    if config.coverage is not None:
+        calibration["abstention"] = fit_abstention(confidence, config.coverage)
+    return calibration
+
+
+def _describe_data(dataset: "LoadedDataset", rows: "Rows") -> dict[str, Any]:
+    from bertkit.data.rows import fingerprint_splits
+
+    fingerprint = fingerprint_splits({"validation": rows})["validation"]
+    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}
