@@ -249,4 +249,9 @@ def test_the_page_and_the_card_show_the_abstention(copied):
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.8)
     assert "`abstained`" in (run / "README.md").read_text("utf-8")
-    assert "Reliability after calibration" in (run / "report.html").read_text("utf-8")
+    page = (run / "report.html").read_text("utf-8")
+    assert "Risk and coverage: AURC" in page
+    assert '<th class="n" scope="col">rows without answer</th>' in page
+    assert "Scores by threshold" not in page
+    bertkit.calibrate(run, data=data, threshold="f1")
+    assert "Scores by threshold" in (run / "report.html").read_text("utf-8")

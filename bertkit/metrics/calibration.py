@@ -4,8 +4,9 @@ A decision is a choice between classes, whose probabilities are the softmax of t
 row may have or lack is a decision between two classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,7 @@ class Calibration:
         }
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Sequence[float | None]]) -> "Calibration":
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Calibration":
         """Return the object that `to_dict` converted."""
         count, confidence, accuracy = (
             np.array([np.nan if value is None else value for value in fields[name]])
