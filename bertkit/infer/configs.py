@@ -222,6 +222,9 @@ class PredictConfig(Settings):
     context: list[str] = setting((), "Paragraph, for qa; context, for swag.", DATA)
     ending: list[str] = setting((), "One ending, for swag.", DATA)
     all_scores: bool = setting(False, "Also write the scores of alternatives to the prediction.", OUTPUT)
+    explain: bool = setting(
+        False, "Also write the attribution of each word to the prediction, for classify and nli.", OUTPUT
+    )
     output: str | None = setting(
         None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
         default_text="standard output",
