@@ -163,6 +163,18 @@ def test_the_model_abstains_from_rows_of_low_confidence(copied, cli, task):
     assert scores["answered_accuracy"] == pytest.approx(np.mean(right))
 
 
+def test_the_calibration_error_of_entities_is_reported(copied, cli):
+    run, data = copied("ner")
+    scores = bertkit.calibrate(run, data=data).calibration["scores"]
+    evaluated = json.loads(cli("evaluate", run, "--data", data, "--json")[1])
+    records = read_predictions(run.parent / evaluated["output_dir"])
+    entities = [(entity["score"], record) for record in records for entity in record["entities"]]
+    assert entities
+    assert 0 <= evaluated["validation"]["entity_ece"] <= 1
+    assert set(scores["before"]) == set(scores["after"]) == {"ece", "nll", "brier", "entity_ece"}
+    assert scores["before"]["entity_ece"] != scores["after"]["entity_ece"]
+
+
 def test_calibrating_again_removes_the_abstention(copied):
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.5)

@@ -150,6 +150,8 @@ def _fit_classes(
     fit = fit_run_temperature(run, evaluation.make_decisions().scale(previous), folds)
     fit = fit.keep_unchanged(previous)
     calibration = fit.describe() | _describe_abstention(config, fit.compute_confidence())
+    for part, factor in (("before", 1.0), ("after", fit.cross_fitted_factors)):
+        calibration["scores"][part] |= evaluation.score_scaled(previous * factor)
     if evaluation.has_sets:
         calibration["prediction_sets"] = fit_sets(fit)
     if criterion:

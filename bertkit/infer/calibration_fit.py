@@ -69,6 +69,11 @@ class TemperatureFit:
         has_changed = abs(self.temperature / previous - 1) > MIN_CHANGE
         return self if has_changed else dataclasses.replace(self, temperature=previous)
 
+    @property
+    def cross_fitted_factors(self) -> np.ndarray:
+        """[decisions] the factors from `trained` to `calibrated`."""
+        return 1 / np.array(self.fold_temperatures)[self.folds[self.trained.row]]
+
     def compute_confidence(self) -> RowConfidence:
         """Return the confidence in the prediction of each row."""
         fitted, is_correct = self.trained.scale(1 / self.temperature).compute_row_confidence()

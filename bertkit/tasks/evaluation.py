@@ -150,6 +150,14 @@ class RowEvaluation(Evaluation):
         """
         raise NotImplementedError
 
+    def score_scaled(self, factor: "float | np.ndarray") -> "Scores":
+        """Return further scores of the probabilities if the logits of decisions are multiplied by a factor.
+
+        Args:
+            factor: The factor, or [n] one for each decision.
+        """
+        return {}
+
     def compute_correct(self) -> "np.ndarray":
         """Return [rows] bool, whether the whole prediction of each row is correct."""
         raise NotImplementedError

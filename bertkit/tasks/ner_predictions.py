@@ -1,5 +1,6 @@
 """The predicted tags and entities of `ner`, their scores, and the prediction files."""
 
+import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
@@ -196,6 +197,15 @@ class NerEvaluation(RowEvaluation):
         row[features.prediction_index[has_prediction]] = sentence[has_prediction]
         gold = np.full(len(logits), -1) if features.labels is None else features.labels
         return Decisions(logits, gold, row, num_sentences)
+
+    def score_scaled(self, factor: "float | np.ndarray") -> Scores:
+        """Return `entity_ece` if the logits of words are multiplied by a factor, or by [words] factors."""
+        import numpy as np
+
+        factors = np.broadcast_to(factor, len(self.outputs.logits))[:, None]
+        scaled = dataclasses.replace(self.outputs, logits=self.outputs.logits * factors)
+        scorer = NerEvaluation(scaled, self.tags, self.scheme)._entity_scorer
+        return {"entity_ece": scorer.score(np.arange(scorer.num_rows))}
 
     def compute_correct(self) -> "np.ndarray":
         """Return whether all tags of each sentence are correct, [sentences]."""
