@@ -26,6 +26,11 @@ from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "calibrate.md"
+INTRODUCTION = """## Measured
+
+`benchmarks/calibration.py` trains on one part of a dataset, calibrates on another part, and evaluates on a third
+part. For the coverage of the sets, it splits the evaluated rows 20 times at random.
+"""
 COLUMNS = ["accuracy", "ECE before", "ECE after", "highest ECE after", "coverage of 90 % sets"]
 NUM_SPLITS = 20
 
@@ -129,7 +134,16 @@ def main(argv: list[str] | None = None) -> None:
     command = f"python benchmarks/calibration.py --data-dir DATA --work {' '.join(args.work)}"
     command += f" --seeds {args.seeds} --train-rows {args.train_rows} --fit-rows {args.fit_rows}"
     command += f" --test-rows {args.test_rows} --epochs {args.epochs:g}"
-    report = [*format_table(COLUMNS, rows), "", *describe_machine(), "", "```sh", command, "```"]
+    report = [
+        INTRODUCTION,
+        *format_table(COLUMNS, rows),
+        "",
+        *describe_machine(),
+        "",
+        "```sh",
+        command,
+        "```",
+    ]
     text = "\n".join(report) + "\n"
     publish(text, args.out)
     if args.write:

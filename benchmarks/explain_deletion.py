@@ -24,6 +24,10 @@ from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "predict.md"
+INTRODUCTION = """`benchmarks/explain_deletion.py` tests whether the words with high attributions matter to the
+model. It deletes a fifth of the words of each SST-2 text, and measures how much the log-odds of the predicted
+label decrease:
+"""
 COLUMNS = ["mean change", "median change", "predictions that change"]
 DELETED_FRACTION = 0.2
 
@@ -104,7 +108,7 @@ def report(scores: np.ndarray, errors: list[float], args: argparse.Namespace) ->
         f"--rows {args.rows} --seed {args.seed}"
     )
     lines = [
-        *format_table(COLUMNS, rows), "",
+        INTRODUCTION, *format_table(COLUMNS, rows), "",
         f"{len(scores)} texts; paired Wilcoxon test, one-sided: p = {p:.1e}. The completeness error is "
         f"{np.mean(errors):.2%} on average and {max(errors):.2%} at most.", "",
         *describe_machine(), "", "```sh", command, "```",

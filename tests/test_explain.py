@@ -36,6 +36,16 @@ def test_attributions_sum_to_the_difference_from_masked_words(runs):
         assert abs(total - difference) <= (record["completeness_error"] + 0.002) * abs(difference) + 0.002
 
 
+def test_more_steps_replace_the_result_of_fewer_steps(runs, monkeypatch):
+    text = "the film was bad here today"
+    [expected] = explain(runs / "classify", text=[text])
+    monkeypatch.setattr("bertkit.infer.explain.NUM_STEPS", (1, 64))
+    monkeypatch.setattr("bertkit.infer.explain.MAX_ERROR", 1e-9)  # no number of steps is enough
+    [record] = explain(runs / "classify", text=[text])
+    for word, expected_word in zip(record["explanation"], expected["explanation"], strict=True):
+        assert word["attribution"] == pytest.approx(expected_word["attribution"], abs=0.02)
+
+
 def test_the_words_that_decide_have_the_highest_attributions(runs):
     record = explain(runs / "classify", text=["the film was bad here today"])[0]
     assert record["predicted"] == "negative"
