@@ -28,8 +28,8 @@ from harness import ROOT, describe_machine, publish
 PAGE = ROOT / "docs" / "calibrate.md"
 INTRODUCTION = """## Measured
 
-`benchmarks/calibration.py` trains on one part of a dataset, calibrates on another part, and evaluates on a third
-part. For the coverage of the sets, it splits the evaluated rows 20 times at random.
+`benchmarks/calibration.py` trains on one part of a dataset, calibrates on another part, and evaluates on a
+third part. For the coverage of the sets, it splits the evaluated rows 20 times at random.
 """
 COLUMNS = ["accuracy", "ECE before", "ECE after", "highest ECE after", "coverage of 90 % sets"]
 NUM_SPLITS = 20

@@ -24,9 +24,9 @@ from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "predict.md"
-INTRODUCTION = """`benchmarks/explain_deletion.py` tests whether the words with high attributions matter to the
-model. It deletes a fifth of the words of each SST-2 text, and measures how much the log-odds of the predicted
-label decrease:
+INTRODUCTION = """`benchmarks/explain_deletion.py` tests whether the words with high attributions matter to
+the model. It deletes a fifth of the words of each SST-2 text, and measures how much the log-odds of the
+predicted label decrease:
 """
 COLUMNS = ["mean change", "median change", "predictions that change"]
 DELETED_FRACTION = 0.2
