@@ -217,7 +217,7 @@ class Qa(Task):
 
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the texts of the gold answers to each question."""
-        from bertkit.tasks.qa_predictions import get_gold_texts
+        from bertkit.tasks.qa_scores import get_gold_texts
 
         return get_gold_texts(rows)
 
