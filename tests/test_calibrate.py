@@ -8,8 +8,9 @@ import pytest
 from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.infer import calibrate as calibrate_module
+from bertkit.infer import calibration_files
 from bertkit.modeling.temperature import read_temperature
+from bertkit.utils.files import write_text
 
 TASKS = ["classify", "nli", "swag", "ner"]
 LABEL_KEYS = {"classify": "label", "nli": "label", "swag": "label", "ner": "tags"}
@@ -249,11 +250,16 @@ def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, monkeypatch):
     bertkit.calibrate(run, data=data)
     new_rows = make_rows(run, "classify", count=90, seed=9)
 
-    def interrupt(*_args):
-        raise KeyboardInterrupt
+    calls = []
+
+    def interrupt_second_call(*args):  # the first removes the numbers of the former weights
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write_text(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.utils.files.write_text", interrupt)
+        patched.setattr("bertkit.utils.files.write_text", interrupt_second_call)
         with pytest.raises(KeyboardInterrupt):
             bertkit.calibrate(run, data=new_rows)
     assert not (run / "calibration.json").exists()  # it would describe other weights
@@ -278,7 +284,7 @@ def test_runs_that_cannot_be_calibrated_are_refused(runs, cli, tiny, tmp_path):
         (tmp_path / "unfinished", ["is not a finished run"]),
         (tmp_path / "numbers", ["numbers: is a run of classify (regression", "cannot be calibrated"]),
         (runs / "pretrain-mlm-nsp", ["is a run of pretrain-mlm-nsp, which cannot be calibrated"]),
-        (runs / "qa", ["is a run of qa", "cannot be calibrated", "classify with classes, nli, swag or ner"]),
+        (runs / "qa", ["6 paragraphs to calibrate on", "--data"]),
     ]:
         assert_refused(cli, tmp_path, [run], words, "calibrate")
 
@@ -323,7 +329,7 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
     """A model whose logits are not a linear function of its last layer's parameters is left as it was."""
     run, data = copied()
     weights = (run / "model.safetensors").read_bytes()
-    original = calibrate_module._divide_and_verify
+    original = calibration_files._divide_and_verify
 
     def add_nonlinearity(run, predictor, *args):
         from bertkit.modeling.heads import find_output_layer
@@ -332,7 +338,7 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
         layer.register_forward_hook(lambda _module, _inputs, output: output + 1)
         return original(run, predictor, *args)
 
-    monkeypatch.setattr(calibrate_module, "_divide_and_verify", add_nonlinearity)
+    monkeypatch.setattr(calibration_files, "_divide_and_verify", add_nonlinearity)
     with pytest.raises(bertkit.UserError, match="not a linear function"):
         bertkit.calibrate(run, data=data)
     assert (run / "model.safetensors").read_bytes() == weights

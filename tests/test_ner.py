@@ -49,7 +49,7 @@ def learned(tiny, tmp_path_factory):
 
 def test_entities_are_learned(learned):
     assert learned.metrics["validation"]["f1"] > 0.9
-    assert set(learned.metrics["validation"]) == {"precision", "recall", "f1", "accuracy"}
+    assert set(learned.metrics["validation"]) == {"precision", "recall", "f1", "accuracy", "entity_ece"}
     assert set(learned.metrics["intervals"]) == set(learned.metrics["validation"])
     assert learned.metrics["test"] == {}
     details = learned.metrics["details"]["validation"]

@@ -31,7 +31,8 @@ from bertkit.metrics.squad import average_scores_v2, score_answers_v2
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import CrossEntropy
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
+from bertkit.tasks.qa_predictions import QaEvaluation
+from bertkit.tasks.qa_scores import score_baselines
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 from bertkit.utils.reporting import Reporter

@@ -1,6 +1,6 @@
 """The commands `evaluate`, `calibrate`, `report`, `export`, `fill-mask` and `train-tokenizer`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -52,29 +52,44 @@ def _calibrate(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> None:
-    """Print the temperature, and the scores of the probabilities before and after calibration."""
+    """Print what was fitted, and the scores before and after calibration."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console, to_plain_text
     from bertkit.errors import format_count
 
-    data, scores = calibration["data"], calibration["scores"]
-    title = f"temperature {calibration['temperature']:.3f}, fitted on {format_count(data['rows'], 'row')}"
-    table = Table(title=title, title_justify="left")
+    data = calibration["data"]
+    name = (
+        f"temperature {calibration['temperature']:.3f}" if "temperature" in calibration else "probabilities"
+    )
+    table = Table(title=f"{name}, fitted on {format_count(data['rows'], 'row')}", title_justify="left")
     table.add_column(to_plain_text(data["name"]))
     table.add_column("before", justify="right")
     table.add_column("after (cross-fitted)", justify="right")
-    for name, value in scores["before"].items():
-        table.add_row(name, f"{value:.3f}", f"{scores['after'][name]:.3f}")
-    if threshold := calibration.get("threshold"):
-        table.add_section()
-        for name, value in threshold["scores"]["before"].items():
-            table.add_row(name, f"{value:.3f}", f"{threshold['scores']['after'][name]:.3f}")
+    for part in (calibration, calibration.get("threshold"), calibration.get("abstention")):
+        if part:
+            table.add_section()
+            for score, value in part["scores"]["before"].items():
+                table.add_row(score, f"{value:.3f}", f"{part['scores']['after'][score]:.3f}")
     out_console.print(table)
-    if threshold:
-        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
-        out_console.print(f"thresholds ({threshold['criterion']}): {values}", markup=False, soft_wrap=True)
+    for line in _describe_decisions(calibration):
+        out_console.print(line, markup=False, soft_wrap=True)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def _describe_decisions(calibration: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about the thresholds, abstention and prediction sets each, if they are fitted."""
+    if threshold := calibration.get("threshold"):
+        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
+        yield f"thresholds ({threshold['criterion']}): {values}"
+    if abstention := calibration.get("abstention"):
+        yield f"abstains below a confidence of {abstention['min_confidence']:.3f}"
+    if sets := calibration.get("prediction_sets"):
+        scores = sets["scores"]
+        yield (
+            f"{sets['level']:.0%} prediction sets: {scores['set_size']:.2f} labels on average; "
+            f"{scores['set_coverage']:.1%} contain the gold label"
+        )
 
 
 def _report(settings: dict[str, Any], as_json: bool) -> None:

@@ -75,6 +75,7 @@ def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int
 
 def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
     from bertkit.cli.console import print_records
+    from bertkit.cli.explanations import print_explanations, summarize_explanation
     from bertkit.infer.predict import flatten_record, serialize_predictions
 
     if file_format != "table":
@@ -82,7 +83,8 @@ def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
             sys.stdout.write(text)
         return
     for chunk in predictions.chunks:
-        print_records([flatten_record(record) for record in chunk.records])
+        print_records([flatten_record(summarize_explanation(record)) for record in chunk.records])
+        print_explanations(chunk.records)
 
 
 predict = build_command(PredictConfig, PREDICT_HELP, _run)

@@ -1,19 +1,15 @@
-"""`calibrate`: fit a temperature and thresholds on labeled rows, and make them part of a finished run.
+"""`calibrate`: fit probabilities and decisions on labeled rows, and make them part of a finished run.
 
-The temperature is folded into the output layer. The thresholds are stored in `config.json`.
+The temperature is folded into the output layer. All other fitted numbers are stored in `config.json`.
 """
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import CalibrateConfig
-from bertkit.recipes import list_passed_data
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -22,19 +18,13 @@ if TYPE_CHECKING:
 
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import RowConfidence
     from bertkit.infer.predictor import Predictor
-    from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.thresholds import ThresholdCriterion
     from bertkit.tasks.base import Task
-    from bertkit.tasks.evaluation import RowEvaluation
 
-NUM_FOLDS = 5
-MIN_ROWS = 10
-MIN_RELIABLE_ROWS = 200  # with fewer rows, the temperature depends much on the choice of the rows
-NUM_TEST_ROWS = 8
-LOGIT_TOLERANCE = 1e-4  # maximum difference of a logit from its expected value, relative to the largest logit
-# A smaller relative change of the temperature is rounding, and leaves the weights as they are.
-MIN_CHANGE = 1e-6
+MIN_RELIABLE_ROWS = 200  # with fewer rows, the fitted numbers depend much on the choice of the rows
 
 
 @dataclass(frozen=True)
@@ -43,17 +33,19 @@ class CalibrationResult:
 
     Attributes:
         output_dir: The run directory.
-        temperature: The number that the logits of the trained model are divided by.
+        temperature: The number that the logits of the trained model are divided by; None for `qa`.
         calibration: Content of `calibration.json`.
     """
 
     output_dir: Path
-    temperature: float
+    temperature: float | None
     calibration: dict[str, Any]
 
 
 def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> CalibrationResult:
-    """Fit a temperature, and divide the output layer by it; with `threshold`, also fit thresholds.
+    """Fit a temperature, and divide the output layer by it; with their settings, also fit decisions.
+
+    For `qa`, fit the probability that an answer is right.
 
     Raises:
         UserError: The run is not finished or has no classes, or the rows do not determine a temperature or
@@ -98,12 +90,12 @@ def _load_task(run: Path) -> "Task":
     if task.spec.predicts_rows:
         task.load_state(load_config(ModelSource(run.name, run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
-        if isinstance(evaluation, RowEvaluation) and evaluation.has_classes:
+        if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
             return task
         kind = f"{kind} ({task.describe()})"
     raise UserError(
         f"{run}: is a run of {kind}, which cannot be calibrated; pass a run of classify with classes, nli, "
-        "swag or ner"
+        "swag, ner or qa"
     )
 
 
@@ -115,259 +107,82 @@ def _check_data_flags(config: CalibrateConfig, columns: Mapping[str, Any]) -> No
         raise UserError(f"{flag}: applies only to --data; pass both or neither")
 
 
-# ---- rows
-
-
-def _load_rows(
-    config: CalibrateConfig, predictor: "Predictor", reporter: Reporter
-) -> tuple["LoadedDataset", "Rows"]:
-    """Load the validation rows of the run, or the rows of `--data`."""
-    from bertkit.infer.evaluate import load_new_rows
-    from bertkit.pipeline.finished_run import reload_run_data
-
-    run, passed = Path(config.run), config.data if isinstance(config.data, DataObject) else None
-    if config.data is None or (passed and list_passed_data(predictor.task.config)):
-        try:
-            dataset, splits = reload_run_data(run, passed, "calibrate")
-        except UserError as error:
-            raise UserError(f"{error}; pass --data to calibrate on other rows") from error
-    else:
-        trained_config = predictor.task.config  # before the columns of new data are mapped
-        dataset, splits = load_new_rows(predictor, config, reporter)
-        _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
-    return dataset, splits["validation"]
-
-
-def _warn_about_training_rows(
-    run: Path, task: "Task", trained_config: Any, rows: "Rows", reporter: Reporter
-) -> None:
-    """Warn about rows that the model was trained on: it is more confident about them than about new rows."""
-    from bertkit.infer.evaluate import count_overlap
-    from bertkit.infer.predictor import add_renamed_columns
-    from bertkit.pipeline.finished_run import reload_run_data
-
-    try:
-        _, splits = reload_run_data(run)
-    except UserError:  # the training rows are not available any more
-        return
-    train = add_renamed_columns(splits["train"], trained_config, task.config)
-    if overlap := count_overlap(task, train, rows):
-        reporter.warn(
-            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows, about which the model "
-            "is too confident: the temperature does not fit new rows"
-        )
-
-
-def _assign_folds(task: "Task", rows: "Rows", source: str) -> "np.ndarray":
-    """Return [rows] the fold of each row; rows that must stay together are in one fold.
-
-    Raises:
-        UserError: There are too few rows.
-    """
-    import numpy as np
-
-    from bertkit.data.split import assign_folds
-
-    keys = task.split_keys(rows)
-    count = len(np.unique(keys.group))
-    if count < MIN_ROWS:
-        unit = keys.group_unit or f"different {keys.unit}"
-        raise UserError(
-            f"{source}: {format_count(count, unit)} to calibrate on, and at least {MIN_ROWS} are needed; "
-            "pass more labeled rows with --data"
-        )
-    return assign_folds(keys.group, keys.stratum, NUM_FOLDS, task.config.seed)
-
-
-# ---- temperature
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """A temperature, and the decisions that it was fitted on.
-
-    Attributes:
-        trained: The decisions of the model as it was trained, without any temperature.
-        calibrated: The same decisions; the logits of each fold are divided by the temperature of other folds.
-        fold_temperatures: The temperature of each fold.
-        temperature: The temperature that is fitted on all rows.
-    """
-
-    trained: "Decisions"
-    calibrated: "Decisions"
-    fold_temperatures: list[float]
-    temperature: float
-
-
 def _calibrate(
     config: CalibrateConfig,
     predictor: "Predictor",
     criterion: "ThresholdCriterion | None",
     reporter: Reporter,
 ) -> CalibrationResult:
-    from bertkit.data.rows import fingerprint_splits
+    from bertkit.infer.calibration_files import write_calibration
+    from bertkit.infer.calibration_rows import assign_folds, load_rows
+
+    run, task = Path(config.run), predictor.task
+    dataset, rows = load_rows(config, predictor, reporter)
+    folds = assign_folds(task, rows, f"{dataset.name} ({dataset.source})")
+    if len(rows) < MIN_RELIABLE_ROWS:
+        reporter.warn(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
+    evaluation: Any = task.evaluate(predictor.compute_outputs(rows, reporter, "calibrating"))
+    if evaluation.calibration_method == "answers":
+        changes = _fit_answers(config, evaluation, folds)
+    else:
+        changes = _fit_classes(config, evaluation, folds, criterion, reporter)
+    changes.calibration.update(seed=task.config.seed, data=_describe_data(dataset, rows))
+    write_calibration(run, predictor, evaluation, changes, reporter)
+    return CalibrationResult(run, changes.calibration.get("temperature"), changes.calibration)
+
+
+def _fit_classes(
+    config: CalibrateConfig,
+    evaluation: Any,
+    folds: "np.ndarray",
+    criterion: "ThresholdCriterion | None",
+    reporter: Reporter,
+) -> "CalibrationChanges":
+    """Fit a temperature, prediction sets and, with their flags, thresholds and abstention."""
+    from bertkit.infer.abstention import fit_sets
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import fit_run_temperature
     from bertkit.infer.thresholds import ThresholdRows, fit_thresholds
     from bertkit.modeling.temperature import read_temperature
 
-    run, task = Path(config.run), predictor.task
+    run = Path(config.run)
     previous = read_temperature(run)
-    dataset, rows = _load_rows(config, predictor, reporter)
-    folds = _assign_folds(task, rows, f"{dataset.name} ({dataset.source})")
-    if len(rows) < MIN_RELIABLE_ROWS:
-        reporter.warn(f"{format_count(len(rows), 'row')} are few: the temperature depends on their choice")
-    evaluation: Any = task.evaluate(predictor.compute_outputs(rows, reporter, "calibrating"))
-    fit = _fit(run, evaluation.make_decisions().scale(previous), folds)
-    has_changed = abs(fit.temperature / previous - 1) > MIN_CHANGE
-    if not has_changed:
-        fit = dataclasses.replace(fit, temperature=previous)
-    fingerprint = fingerprint_splits({"validation": rows})["validation"]
-    data = {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}
-    calibration = {**_describe_fit(fit, task.config.seed), "data": data}
+    fit = fit_run_temperature(run, evaluation.make_decisions().scale(previous), folds)
+    fit = fit.keep_unchanged(previous)
+    calibration = fit.describe() | _describe_abstention(config, fit.compute_confidence())
+    for part, factor in (("before", 1.0), ("after", fit.cross_fitted_factors)):
+        calibration["scores"][part] |= evaluation.score_scaled(previous * factor)
+    if evaluation.has_sets:
+        calibration["prediction_sets"] = fit_sets(fit)
     if criterion:
-        threshold_rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
+        rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
         temperatures = fit.temperature, fit.fold_temperatures
-        thresholds = fit_thresholds(evaluation.label_type, threshold_rows, criterion, *temperatures, reporter)
+        thresholds = fit_thresholds(evaluation.label_type, rows, criterion, *temperatures, reporter)
         calibration["threshold"] = {"criterion": config.threshold, **thresholds}
-    divisor = fit.temperature / previous if has_changed else 1.0
-    _write(run, predictor, evaluation, divisor, calibration, reporter)
-    return CalibrationResult(run, fit.temperature, calibration)
+    return CalibrationChanges(calibration, fit.temperature / previous)
 
 
-def _fit(run: Path, decisions: "Decisions", folds: "np.ndarray") -> _Fit:
-    from bertkit.metrics.temperature import cross_fit, fit_temperature, is_at_bound
+def _fit_answers(config: CalibrateConfig, evaluation: Any, folds: "np.ndarray") -> "CalibrationChanges":
+    """Fit the probability that an answer is right and, with its flag, abstention."""
+    from bertkit.infer.calibration_files import CalibrationChanges
+    from bertkit.infer.calibration_fit import fit_answers
 
-    temperature = fit_temperature(decisions)
-    if is_at_bound(temperature):
-        problem = _explain_bound(decisions, temperature)
-        raise UserError(f"{run}: {problem}; pass other labeled rows with --data")
-    fold_temperatures, calibrated = cross_fit(decisions, folds)
-    return _Fit(decisions, calibrated, fold_temperatures, temperature)
+    fit = fit_answers(Path(config.run), evaluation, folds)
+    return CalibrationChanges(fit.describe() | _describe_abstention(config, fit.confidence))
 
 
-def _explain_bound(decisions: "Decisions", temperature: float) -> str:
-    """Return why the rows do not determine a temperature."""
-    if temperature > 1:
-        return "the predictions are not better than guessing"
-    _, is_correct = decisions.compute_confidence()
-    if is_correct.all():
-        return "all rows are classified correctly, which does not show how confident the model should be"
-    return "the logits hardly differ between classes, because the model is hardly trained"
+def _describe_abstention(config: CalibrateConfig, confidence: "RowConfidence") -> dict[str, Any]:
+    """Return the risk-coverage curve and, with `--coverage`, the fitted confidence."""
+    from bertkit.infer.abstention import describe_risk_coverage, fit_abstention
+
+    calibration = {"risk_coverage": describe_risk_coverage(confidence)}
+    if config.coverage is not None:
+        calibration["abstention"] = fit_abstention(confidence, config.coverage)
+    return calibration
 
 
-def _describe_fit(fit: _Fit, seed: int) -> dict[str, Any]:
-    """Return the content of `calibration.json`, without the data."""
-    from bertkit.metrics.calibration import ProbabilityScorer, compute_calibration
+def _describe_data(dataset: "LoadedDataset", rows: "Rows") -> dict[str, Any]:
+    from bertkit.data.rows import fingerprint_splits
 
-    parts = {"before": fit.trained, "after": fit.calibrated}
-    return {
-        "method": "temperature",
-        "temperature": fit.temperature,
-        "fold_temperatures": fit.fold_temperatures,
-        "seed": seed,
-        "decisions": len(fit.trained.gold),
-        "scores": {name: ProbabilityScorer(part).score_all() for name, part in parts.items()},
-        "reliability": {
-            name: compute_calibration(*part.compute_confidence()).to_dict() for name, part in parts.items()
-        },
-    }
-
-
-# ---- output
-
-
-def _write(
-    run: Path,
-    predictor: "Predictor",
-    evaluation: "RowEvaluation",
-    divisor: float,
-    calibration: dict[str, Any],
-    reporter: Reporter,
-) -> None:
-    """Write the weights, the thresholds, `calibration.json` and the model card.
-
-    The run is valid at any time. `calibration.json` and the thresholds belong to the weights. They are
-    removed before the weights are replaced, and written after them.
-    """
-    from bertkit.modeling.temperature import write_divided_weights
-    from bertkit.reports.model_card import add_calibration
-    from bertkit.run_directory import CALIBRATION_FILE, CARD_FILE
-    from bertkit.utils.files import stage_files, write_text
-
-    if divisor != 1:
-        names = _divide_and_verify(run, predictor, evaluation, divisor)
-        with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
-            write_divided_weights(run, staging, names, divisor, calibration["temperature"])
-            (run / CALIBRATION_FILE).unlink(missing_ok=True)
-            _write_thresholds(run, {})
-    _write_thresholds(run, calibration.get("threshold", {}).get("thresholds", {}))
-    write_text(run / CALIBRATION_FILE, json.dumps(calibration, indent=2, ensure_ascii=False) + "\n")
-    card = run / CARD_FILE
-    if card.exists():
-        write_text(card, add_calibration(card.read_text("utf-8"), calibration))
-    _update_page(run, reporter)
-    if divisor != 1:
-        _warn_about_export(run, reporter)
-
-
-def _write_thresholds(run: Path, thresholds: Mapping[str, float]) -> None:
-    """Replace the thresholds in `config.json`."""
-    from bertkit.tasks.sequence import THRESHOLDS_KEY
-    from bertkit.utils.files import write_text
-
-    path = run / "config.json"
-    config = json.loads(path.read_text("utf-8"))
-    if config.pop(THRESHOLDS_KEY, {}) == thresholds:
-        return
-    config |= {THRESHOLDS_KEY: dict(thresholds)} if thresholds else {}
-    write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _divide_and_verify(
-    run: Path, predictor: "Predictor", evaluation: "RowEvaluation", divisor: float
-) -> list[str]:
-    """Divide the output layer of the loaded model, and return the names of its parameters.
-
-    Raises:
-        UserError: The logits of some rows are not divided by the same number.
-    """
-    import numpy as np
-
-    from bertkit.modeling.temperature import divide_output_layer
-
-    rows = evaluation.outputs.rows
-    rows = rows.select(range(min(NUM_TEST_ROWS, len(rows))))
-    before = predictor.compute_outputs(rows).logits
-    names = divide_output_layer(predictor.model, divisor)
-    after = predictor.compute_outputs(rows).logits
-    exists = np.isfinite(before)
-    expected = before[exists] / divisor
-    if np.abs(after[exists] - expected).max() > LOGIT_TOLERANCE * max(1.0, np.abs(expected).max()):
-        raise UserError(
-            f"{run}: the logits of {predictor.model.config.model_type} are not a linear function of the "
-            "parameters of its last layer, so this architecture cannot be calibrated; train another model"
-        )
-    return names
-
-
-def _update_page(run: Path, reporter: Reporter) -> None:
-    """Write `report.html` again, with the reliability before and after calibration."""
-    from bertkit.reports.page import write_page
-    from bertkit.run_directory import REPORT_FILE, require_metrics
-
-    if not (run / REPORT_FILE).exists():
-        return
-    try:
-        write_page(run, require_metrics(run))
-    except UserError as error:  # a file that only the page needs is damaged
-        reporter.warn(f"{run / REPORT_FILE} does not show the calibration ({error})")
-
-
-def _warn_about_export(run: Path, reporter: Reporter) -> None:
-    """Warn about an ONNX model in the run, which still has the former output layer."""
-    from bertkit.infer.onnx_runtime import find_onnx_model
-    from bertkit.run_directory import ONNX_DIR
-
-    if find_onnx_model(run / ONNX_DIR):
-        reporter.warn(
-            f"{run / ONNX_DIR}: was exported before this calibration; run bertkit export {run} --overwrite"
-        )
+    fingerprint = fingerprint_splits({"validation": rows})["validation"]
+    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}

@@ -11,7 +11,7 @@ from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
 
 CALIBRATE_HELP = (
     "Calibrate the probabilities of a finished run: fit a temperature on its validation rows, or on other "
-    "labeled rows, and fold it into the model."
+    "labeled rows, and fold it into the model. Optionally, fit thresholds and abstention."
 )
 EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
 EVALUATE_HELP = (
@@ -58,6 +58,14 @@ class CalibrateConfig(Settings):
         "macro_f1 maximizes this score; recall=R or precision=P reaches at least this value.",
         MODEL,
         default_text="0.5",
+    )
+    coverage: float | None = setting(
+        None,
+        "Also fit the confidence below which the model abstains, so that this fraction is answered.",
+        MODEL,
+        min=0.01,
+        max=0.99,
+        default_text="all rows are answered",
     )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
@@ -214,6 +222,9 @@ class PredictConfig(Settings):
     context: list[str] = setting((), "Paragraph, for qa; context, for swag.", DATA)
     ending: list[str] = setting((), "One ending, for swag.", DATA)
     all_scores: bool = setting(False, "Also write the scores of alternatives to the prediction.", OUTPUT)
+    explain: bool = setting(
+        False, "Also write the attribution of each word to the prediction, for classify and nli.", OUTPUT
+    )
     output: str | None = setting(
         None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
         default_text="standard output",

@@ -10,6 +10,7 @@ import numpy as np
 from bertkit.errors import UserError
 from bertkit.modeling.ensemble import EnsembleModel
 from bertkit.tasks.base import Task
+from bertkit.tasks.confidence import NOT_FITTED
 
 if TYPE_CHECKING:
     from bertkit.infer.predictor import Predictor
@@ -65,8 +66,12 @@ def _serialize_tokenizer(predictor: "Predictor") -> str:
 
 
 def _average_thresholds(tasks: Sequence[Task]) -> None:
-    """Replace the fitted parameters of the first task by the means over all tasks."""
+    """Replace the fitted parameters of the first task by the means over all tasks.
+
+    An ensemble neither abstains nor has prediction sets.
+    """
     first = tasks[0]
+    first.fitted_confidence = NOT_FITTED  # the confidence of the mean differs from that of a member
     first.fitted_params = _average([task.fitted_params for task in tasks])
     label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
     if label_types:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from bertkit.errors import UserError, format_list
 from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bertkit.infer.predictor import Predictor
     from bertkit.tasks.base import Task
     from bertkit.tasks.evaluation import Evaluation
+    from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
@@ -83,7 +84,9 @@ def predict(
             iteration: a row cannot be predicted.
     """
     from bertkit.infer.columns import collect_passed_columns
+    from bertkit.infer.explain import require_explainable
     from bertkit.infer.predictor import load_predictor
+    from bertkit.pipeline.finished_run import load_run_task
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     reporter = reporter or Reporter()
@@ -93,10 +96,13 @@ def predict(
         raise UserError(f"--data {config.data}: cannot be combined with {flag}; pass one of them")
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
-    predictor = load_predictor(config.run).use_batch_size(config.batch_size)
+    if config.explain:
+        require_explainable(load_run_task(Path(config.run)), config.run)
+    # The faster layers of inference compute no gradients.
+    predictor = load_predictor(config.run, keep_stock_layers=config.explain).use_batch_size(config.batch_size)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
-    return Predictions(_iter_prediction_chunks(predictor, row_chunks, config.all_scores, reporter))
+    return Predictions(_iter_prediction_chunks(predictor, row_chunks, config, reporter))
 
 
 def _iter_row_chunks(
@@ -119,7 +125,7 @@ def _iter_row_chunks(
 
 
 def _iter_prediction_chunks(
-    predictor: "Predictor", row_chunks: Iterable["Rows"], all_scores: bool, reporter: Reporter
+    predictor: "Predictor", row_chunks: Iterable["Rows"], config: PredictConfig, reporter: Reporter
 ) -> Iterator[PredictionChunk]:
     from bertkit.infer.inputs import TruncationCounter
     from bertkit.utils.reporting import silence_libraries
@@ -131,7 +137,12 @@ def _iter_prediction_chunks(
         with silence_libraries():
             evaluation = predictor.evaluate_without_labels(rows, reporter, description)
         truncation.add(evaluation.outputs.features)
-        records = list(predictor.iter_records(rows, evaluation, "all" if all_scores else "compact"))
+        records = list(predictor.iter_records(rows, evaluation, "all" if config.all_scores else "compact"))
+        if config.explain:
+            from bertkit.infer.explain import explain
+
+            explanations = explain(predictor, cast("SequenceEvaluation", evaluation), reporter)
+            records = [record | added for record, added in zip(records, explanations, strict=True)]
         yield PredictionChunk(records, evaluation, predictor.task.spec.name)
     truncation.report(predictor.task.config.max_length, reporter)
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Task
     from bertkit.tasks.label_types import LabelType
 
+CURVE_THRESHOLDS = [round(0.05 * step, 2) for step in range(1, 20)]
+
 
 @dataclass(frozen=True)
 class ThresholdRows:
@@ -69,7 +71,8 @@ def fit_thresholds(
         reporter: Receives a warning about labels without a threshold.
 
     Returns:
-        `thresholds` by label, and the `scores` "before" (default decisions) and "after" (cross-fitted).
+        `thresholds` by label, the `scores` "before" (default decisions) and "after" (cross-fitted), and the
+        `curve` of the scores by threshold.
 
     Raises:
         UserError: No threshold meets the criterion.
@@ -92,7 +95,21 @@ def fit_thresholds(
         known = {label: value for label, value in fold_thresholds.items() if value is not None}
         predicted[members] = _with_thresholds(label_type, known).predict(logits[members])
     scores = {"before": before, "after": _score(default, rows.gold, predicted)}
-    return {"thresholds": thresholds, "scores": scores}
+    curve = _sweep_scores(default, rows.logits / temperature, rows.gold)
+    return {"thresholds": thresholds, "scores": scores, "curve": curve}
+
+
+def _sweep_scores(label_type: "LabelType", logits: np.ndarray, gold: np.ndarray) -> dict[str, list[float]]:
+    """Return the scores on these rows if all labels have the same threshold, by threshold."""
+    labels = label_type.labels_with_threshold
+    scores = [
+        _score(
+            label_type, gold, _with_thresholds(label_type, dict.fromkeys(labels, threshold)).predict(logits)
+        )
+        for threshold in CURVE_THRESHOLDS
+    ]
+    names = [name for name in scores[0] if name.startswith(("positive_", "micro_", "macro_"))]
+    return {"threshold": CURVE_THRESHOLDS, **{name: [part[name] for part in scores] for name in names}}
 
 
 def _with_thresholds(label_type: "LabelType", thresholds: dict[str, float]) -> "LabelType":

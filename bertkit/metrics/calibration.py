@@ -4,8 +4,9 @@ A decision is a choice between classes, whose probabilities are the softmax of t
 row may have or lack is a decision between two classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class Decisions:
 
     Attributes:
         logits: [n, classes] float64; -inf for a class that a decision does not have.
-        gold: [n] int, gold class.
+        gold: [n] int, gold class; -1 if it is not known.
         row: [n] int, index of the row of each decision.
         num_rows: Number of rows; rows may have no decisions.
     """
@@ -32,23 +33,25 @@ class Decisions:
     num_rows: int
 
     @classmethod
-    def from_classes(cls, logits: np.ndarray, gold: np.ndarray) -> "Decisions":
+    def from_classes(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
         """Return one decision for each row.
 
         Args:
             logits: [n, classes] logits.
-            gold: [n] gold class.
+            gold: [n] gold class; None if it is not known.
         """
-        return cls(logits.astype(np.float64), gold, np.arange(len(gold)), len(gold))
+        gold = np.full(len(logits), -1) if gold is None else gold
+        return cls(logits.astype(np.float64), gold, np.arange(len(logits)), len(logits))
 
     @classmethod
-    def from_label_sets(cls, logits: np.ndarray, gold: np.ndarray) -> "Decisions":
+    def from_label_sets(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
         """Return a decision for each label of each row, between 0 (absent) and 1 (present).
 
         Args:
             logits: [n, labels] logits, whose sigmoid is the probability of the label.
-            gold: [n, labels] int, 0 or 1.
+            gold: [n, labels] int, 0 or 1; None if it is not known.
         """
+        gold = np.full(logits.shape, -1) if gold is None else gold
         num_rows, num_labels = gold.shape
         present = logits.astype(np.float64).ravel()
         row = np.repeat(np.arange(num_rows), num_labels)
@@ -72,6 +75,30 @@ class Decisions:
         predicted = self.logits.argmax(1)
         probabilities = softmax(self.logits, axis=1)[np.arange(len(predicted)), predicted]
         return probabilities, predicted == self.gold
+
+    def compute_row_confidence(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [rows] the lowest confidence of each row's decisions, and bool whether all are correct.
+
+        The confidence of a row without decisions is 1.
+        """
+        confidence, is_correct = self.compute_confidence()
+        row_confidence, row_is_correct = np.ones(self.num_rows), np.ones(self.num_rows, bool)
+        np.minimum.at(row_confidence, self.row, confidence)
+        np.logical_and.at(row_is_correct, self.row, is_correct)
+        return row_confidence, row_is_correct
+
+
+def make_yes_no_decisions(probability: np.ndarray, is_true: np.ndarray) -> Decisions:
+    """Return one decision for each row, between false and true.
+
+    Args:
+        probability: [n] probability of true.
+        is_true: [n] bool.
+    """
+    from scipy.special import logit
+
+    clipped = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
+    return Decisions.from_label_sets(logit(clipped)[:, None], is_true.astype(int)[:, None])
 
 
 @dataclass(frozen=True)
@@ -103,7 +130,7 @@ class Calibration:
         }
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Sequence[float | None]]) -> "Calibration":
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Calibration":
         """Return the object that `to_dict` converted."""
         count, confidence, accuracy = (
             np.array([np.nan if value is None else value for value in fields[name]])
@@ -136,6 +163,40 @@ def _find_bins(confidence: np.ndarray, bins: int) -> np.ndarray:
     return np.clip(np.ceil(np.nan_to_num(confidence) * bins).astype(int) - 1, 0, bins - 1)
 
 
+class EceScorer:
+    """The expected calibration error (Guo et al. 2017, eq. 3), for any sample of the rows.
+
+    It is computed from sums over rows, so a sample of the bootstrap costs one matrix product.
+
+    Args:
+        confidence: [n] confidence of each prediction.
+        is_correct: [n] bool, whether the prediction is correct.
+        row: [n] int, index of the row of each prediction.
+        num_rows: Number of rows; rows may have no predictions.
+    """
+
+    def __init__(
+        self, confidence: np.ndarray, is_correct: np.ndarray, row: np.ndarray, num_rows: int
+    ) -> None:
+        self.num_rows = num_rows
+        bins = _find_bins(confidence, NUM_BINS)
+        gaps = _sum_by_row(row, num_rows, is_correct - confidence, bins, NUM_BINS)
+        self._sums = np.concatenate([gaps, _sum_by_row(row, num_rows, np.ones(len(row)))], axis=1)
+
+    def score(self, rows: np.ndarray) -> float:
+        """Return the score of the rows at these indices, which may repeat."""
+        sums = np.bincount(rows, minlength=self.num_rows) @ self._sums
+        return float(np.abs(sums[:-1]).sum() / max(sums[-1], 1))
+
+
+def _sum_by_row(
+    row: np.ndarray, num_rows: int, values: np.ndarray, column: np.ndarray | int = 0, num_columns: int = 1
+) -> np.ndarray:
+    """Return [num_rows, num_columns] the sums of the [n] values of each row in each column."""
+    cell = row * num_columns + column
+    return np.bincount(cell, values, minlength=num_rows * num_columns).reshape(-1, num_columns)
+
+
 class ProbabilityScorer:
     """The scores of probabilistic predictions, for any sample of the rows.
 
@@ -144,8 +205,6 @@ class ProbabilityScorer:
     * `nll`: mean negative log-likelihood of the gold class.
     * `brier`: mean of half the squared distance between the probabilities and the gold class (Brier 1950).
       It ranges from 0 to 1. For two classes, it is the squared error of the probability of either class.
-
-    Each score is computed from sums over rows, so a sample of the bootstrap costs one matrix product.
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -153,36 +212,19 @@ class ProbabilityScorer:
 
         index = np.arange(len(decisions.gold))
         log_probabilities = log_softmax(decisions.logits, axis=1)
-        probabilities = np.exp(log_probabilities)
-        errors = probabilities.copy()
+        errors = np.exp(log_probabilities)
         errors[index, decisions.gold] -= 1
-        confidence, is_correct = decisions.compute_confidence()
         self.num_rows = decisions.num_rows
-        gaps = self._sum_by_row(
-            decisions, is_correct - confidence, _find_bins(confidence, NUM_BINS), NUM_BINS
-        )
-        columns = [
-            self._sum_by_row(decisions, values)
-            for values in (
-                -log_probabilities[index, decisions.gold],
-                (errors**2).sum(1) / 2,
-                np.ones(len(index)),
-            )
-        ]
-        self._sums = np.concatenate([gaps, *columns], axis=1)  # [rows, bins + 3]
-
-    def _sum_by_row(
-        self, decisions: Decisions, values: np.ndarray, column: np.ndarray | int = 0, num_columns: int = 1
-    ) -> np.ndarray:
-        """Return [rows, num_columns] the sums of the [n] values of each row in each column."""
-        cell = decisions.row * num_columns + column
-        return np.bincount(cell, values, minlength=self.num_rows * num_columns).reshape(-1, num_columns)
+        self._ece = EceScorer(*decisions.compute_confidence(), decisions.row, decisions.num_rows)
+        columns = (-log_probabilities[index, decisions.gold], (errors**2).sum(1) / 2, np.ones(len(index)))
+        sums = [_sum_by_row(decisions.row, decisions.num_rows, values) for values in columns]
+        self._sums = np.concatenate(sums, axis=1)  # [rows, 3]
 
     def score(self, rows: np.ndarray) -> Scores:
         """Return `ece`, `nll` and `brier` of the rows at these indices, which may repeat."""
-        sums = np.bincount(rows, minlength=self.num_rows) @ self._sums
-        *gaps, nll, brier = sums[:-1] / max(sums[-1], 1)
-        return {"ece": float(np.abs(gaps).sum()), "nll": float(nll), "brier": float(brier)}
+        nll, brier, count = np.bincount(rows, minlength=self.num_rows) @ self._sums
+        count = max(count, 1)
+        return {"ece": self._ece.score(rows), "nll": float(nll / count), "brier": float(brier / count)}
 
     def score_all(self) -> Scores:
         """Return the scores of all rows."""

@@ -28,13 +28,9 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
     Returns:
         [n, types, 3] int, the numbers of correct, predicted and gold entities.
     """
-    gold_starts, gold_ends = _find_entities(gold, offsets, tags)
-    predicted_starts, predicted_ends = _find_entities(predicted, offsets, tags)
-    gold_end_by_start = np.full(len(gold), -1)
-    gold_end_by_start[gold_starts] = gold_ends
-    has_gold_end = gold_end_by_start[predicted_starts] == predicted_ends
-    has_gold_type = tags.type_ids[gold[predicted_starts]] == tags.type_ids[predicted[predicted_starts]]
-    correct_starts = predicted_starts[has_gold_end & has_gold_type]
+    gold_starts, _ = _find_entities(gold, offsets, tags)
+    predicted_starts, _, is_correct = find_predicted_entities(gold, predicted, offsets, tags)
+    correct_starts = predicted_starts[is_correct]
 
     def count(tag_ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
         num_sentences, num_types = len(offsets) - 1, len(tags.types)
@@ -46,6 +42,21 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
     return np.stack(
         [count(gold, correct_starts), count(predicted, predicted_starts), count(gold, gold_starts)], axis=-1
     )
+
+
+def find_predicted_entities(
+    gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray, tags: TagSet
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return [entities] the first word and the last word of each predicted entity, and whether it is correct.
+
+    The arguments are those of `count_entities`.
+    """
+    gold_starts, gold_ends = _find_entities(gold, offsets, tags)
+    starts, ends = _find_entities(predicted, offsets, tags)
+    gold_end_by_start = np.full(len(gold), -1)
+    gold_end_by_start[gold_starts] = gold_ends
+    has_gold_type = tags.type_ids[gold[starts]] == tags.type_ids[predicted[starts]]
+    return starts, ends, (gold_end_by_start[starts] == ends) & has_gold_type
 
 
 def score_entities(counts: np.ndarray) -> Scores:

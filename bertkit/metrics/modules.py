@@ -33,7 +33,7 @@ MODULE_TYPES = ("metric", "comparison", "measurement")
 MULTI_LABEL_CONFIG = "multilabel"  # configuration of the modules f1, precision, recall and accuracy
 PIP_COMMAND = re.compile(r"using 'pip install (.+?)'")  # in the ImportError of `evaluate`
 LOWER_IS_BETTER = re.compile(
-    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|wer|cer)$",
+    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|aurc|wer|cer)$",
     re.IGNORECASE,
 )
 

@@ -55,12 +55,14 @@ class Chart:
         svg: The `<svg>` element.
         note: How to read the chart.
         names: Labels of a confusion matrix, in the order of its rows and columns.
+        table: The values of the chart: the header and the rows; empty for no table.
     """
 
     title: str
     svg: Markup
     note: str = ""
     names: Sequence[str] = ()
+    table: Sequence[Sequence[str]] = ()
 
 
 def render_chart(

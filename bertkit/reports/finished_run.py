@@ -65,10 +65,38 @@ class _Reliability(TypedDict):
     accuracy: list[float | None]
 
 
+class RiskCoverage(TypedDict):
+    """Points of the risk-coverage curve."""
+
+    coverage: list[float]
+    risk: list[float]
+    min_confidence: list[float]
+    aurc: float
+
+
+class _Abstention(TypedDict):
+    min_confidence: float
+
+
+class ThresholdRecord(TypedDict):
+    """The thresholds, and the scores by threshold."""
+
+    thresholds: dict[str, float]
+    curve: NotRequired[dict[str, list[float]]]
+
+
+class _CalibrationData(TypedDict):
+    rows: int
+
+
 class CalibrationRecord(TypedDict):
     """The part of `calibration.json` that pages show."""
 
+    data: NotRequired[_CalibrationData]
     reliability: dict[str, _Reliability]
+    risk_coverage: NotRequired[RiskCoverage]
+    abstention: NotRequired[_Abstention]
+    threshold: NotRequired[ThresholdRecord]
 
 
 class _Step(TypedDict):

@@ -232,10 +232,16 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
     rows = [
         [name, f"{value:.3f}", f"{scores['after'][name]:.3f}"] for name, value in scores["before"].items()
     ]
+    source = f"fitted on {format_count(data['rows'], 'row')} of `{data['name']}` ({data['source']})"
+    if "temperature" in calibration:
+        what = (
+            f"The logits of the trained model are divided by {calibration['temperature']:.3f}, a temperature "
+            f"that was {source}. The output layer contains it."
+        )
+    else:
+        what = f"The probability that an answer is right was {source}."
     section = (
-        f"## Calibration\n\nThe logits of the trained model are divided by {calibration['temperature']:.3f}, "
-        f"a temperature that was fitted on {format_count(data['rows'], 'row')} of `{data['name']}` "
-        f"({data['source']}). The output layer contains it. The scores after calibration are cross-fitted.\n"
+        f"## Calibration\n\n{what} The scores after calibration are cross-fitted.\n"
         "\n" + format_markdown_table(["", "before", "after"], rows) + "\n\n"
     )
     if threshold := calibration.get("threshold"):
@@ -243,6 +249,13 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
         section += (
             f"bertkit predicts a label if its probability exceeds a threshold ({threshold['criterion']}): "
             f"{values}. `transformers.pipeline` ignores the thresholds.\n\n"
+        )
+    if abstention := calibration.get("abstention"):
+        scores = abstention["scores"]["after"]
+        section += (
+            f"bertkit marks a prediction as `abstained` if its confidence is below "
+            f"{abstention['min_confidence']:.3f}. It answers {scores['coverage']:.1%} of the rows, with an "
+            f"accuracy of {scores['answered_accuracy']:.3f}.\n\n"
         )
     before, heading, after = card.partition("## Use\n")
     return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"

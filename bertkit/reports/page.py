@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from bertkit._version import __version__
 from bertkit.errors import format_count
-from bertkit.metrics.calibration import Calibration
 from bertkit.metrics.modules import is_lower_better
-from bertkit.reports.charts import Chart, build_training_charts, plot_reliability_diagram
+from bertkit.reports.calibration_charts import build_calibration_charts
+from bertkit.reports.charts import build_training_charts
 from bertkit.reports.examples import build_error_browser
-from bertkit.reports.finished_run import EXTRA_SPLITS, CalibrationRecord, FinishedRun
+from bertkit.reports.finished_run import EXTRA_SPLITS, FinishedRun
 from bertkit.reports.model_card import (
     format_baseline_names,
     format_comparison_rows,
@@ -25,7 +25,7 @@ from bertkit.reports.model_card import (
     format_score_rows,
 )
 from bertkit.reports.views.registry import create_view
-from bertkit.run_directory import CALIBRATION_FILE, REPORT_FILE
+from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.files import write_text
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
@@ -52,18 +52,9 @@ def render_page(run: FinishedRun) -> str:
         baseline_names=format_baseline_names(run.metrics),
         extra_splits={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},
         training_charts=build_training_charts(run.log),
-        result_charts=[*(view.build_charts() if view else []), *_build_calibration_charts(run)],
+        result_charts=[*(view.build_charts() if view else []), *build_calibration_charts(run)],
         error_browser=error_browser,
     )
-
-
-def _build_calibration_charts(run: FinishedRun) -> list[Chart]:
-    """Plot the reliability before and after calibration; empty if the run is not calibrated."""
-    calibration = run.read_json(CALIBRATION_FILE, CalibrationRecord)
-    return [
-        plot_reliability_diagram(Calibration.from_dict(reliability), title=f"Reliability {part} calibration")
-        for part, reliability in calibration.get("reliability", {}).items()
-    ]
 
 
 def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:

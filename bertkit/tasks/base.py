@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
+from bertkit.tasks.confidence import NOT_FITTED
 
 if TYPE_CHECKING:
     import torch
@@ -182,6 +183,7 @@ class Task(ABC):
         has_new_head: Whether the head is re-initialized; set by `configure_model`.
         head_note: Remark about the head for the console; None for the default remark.
         fitted_params: Parameters that `fit_decision` chooses. They are saved in the model's `config.json`.
+        fitted_confidence: Numbers that `calibrate` stored in the model's `config.json`.
         use_cache: Whether tokenized texts are cached on disk.
     """
 
@@ -192,6 +194,7 @@ class Task(ABC):
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config
         self.fitted_params: dict[str, Any] = {}
+        self.fitted_confidence = NOT_FITTED
         self.use_cache = True
 
     @property

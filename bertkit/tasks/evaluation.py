@@ -7,11 +7,14 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
+
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.rows import Rows
-    from bertkit.metrics.calibration import Decisions, ProbabilityScorer
+    from bertkit.metrics.calibration import Decisions
+    from bertkit.metrics.confidence import ConfidenceScorer
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.tasks.base import Scores, Task
@@ -111,7 +114,15 @@ class Evaluation(ABC):
 
 
 class RowEvaluation(Evaluation):
-    """The predictions of a task with one prediction for each row, which modules of `evaluate` can score."""
+    """The predictions of a task with one prediction for each row, which modules of `evaluate` can score.
+
+    Attributes:
+        fitted: Numbers that `calibrate` fitted for the run.
+    """
+
+    def __init__(self, outputs: Outputs, fitted: FittedConfidence = NOT_FITTED) -> None:
+        super().__init__(outputs)
+        self.fitted = fitted
 
     @abstractmethod
     def decode(self) -> "DecodedPredictions":
@@ -125,24 +136,112 @@ class RowEvaluation(Evaluation):
     def list_scores(self) -> list[str]:
         """Return the names of the scores of `compute_scores`; model outputs are not needed."""
 
+    # ---- probabilities
+
     @property
     def has_classes(self) -> bool:
         """Whether predictions are choices between classes; model outputs are not needed."""
         return False
 
-    def make_decisions(self) -> "Decisions":
-        """Return the decisions with their gold classes, to score and calibrate their probabilities.
+    @property
+    def calibration_method(self) -> Literal["temperature", "answers"] | None:
+        """How `calibrate` fits probabilities: a temperature, or the probability that an answer is right.
 
-        The predictions must have classes, and the split must have labels.
+        None if the run cannot be calibrated. Model outputs are not needed.
+        """
+        return "temperature" if self.has_classes else None
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether each row has one of several classes, so that a prediction can be a set of classes."""
+        return False
+
+    def make_decisions(self) -> "Decisions":
+        """Return the decisions, with their gold classes if the split has labels.
+
+        The predictions must have classes.
         """
         raise NotImplementedError
 
-    @cached_property
-    def probability_scorer(self) -> "ProbabilityScorer":
-        """The scores of the probabilities; see `make_decisions`."""
-        from bertkit.metrics.calibration import ProbabilityScorer
+    def score_scaled(self, factor: "float | np.ndarray") -> "Scores":
+        """Return further scores of the probabilities if the logits of decisions are multiplied by a factor.
 
-        return ProbabilityScorer(self.make_decisions())
+        Args:
+            factor: The factor, or [n] one for each decision.
+        """
+        return {}
+
+    def compute_correct(self) -> "np.ndarray":
+        """Return [rows] bool, whether the whole prediction of each row is correct."""
+        raise NotImplementedError
+
+    @cached_property
+    def confidence(self) -> "np.ndarray":
+        """The confidence in the prediction of each row, [rows]: the lowest confidence of its decisions."""
+        return self.make_decisions().compute_row_confidence()[0]
+
+    @cached_property
+    def confidence_scorer(self) -> "ConfidenceScorer":
+        """The scores of the probabilities and, if `calibrate` fitted them, of abstention and sets."""
+        from bertkit.metrics.calibration import ProbabilityScorer
+        from bertkit.metrics.confidence import ConfidenceScorer
+        from bertkit.metrics.prediction_sets import find_members
+        from bertkit.metrics.selection import SelectiveScorer
+
+        num_rows, fitted = len(self.outputs.rows), self.fitted
+        if not self.has_classes:
+            return ConfidenceScorer(num_rows)
+        decisions, selection, sets = self.make_decisions(), None, None
+        if fitted.min_confidence is not None:
+            selection = SelectiveScorer(self.confidence, self.compute_correct(), fitted.min_confidence)
+        if self._set_margin is not None:
+            sets = find_members(decisions.logits, self._set_margin), decisions.gold
+        return ConfidenceScorer(num_rows, ProbabilityScorer(decisions), selection, sets)
+
+    @property
+    def confidence_score_names(self) -> list[str]:
+        """The names of the scores of `confidence_scorer`; model outputs are not needed."""
+        from bertkit.metrics.calibration import PROBABILITY_SCORES
+        from bertkit.metrics.prediction_sets import SET_SCORES
+        from bertkit.metrics.selection import SELECTIVE_SCORES
+
+        return [
+            *(PROBABILITY_SCORES if self.has_classes else ()),
+            *(SELECTIVE_SCORES if self.fitted.min_confidence is not None else ()),
+            *(SET_SCORES if self._set_margin is not None else ()),
+        ]
+
+    @property
+    def _set_margin(self) -> float | None:
+        """The margin of prediction sets; None if the run has none."""
+        return self.fitted.set_margin if self.has_sets else None
+
+    # ---- records
+
+    @abstractmethod
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
+        """Yield the prediction for each row; see `iter_records`."""
+
+    def decode_set(self, is_member: "np.ndarray") -> list[Any]:
+        """Return the JSON value of a prediction set, from [classes] bool; needs `has_sets`."""
+        raise NotImplementedError
+
+    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+        """Yield the predictions, with `abstained` if the run abstains from rows of low confidence.
+
+        With `score_detail="all"`, also `prediction_set` if the run is calibrated.
+        """
+        min_confidence, columns = self.fitted.min_confidence, {}
+        if min_confidence is not None:
+            columns["abstained"] = (self.confidence < min_confidence).tolist()
+        if score_detail == "all" and self._set_margin is not None:
+            from bertkit.metrics.prediction_sets import find_members
+
+            is_member = find_members(self.make_decisions().logits, self._set_margin)
+            columns["prediction_set"] = map(self.decode_set, is_member)
+        added = zip(*columns.values(), strict=True) if columns else repeat(())
+        for record, values in zip(self.iter_predictions(score_detail), added, strict=bool(columns)):
+            yield record | dict(zip(columns, values, strict=True))
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:

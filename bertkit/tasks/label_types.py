@@ -115,8 +115,13 @@ class LabelType(ABC):
         """Return the probability of each label, [rows, labels]; None for regression."""
         return None
 
-    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
-        """Return the decisions of the model with their encoded gold labels; not defined for regression."""
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray | None") -> "Decisions":
+        """Return the decisions of the model with their encoded gold labels; not defined for regression.
+
+        Args:
+            logits: Logits [rows, outputs].
+            gold: The encoded gold labels; None if they are not known.
+        """
         raise NotImplementedError
 
     @property
@@ -211,7 +216,7 @@ class SingleLabel(LabelType):
 
         return softmax(logits)
 
-    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray | None") -> "Decisions":
         """Return one decision for each row."""
         from bertkit.metrics.calibration import Decisions
 
@@ -316,7 +321,7 @@ class MultiLabel(LabelType):
 
         return sigmoid(logits)
 
-    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray") -> "Decisions":
+    def make_decisions(self, logits: "np.ndarray", gold: "np.ndarray | None") -> "Decisions":
         """Return a decision for each label of each row."""
         from bertkit.metrics.calibration import Decisions
 

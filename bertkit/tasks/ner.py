@@ -11,6 +11,7 @@ from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, MODEL, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.ner_predictions import NerEvaluation, score_baselines
 
@@ -258,6 +259,7 @@ class Ner(Task):
             self.has_new_head, labels = match_labels(model_config, labels, source.name, head)
         self.tags = TagSet(labels)
         model_config.tag_scheme = dataclasses.asdict(self.scheme)
+        remove_fitted_confidence(model_config)
         return set_labels(model_config, labels)
 
     def _check_feature_flags(self) -> None:
@@ -274,6 +276,7 @@ class Ner(Task):
         self.tags = TagSet([model_config.id2label[index] for index in range(model_config.num_labels)])
         self.scheme, self.types = Scheme(**model_config.tag_scheme), self.tags.types
         self.has_new_head = False
+        self.fitted_confidence = FittedConfidence.load(model_config)
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
         """Tokenize sentences, and split long sentences into windows; each word is predicted in one window."""
@@ -329,7 +332,7 @@ class Ner(Task):
 
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
         """Return the predicted tags and entities."""
-        return NerEvaluation(outputs, self.tags, self.scheme)
+        return NerEvaluation(outputs, self.tags, self.scheme, self.fitted_confidence)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score baselines; see `bertkit.tasks.ner_predictions.score_baselines`."""

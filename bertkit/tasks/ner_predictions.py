@@ -1,11 +1,13 @@
 """The predicted tags and entities of `ner`, their scores, and the prediction files."""
 
+import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tasks.base import Scores
+from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from bertkit.data.ner.schemes import Scheme
     from bertkit.data.ner.tags import TagSet
     from bertkit.data.rows import Rows
-    from bertkit.metrics.calibration import Decisions
+    from bertkit.metrics.calibration import Decisions, EceScorer
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
@@ -27,8 +29,10 @@ class NerEvaluation(RowEvaluation):
         scheme: Tagging scheme of the training rows.
     """
 
-    def __init__(self, outputs: Outputs, tags: "TagSet", scheme: "Scheme") -> None:
-        super().__init__(outputs)
+    def __init__(
+        self, outputs: Outputs, tags: "TagSet", scheme: "Scheme", fitted: FittedConfidence = NOT_FITTED
+    ) -> None:
+        super().__init__(outputs, fitted)
         self.tags = tags
         self.scheme = scheme
 
@@ -116,10 +120,41 @@ class NerEvaluation(RowEvaluation):
     # ---- scores
 
     def compute_scores(self) -> Scores:
-        """Return `precision`, `recall` and `f1` of entities, and `accuracy` of words."""
-        from bertkit.metrics.entities import score_sentences
+        """Return `precision`, `recall` and `f1` of entities, `accuracy` of words, and `entity_ece`.
 
-        return score_sentences(*self._counts)
+        If the run abstains from sentences of low confidence, also the scores of abstention.
+        """
+        return self.make_scorer().score_all()
+
+    @cached_property
+    def _entity_scorer(self) -> "EceScorer":
+        """The calibration error of predicted entities; rows are sentences."""
+        from bertkit.data.ner.tags import find_sentence_indices
+        from bertkit.metrics.calibration import EceScorer
+
+        offsets = self.outputs.features.word_offsets
+        starts, is_correct, confidence = self.list_entities(*self._decoded)
+        return EceScorer(confidence, is_correct, find_sentence_indices(starts, offsets), len(offsets) - 1)
+
+    def list_entities(
+        self, predicted: "np.ndarray", probabilities: "np.ndarray"
+    ) -> "tuple[np.ndarray, np.ndarray, np.ndarray]":
+        """Return the first word of each predicted entity, whether it is correct, and its confidence.
+
+        The arrays have the shape [entities]. The confidence is the mean probability of the words, as in the
+        records.
+
+        Args:
+            predicted: [words] predicted tag ids.
+            probabilities: [words] probabilities of these tags.
+        """
+        from bertkit.metrics.entities import find_predicted_entities
+        from bertkit.utils.ragged import compute_offsets
+
+        offsets = self.outputs.features.word_offsets
+        starts, ends, is_correct = find_predicted_entities(self.gold, predicted, offsets, self.tags)
+        totals = compute_offsets(probabilities)
+        return starts, is_correct, (totals[ends + 1] - totals[starts]) / (ends + 1 - starts)
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of sentences, since the words of one sentence are not independent."""
@@ -128,7 +163,13 @@ class NerEvaluation(RowEvaluation):
 
         entities_by_type, words = self._counts
         entities = entities_by_type.sum(1)
-        return Scorer(lambda rows: score_sentences(entities[rows], words[rows]), len(words))
+        entity_scorer, confidence = self._entity_scorer, self.confidence_scorer.selection
+
+        def score(rows: "np.ndarray") -> Scores:
+            scores = score_sentences(entities[rows], words[rows]) | {"entity_ece": entity_scorer.score(rows)}
+            return scores | confidence.score(rows) if confidence else scores
+
+        return Scorer(score, len(words))
 
     def compute_details(self) -> dict[str, Scores]:
         """Return the scores of each entity type."""
@@ -154,7 +195,22 @@ class NerEvaluation(RowEvaluation):
         has_prediction = features.prediction_index >= 0
         row = np.zeros(len(logits), int)
         row[features.prediction_index[has_prediction]] = sentence[has_prediction]
-        return Decisions(logits, features.labels, row, num_sentences)
+        gold = np.full(len(logits), -1) if features.labels is None else features.labels
+        return Decisions(logits, gold, row, num_sentences)
+
+    def score_scaled(self, factor: "float | np.ndarray") -> Scores:
+        """Return `entity_ece` if the logits of words are multiplied by a factor, or by [words] factors."""
+        import numpy as np
+
+        factors = np.broadcast_to(factor, len(self.outputs.logits))[:, None]
+        scaled = dataclasses.replace(self.outputs, logits=self.outputs.logits * factors)
+        scorer = NerEvaluation(scaled, self.tags, self.scheme)._entity_scorer
+        return {"entity_ece": scorer.score(np.arange(scorer.num_rows))}
+
+    def compute_correct(self) -> "np.ndarray":
+        """Return whether all tags of each sentence are correct, [sentences]."""
+        _, words = self._counts
+        return words[:, 0] == words[:, 1]
 
     def decode(self) -> "DecodedPredictions":
         """Return the lists of tags of each sentence, in the scheme of this split."""
@@ -171,16 +227,19 @@ class NerEvaluation(RowEvaluation):
         return DecodedPredictions(sentences, sentences)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the entity scores and the word accuracy."""
+        """Return the names of the scores of entities, words and, if the run abstains, abstention."""
         import numpy as np
 
         from bertkit.metrics.entities import score_sentences
+        from bertkit.metrics.selection import SELECTIVE_SCORES
 
-        return list(score_sentences(np.zeros((1, 3), int), np.zeros((1, 2), int)))
+        names = score_sentences(np.zeros((1, 3), int), np.zeros((1, 2), int))
+        has_abstention = self.fitted.min_confidence is not None
+        return [*names, "entity_ece", *(SELECTIVE_SCORES if has_abstention else ())]
 
     # ---- records
 
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield `tokens`, the `gold` and `predicted` tags, `text`, and `entities` with character offsets.
 
         `score_detail="all"` adds `probabilities`, with the probability of each word's predicted tag.

@@ -9,8 +9,10 @@ from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, fill_unset, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.qa_predictions import QaEvaluation, score_baselines
+from bertkit.tasks.qa_predictions import QaEvaluation
+from bertkit.tasks.qa_scores import score_baselines
 
 if TYPE_CHECKING:
     import torch
@@ -215,7 +217,7 @@ class Qa(Task):
 
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the texts of the gold answers to each question."""
-        from bertkit.tasks.qa_predictions import get_gold_texts
+        from bertkit.tasks.qa_scores import get_gold_texts
 
         return get_gold_texts(rows)
 
@@ -238,6 +240,7 @@ class Qa(Task):
         keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
         self.has_new_head = self.config.new_head or not keeps_head
         vars(model_config).pop(THRESHOLD_KEY, None)  # an earlier run fitted this threshold
+        remove_fitted_confidence(model_config)
         model_config.num_labels = 2  # transformers' heads have this many outputs: start and end
         return model_config
 
@@ -246,6 +249,7 @@ class Qa(Task):
         threshold = getattr(model_config, THRESHOLD_KEY, None)
         self.fitted_params = {} if threshold is None else {THRESHOLD_KEY: threshold}
         self.has_new_head, self.requires_full_coverage = False, False
+        self.fitted_confidence = FittedConfidence.load(model_config)
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "QuestionFeatures":
         """Tokenize questions and paragraphs; each input is a question and a window of its paragraph.
@@ -322,7 +326,9 @@ class Qa(Task):
 
     def evaluate(self, outputs: Outputs) -> QaEvaluation:
         """Return the predicted answers by the rules of SQuAD and the fitted threshold."""
-        return QaEvaluation(outputs, self.config.squad, self.fitted_params.get(THRESHOLD_KEY))
+        return QaEvaluation(
+            outputs, self.config.squad, self.fitted_params.get(THRESHOLD_KEY), self.fitted_confidence
+        )
 
     def fit_decision(self, evaluation: Any) -> None:
         """With v2, store the null odds threshold with the best F1 on the validation split."""
@@ -330,5 +336,5 @@ class Qa(Task):
             self.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score baselines; see `bertkit.tasks.qa_predictions.score_baselines`."""
+        """Score baselines; see `bertkit.tasks.qa_scores.score_baselines`."""
         return score_baselines(rows, self.config.squad)

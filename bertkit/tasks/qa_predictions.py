@@ -6,18 +6,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.tasks.base import Scores
+from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.tasks.qa_scores import Rules, average_scores, get_gold_texts, score_answers
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.data.qa.spans import NBest
-    from bertkit.data.rows import Rows
+    from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.decoded import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.metrics.squad import AnswerScores, ThresholdSweep
 
-Rules = Literal["v1", "v2"]
 NUM_TABLE_THRESHOLDS = 11  # rows of the table of thresholds, besides that of the threshold in use
 
 
@@ -30,15 +31,22 @@ class QaEvaluation(RowEvaluation):
 
     has_comparable_logits = False  # only the best spans of each window are kept
 
-    def __init__(self, outputs: Outputs, rules: Rules, threshold: float | None = None) -> None:
+    def __init__(
+        self,
+        outputs: Outputs,
+        rules: Rules,
+        threshold: float | None = None,
+        fitted: FittedConfidence = NOT_FITTED,
+    ) -> None:
         """Store the outputs.
 
         Args:
             outputs: The model's outputs.
             rules: The rules of SQuAD.
             threshold: Null odds above which the answer is empty; None for the best threshold on this split.
+            fitted: Numbers that `calibrate` fitted for the run.
         """
-        super().__init__(outputs)
+        super().__init__(outputs, fitted)
         self.rules: Rules = rules
         self._fitted_threshold = threshold
 
@@ -118,6 +126,7 @@ class QaEvaluation(RowEvaluation):
         if self.rules == "v2":
             is_empty = _to_bool_array(not span for span in self.best_spans)
             scores |= compute_best_scores(self._span_scores, self.nbest.null_odds, self._has_answer, is_empty)
+        scores |= self.confidence_scorer.score_all()
         if self._has_korean_answers:
             char_f1 = compute_char_f1([texts or [""] for texts in self.gold], self.answers)
             scores["char_f1"] = 100.0 * float(char_f1.mean())
@@ -140,7 +149,61 @@ class QaEvaluation(RowEvaluation):
         if self.rules == "v2":
             odds, is_empty = np.zeros(len(self.gold)), np.ones(len(self.gold), bool)
             names += compute_best_scores(null_scores, odds, self._has_answer, is_empty)
-        return names + (["char_f1"] if self._has_korean_answers else [])
+        return [*names, *self.confidence_score_names, *(["char_f1"] if self._has_korean_answers else [])]
+
+    # ---- the probability that an answer is right
+
+    @property
+    def calibration_method(self) -> Literal["answers"]:
+        """How `calibrate` fits probabilities: the probability that an answer is right."""
+        return "answers"
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the probability that an answer is right is known; "right" and "wrong" are the classes."""
+        return self.fitted.answer_weights is not None
+
+    @property
+    def _null_threshold(self) -> float | None:
+        """The threshold of the null odds; None with v1, because no answer is empty."""
+        return self.threshold if self.rules == "v2" else None
+
+    @cached_property
+    def answer_features(self) -> "dict[str, np.ndarray]":
+        """The scores that the probability of a right answer depends on, [questions] by name."""
+        from bertkit.metrics.answer_probability import compute_answer_features
+
+        return compute_answer_features(self.nbest, self._null_threshold)
+
+    @cached_property
+    def confidence(self) -> "np.ndarray":
+        """The probability that each answer is right, [questions]; needs `has_classes`."""
+        from bertkit.metrics.answer_probability import compute_answer_probability
+
+        assert self.fitted.answer_weights is not None
+        return compute_answer_probability(self.answer_features, self.fitted.answer_weights)
+
+    def compute_nbest_probability(self) -> "np.ndarray":
+        """Return the probability of each answer in its n-best list, [questions]."""
+        from bertkit.metrics.answer_probability import compute_nbest_probability
+
+        return compute_nbest_probability(self.nbest, self._null_threshold)
+
+    def compute_correct(self) -> "np.ndarray":
+        """Return whether each answer is an exact match, [questions]."""
+        return self._answer_scores.exact > 0
+
+    def make_decisions(self) -> "Decisions":
+        """Return one decision for each question: whether the answer is right."""
+        from bertkit.metrics.answer_probability import compute_answer_logits
+        from bertkit.metrics.calibration import Decisions
+
+        assert self.fitted.answer_weights is not None
+        logits = compute_answer_logits(self.answer_features, self.fitted.answer_weights)
+        gold = self.compute_correct().astype(int)[:, None] if "answers" in self.outputs.rows.columns else None
+        return Decisions.from_label_sets(logits[:, None], gold)
+
+    # ---- for modules
 
     def decode(self) -> "DecodedPredictions":
         """Return answers as the modules `squad` and `squad_v2` expect them.
@@ -186,6 +249,7 @@ class QaEvaluation(RowEvaluation):
         if self.rules == "v2":
             is_member_by_prefix |= {"HasAns_": has_answer, "NoAns_": ~has_answer}
         metrics = {"exact": answer_scores.exact, "f1": answer_scores.f1}
+        confidence = self.confidence_scorer
 
         def score(rows: "np.ndarray") -> Scores:
             scores = {}
@@ -194,7 +258,7 @@ class QaEvaluation(RowEvaluation):
                 if len(members):
                     for name, values in metrics.items():
                         scores[f"{prefix}{name}"] = 100.0 * float(values[members].mean())
-            return scores
+            return scores | confidence.score(rows)
 
         return Scorer(score, len(self.gold))
 
@@ -220,16 +284,18 @@ class QaEvaluation(RowEvaluation):
 
     # ---- records
 
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield `id`, `gold`, `answer` with its `start` and `end` in the paragraph, `score` and `null_odds`.
 
-        `score_detail="all"` adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
+        A calibrated run adds `probability`, the probability that the answer is right. `score_detail="all"`
+        adds `nbest`, the n-best list. The keys are explained in docs/qa.md.
         """
         rows, nbest, best = self.outputs.rows, self.nbest, self.nbest.offsets[:-1]
         gold = self.gold if "answers" in rows.columns else None
         columns = (nbest.start[best], nbest.stop[best], nbest.score[best], nbest.null_odds)
         values = zip(*(column.tolist() for column in columns), strict=True)
         nbest_lists = self._iter_nbest() if score_detail == "all" else None
+        confidence = self.confidence.tolist() if self.has_classes else None
         for index, (question_id, answer, (start, stop, score, null_odds)) in enumerate(
             zip(rows["id"], self.answers, values, strict=True)
         ):
@@ -241,6 +307,7 @@ class QaEvaluation(RowEvaluation):
                 "end": stop if answer else None,
                 "score": score,
                 "null_odds": null_odds,
+                **({"probability": confidence[index]} if confidence else {}),
             }
             yield record if nbest_lists is None else record | {"nbest": next(nbest_lists)}
 
@@ -302,45 +369,6 @@ class QaEvaluation(RowEvaluation):
             if self.rules == "v2":
                 answers.insert(null_rank, _make_nbest_entry("", *null))
             yield answers
-
-
-def get_gold_texts(rows: "Rows") -> list[list[str]]:
-    """Return the texts of the gold answers to each question; an empty list if there is no answer."""
-    return [[answer["text"] for answer in answers] for answers in rows["answers"]]
-
-
-def score_answers(gold: list[list[str]], answers: Sequence[str], rules: Rules) -> "AnswerScores":
-    """Return exact match and F1 of each answer, computed as in the official script of these rules."""
-    from bertkit.metrics.squad import score_answers_v1, score_answers_v2
-
-    return (score_answers_v1 if rules == "v1" else score_answers_v2)(gold, answers)
-
-
-def average_scores(scores: "AnswerScores", gold: list[list[str]], rules: Rules) -> Scores:
-    """Return the mean scores in percent that the official script of these rules prints."""
-    from bertkit.metrics.squad import average_scores_v1, average_scores_v2
-
-    if rules == "v1":
-        return average_scores_v1(scores)
-    return average_scores_v2(scores, _to_bool_array(map(bool, gold)))
-
-
-def score_baselines(rows: "Rows", rules: Rules) -> dict[str, Scores]:
-    """Return the scores of `overlap` and, with v2, of `majority`.
-
-    The overlap baseline answers with the sentence that contains most words of the question. The majority
-    baseline gives empty answers.
-    """
-    from bertkit.metrics.baselines import predict_overlap
-
-    gold = get_gold_texts(rows)
-    predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
-    if rules == "v2":
-        predictions["majority"] = [""] * len(rows)
-    return {
-        name: average_scores(score_answers(gold, answers, rules), gold, rules)
-        for name, answers in predictions.items()
-    }
 
 
 def _make_prediction(question_id: str, answer: str, null_probability: float) -> dict[str, Any]:

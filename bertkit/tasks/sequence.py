@@ -11,6 +11,7 @@ from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
+from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.label_types import LabelType, SingleLabel
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
@@ -301,6 +302,7 @@ class SequenceTask(Task):
                 model_config, self.labels, source.name, SEQUENCE_HEAD
             )
         vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
+        remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
 
@@ -309,6 +311,7 @@ class SequenceTask(Task):
         self.label_type = self._load_label_type(model_config)
         self.label_type.thresholds = getattr(model_config, THRESHOLDS_KEY, None) or {}
         self.has_new_head = False
+        self.fitted_confidence = FittedConfidence.load(model_config)
 
     @abstractmethod
     def _load_label_type(self, model_config: Any) -> LabelType:
@@ -367,7 +370,7 @@ class SequenceTask(Task):
 
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         """Return the predicted labels."""
-        return SequenceEvaluation(outputs, self.label_type)
+        return SequenceEvaluation(outputs, self.label_type, self.fitted_confidence)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`).

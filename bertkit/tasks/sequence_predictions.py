@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tasks.base import Scores
+from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.label_types import LabelType, SingleLabel
 
@@ -23,8 +24,10 @@ class SequenceEvaluation(RowEvaluation):
         label_type: Kind of the labels, and their names.
     """
 
-    def __init__(self, outputs: Outputs, label_type: LabelType) -> None:
-        super().__init__(outputs)
+    def __init__(
+        self, outputs: Outputs, label_type: LabelType, fitted: FittedConfidence = NOT_FITTED
+    ) -> None:
+        super().__init__(outputs, fitted)
         self.label_type = label_type
 
     @property
@@ -39,8 +42,7 @@ class SequenceEvaluation(RowEvaluation):
 
     def compute_scores(self) -> Scores:
         """Return the scores that are usual for the kind of the labels, and those of the probabilities."""
-        scores = self.label_type.score(self.gold, self.predicted)
-        return scores | self.probability_scorer.score_all() if self.has_classes else scores
+        return self.label_type.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of rows; for single labels, it includes which rows are correct."""
@@ -49,8 +51,7 @@ class SequenceEvaluation(RowEvaluation):
         gold, predicted = self.gold, self.predicted
 
         def score(rows: "np.ndarray") -> Scores:
-            scores = self.label_type.score(gold[rows], predicted[rows])
-            return scores | self.probability_scorer.score(rows) if self.has_classes else scores
+            return self.label_type.score(gold[rows], predicted[rows]) | self.confidence_scorer.score(rows)
 
         is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
         return Scorer(score, len(gold), is_correct)
@@ -62,7 +63,22 @@ class SequenceEvaluation(RowEvaluation):
 
     def make_decisions(self) -> "Decisions":
         """Return one decision for each row or, with label sets, for each label of each row."""
-        return self.label_type.make_decisions(self.outputs.logits, self.gold)
+        gold = self.outputs.features.labels
+        return self.label_type.make_decisions(self.outputs.logits, gold)
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether each row has one of several classes."""
+        return isinstance(self.label_type, SingleLabel)
+
+    def decode_set(self, is_member: "np.ndarray") -> list[str]:
+        """Return the labels in a prediction set."""
+        return [label for label, is_in in zip(self.label_type.labels, is_member, strict=True) if is_in]
+
+    def compute_correct(self) -> "np.ndarray":
+        """Return whether the label, or the whole set of labels, is correct, [rows]."""
+        is_correct = self.gold == self.predicted
+        return is_correct.all(1) if is_correct.ndim == 2 else is_correct
 
     def decode(self) -> "DecodedPredictions":
         """Return label ids, lists of 0 and 1, or numbers."""
@@ -79,12 +95,10 @@ class SequenceEvaluation(RowEvaluation):
 
     def list_scores(self) -> list[str]:
         """Return the names of the scores of the label type and of the probabilities."""
-        from bertkit.metrics.calibration import PROBABILITY_SCORES
-
         labels = self.label_type.make_example_labels()
-        return [*self.label_type.score(labels, labels), *(PROBABILITY_SCORES if self.has_classes else ())]
+        return [*self.label_type.score(labels, labels), *self.confidence_score_names]
 
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
 
         With `score_detail="compact"`, only the probabilities of the predicted labels are included.

@@ -10,6 +10,7 @@ from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, get_column_settings, setting
 from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
 
@@ -306,12 +307,14 @@ class Swag(Task):
         keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(model_config, self.config.head)
         self.has_new_head = self.config.new_head or not keeps_head
         setattr(model_config, FIRST_LABEL_KEY, self.first_label)
+        remove_fitted_confidence(model_config)
         return model_config
 
     def load_state(self, model_config: Any) -> None:
         """Restore whether labels are counted from 0 or 1."""
         self.first_label = getattr(model_config, FIRST_LABEL_KEY, 0)
         self.has_new_head = False
+        self.fitted_confidence = FittedConfidence.load(model_config)
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
         """Tokenize the pairs of the context with each ending."""
@@ -342,7 +345,7 @@ class Swag(Task):
 
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
         """Return the evaluation of these outputs."""
-        return ChoiceEvaluation(outputs)
+        return ChoiceEvaluation(outputs, self.fitted_confidence)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Score two baselines: `majority`, and `ending_only`, a linear model that does not read the context.

@@ -30,16 +30,16 @@ class ChoiceEvaluation(RowEvaluation):
 
     def compute_scores(self) -> Scores:
         """Return `accuracy`, and the scores of the probabilities."""
-        return compute_accuracy(self.gold, self.predicted) | self.probability_scorer.score_all()
+        return compute_accuracy(self.gold, self.predicted) | self.confidence_scorer.score_all()
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer that also knows which rows are correct."""
         from bertkit.metrics.significance import Scorer
 
-        gold, predicted, probabilities = self.gold, self.predicted, self.probability_scorer
+        gold, predicted, confidence = self.gold, self.predicted, self.confidence_scorer
 
         def score(rows: "np.ndarray") -> Scores:
-            return compute_accuracy(gold[rows], predicted[rows]) | probabilities.score(rows)
+            return compute_accuracy(gold[rows], predicted[rows]) | confidence.score(rows)
 
         return Scorer(score, len(gold), gold == predicted)
 
@@ -52,7 +52,20 @@ class ChoiceEvaluation(RowEvaluation):
         """Return one decision between the endings of each row."""
         from bertkit.metrics.calibration import Decisions
 
-        return Decisions.from_classes(self.outputs.logits, self.gold)
+        return Decisions.from_classes(self.outputs.logits, self.outputs.features.labels)
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether each row has one of several classes: one ending is correct."""
+        return True
+
+    def decode_set(self, is_member: "np.ndarray") -> list[int]:
+        """Return the indices of the endings in a prediction set."""
+        return is_member.nonzero()[0].tolist()
+
+    def compute_correct(self) -> "np.ndarray":
+        """Return whether the predicted ending is correct, [rows]."""
+        return self.gold == self.predicted
 
     def decode(self) -> "DecodedPredictions":
         """Return the indices of the endings, counted from 0."""
@@ -70,11 +83,9 @@ class ChoiceEvaluation(RowEvaluation):
         """Return `accuracy`, and the names of the scores of the probabilities."""
         import numpy as np
 
-        from bertkit.metrics.calibration import PROBABILITY_SCORES
+        return [*compute_accuracy(np.zeros(1), np.zeros(1)), *self.confidence_score_names]
 
-        return [*compute_accuracy(np.zeros(1), np.zeros(1)), *PROBABILITY_SCORES]
-
-    def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
         import numpy as np
 

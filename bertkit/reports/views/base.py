@@ -16,6 +16,7 @@ from bertkit.reports.finished_run import FinishedRun
 from bertkit.utils.serialization import validate
 
 MAX_BARS = 24  # in a bar chart
+COMMON_KEYS = {"id", "gold", "abstained"}  # of all records; not input columns
 
 FiniteNumber = Annotated[float, Meta(ge=-1e300, le=1e300)]  # excludes NaN too
 Probability = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may exceed 1
@@ -83,7 +84,7 @@ class View(ABC):
     @cached_property
     def _columns(self) -> list[str]:
         """Names of the input columns that differ between rows, or of all input columns if none differs."""
-        excluded = self.predicted_keys | {"id", "gold"}
+        excluded = self.predicted_keys | COMMON_KEYS
         names = [name for name in self.records[0] if name not in excluded]
         varying = [
             name for name in names if len({format_value(record.get(name)) for record in self.records}) > 1

@@ -85,9 +85,14 @@ class QaView(View):
         return self.nbest.get(str(record["id"]), [])
 
     def _compute_confidence(self) -> list[float | None]:
-        """Return the probability of each predicted answer; None if it is not among the n-best answers."""
+        """Return the probability of each predicted answer; None if it is not known.
+
+        It is the probability that the answer is right if the run is calibrated, or else the probability in
+        the n-best list.
+        """
         return [
-            next(
+            record.get("probability")
+            or next(
                 (
                     candidate["probability"]
                     for candidate in self._get_candidates(record)

@@ -1,0 +1,82 @@
+"""The rows that `calibrate` fits on, and their folds for cross-fitting."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data_objects import DataObject
+from bertkit.errors import UserError, format_count
+from bertkit.infer.configs import CalibrateConfig
+from bertkit.recipes import list_passed_data
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.loading import LoadedDataset
+    from bertkit.data.rows import Rows
+    from bertkit.infer.predictor import Predictor
+    from bertkit.tasks.base import Task
+
+NUM_FOLDS = 5
+MIN_ROWS = 10
+
+
+def load_rows(
+    config: CalibrateConfig, predictor: "Predictor", reporter: Reporter
+) -> tuple["LoadedDataset", "Rows"]:
+    """Load the validation rows of the run, or the rows of `--data`."""
+    from bertkit.infer.evaluate import load_new_rows
+    from bertkit.pipeline.finished_run import reload_run_data
+
+    run, passed = Path(config.run), config.data if isinstance(config.data, DataObject) else None
+    if config.data is None or (passed and list_passed_data(predictor.task.config)):
+        try:
+            dataset, splits = reload_run_data(run, passed, "calibrate")
+        except UserError as error:
+            raise UserError(f"{error}; pass --data to calibrate on other rows") from error
+    else:
+        trained_config = predictor.task.config  # before the columns of new data are mapped
+        dataset, splits = load_new_rows(predictor, config, reporter)
+        _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
+    return dataset, splits["validation"]
+
+
+def _warn_about_training_rows(
+    run: Path, task: "Task", trained_config: Any, rows: "Rows", reporter: Reporter
+) -> None:
+    """Warn about rows that the model was trained on: it is more confident about them than about new rows."""
+    from bertkit.infer.evaluate import count_overlap
+    from bertkit.infer.predictor import add_renamed_columns
+    from bertkit.pipeline.finished_run import reload_run_data
+
+    try:
+        _, splits = reload_run_data(run)
+    except UserError:  # the training rows are not available any more
+        return
+    train = add_renamed_columns(splits["train"], trained_config, task.config)
+    if overlap := count_overlap(task, train, rows):
+        reporter.warn(
+            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows, about which the model "
+            "is too confident: the temperature does not fit new rows"
+        )
+
+
+def assign_folds(task: "Task", rows: "Rows", source: str) -> "np.ndarray":
+    """Return [rows] the fold of each row; rows that must stay together are in one fold.
+
+    Raises:
+        UserError: There are too few rows.
+    """
+    import numpy as np
+
+    from bertkit.data.split import assign_folds
+
+    keys = task.split_keys(rows)
+    count = len(np.unique(keys.group))
+    if count < MIN_ROWS:
+        unit = keys.group_unit or f"different {keys.unit}"
+        raise UserError(
+            f"{source}: {format_count(count, unit)} to calibrate on, and at least {MIN_ROWS} are needed; "
+            "pass more labeled rows with --data"
+        )
+    return assign_folds(keys.group, keys.stratum, NUM_FOLDS, task.config.seed)

@@ -1,0 +1,228 @@
+"""`predict --explain`: the attribution of each word to the prediction, for `classify` and `nli`.
+
+The baseline of integrated gradients keeps the special tokens, and replaces all other tokens by [MASK].
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.features import TextFeatures
+from bertkit.data.ner.words import WORD_PATTERN
+from bertkit.data.tokenization import encode_with_offsets
+from bertkit.errors import UserError
+from bertkit.infer.onnx_runtime import find_onnx_model
+from bertkit.infer.predictor import Predictor
+from bertkit.modeling.attribution import integrate_gradients
+from bertkit.modeling.forward import batch_by_length
+from bertkit.tasks.base import Task
+from bertkit.tasks.sequence import SequenceTask
+from bertkit.tasks.sequence_predictions import SequenceEvaluation
+from bertkit.utils.ragged import Ragged, compute_offsets
+from bertkit.utils.reporting import Reporter
+
+MAX_ERROR = 0.05  # maximum completeness error, as a fraction of the difference of the scores
+NUM_STEPS = (16, 32, 64, 128, 256)  # tried in this order until the error of a row is small enough
+BATCH_SIZE = 16  # gradients need more memory than predictions
+
+
+def require_explainable(task: Task, run: str) -> None:
+    """Raise `UserError` if predictions of the run cannot be explained."""
+    if find_onnx_model(Path(run)):
+        raise UserError(
+            f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
+        )
+    if not isinstance(task, SequenceTask):
+        raise UserError(
+            f"--explain: {run} is a run of {task.spec.name}; pass a run of classify or nli, or leave it out"
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The attributions of one row.
+
+    Attributes:
+        words: A dictionary for each word that the model reads, with "word" and "attribution". Rows of two
+            texts also have "column".
+        error: Completeness error: distance of the sum of all attributions from the difference of the scores,
+            as a fraction of this difference.
+    """
+
+    words: list[dict[str, Any]]
+    error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys of a prediction record."""
+        return {"explanation": self.words, "completeness_error": self.error}
+
+
+def explain(
+    predictor: Predictor, evaluation: SequenceEvaluation, reporter: Reporter
+) -> Iterator[dict[str, Any]]:
+    """Yield the explanation of each prediction as keys of its record."""
+    explainer = _Explainer(predictor, evaluation)
+    token_values, errors = explainer.attribute(reporter)
+    if num_inexact := int((errors > MAX_ERROR).sum()):
+        reporter.warn(
+            f"{num_inexact:,} of {len(errors):,} explanations have a completeness error above {MAX_ERROR:.0%}"
+        )
+    columns = predictor.task.input_schema.text_columns
+    words_by_column = [
+        _sum_by_word(evaluation.outputs.rows[column], predictor.tokenizer, values, is_used)
+        for column, values, is_used in zip(columns, token_values, explainer.is_used, strict=True)
+    ]
+    for index, parts in enumerate(zip(*words_by_column, strict=True)):
+        words = [
+            {"word": word, "attribution": value} | ({"column": column} if len(columns) > 1 else {})
+            for column, part in zip(columns, parts, strict=True)
+            for word, value in part
+        ]
+        yield Explanation(words, float(errors[index])).to_dict()
+
+
+@dataclass(frozen=True)
+class _Explainer:
+    """The attributions of the tokens of all texts.
+
+    Attributes:
+        predictor: The model.
+        evaluation: Its predictions.
+    """
+
+    predictor: Predictor
+    evaluation: SequenceEvaluation
+
+    @cached_property
+    def features(self) -> TextFeatures:
+        """The features without labels."""
+        return dataclasses.replace(self.evaluation.outputs.features, labels=None)
+
+    @cached_property
+    def indexed_features(self) -> TextFeatures:
+        """The features with ~i as the id of token i, counted over all columns; special tokens keep theirs."""
+        sizes = [len(column.values) for column in self.features.columns]
+        starts = compute_offsets(np.array(sizes))
+        columns = [
+            Ragged(~np.arange(start, start + size), column.offsets)
+            for start, size, column in zip(starts, sizes, self.features.columns, strict=False)
+        ]
+        return dataclasses.replace(self.features, columns=columns)
+
+    def attribute(self, reporter: Reporter) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return [tokens] the attributions of each column's tokens, and [rows] the completeness errors."""
+        sizes = [len(column.values) for column in self.features.columns]
+        values, errors = np.zeros(sum(sizes)), np.full(len(self.features), np.inf)
+        batches = batch_by_length(self.features, BATCH_SIZE)
+        for rows in reporter.track(batches, len(batches), "explaining"):
+            pending = rows
+            for num_steps in NUM_STEPS:
+                token, attribution, errors[pending] = self._attribute_rows(pending, num_steps)
+                is_row = np.isin(self._rows_of_tokens, pending)
+                values[is_row] = 0
+                np.add.at(values, token, attribution)
+                pending = pending[errors[pending] > MAX_ERROR]
+                if not len(pending):
+                    break
+        return np.split(values, np.cumsum(sizes)[:-1]), errors
+
+    @cached_property
+    def _rows_of_tokens(self) -> np.ndarray:
+        """[tokens] row of each token, over all columns."""
+        return np.concatenate([
+            np.repeat(np.arange(len(column)), column.lengths) for column in self.features.columns
+        ])  # fmt: skip
+
+    @cached_property
+    def is_used(self) -> list[np.ndarray]:
+        """[tokens] bool for each column, whether the model reads a token; texts may be truncated."""
+        num_sequences = int(self.features.sequence_offsets[-1])
+        ids = np.concatenate([self.indexed_features.get_sequence(n)[0] for n in range(num_sequences)])
+        is_used = np.zeros(len(self._rows_of_tokens), bool)
+        is_used[~ids[ids < 0]] = True
+        sizes = [len(column.values) for column in self.features.columns]
+        return np.split(is_used, np.cumsum(sizes)[:-1])
+
+    def _attribute_rows(self, rows: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the tokens of rows, their attributions, and the [rows] completeness errors.
+
+        A token that is in several windows occurs several times.
+        """
+        model, task = self.predictor.model, self.predictor.task
+        device = next(model.parameters()).device
+        collator = task.make_collator(self.predictor.tokenizer, model)
+        items = [self.features[int(row)] for row in rows]
+        batch = {name: tensor.to(device) for name, tensor in collator(items).items()}
+        sequences = [
+            self.indexed_features.get_sequence(number)[0]
+            for row in rows
+            for number in range(*self.features.sequence_offsets[row : row + 2])
+        ]
+        token = np.zeros(tuple(batch["input_ids"].shape), np.int64)
+        for number, ids in enumerate(sequences):
+            token[number, : len(ids)] = np.where(ids < 0, ids, 0)
+        is_text = torch.from_numpy(token < 0).to(device)
+        baseline_ids = torch.where(is_text, self._baseline_id, batch["input_ids"])
+        score = _make_score(self.evaluation, rows)
+        found = integrate_gradients(model, batch, score, baseline_ids, num_steps)
+        totals = np.zeros(len(rows))
+        document = batch["document"].cpu().numpy() if "document" in batch else np.arange(len(rows))
+        np.add.at(totals, document, found.tokens.sum(1))
+        errors = np.abs(totals - found.difference) / np.maximum(np.abs(found.difference), 1e-12)
+        return ~token[token < 0], found.tokens[token < 0], errors
+
+    @property
+    def _baseline_id(self) -> int:
+        tokenizer = self.predictor.tokenizer
+        return tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
+
+
+def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:
+    """Return a function from logits to the score that is explained.
+
+    The score is the log-odds of the predicted label; with label sets, of the most probable label; for
+    regression, it is the predicted number.
+    """
+    target = evaluation.predicted[rows] if evaluation.has_sets else evaluation.outputs.logits[rows].argmax(1)
+    has_other_classes = evaluation.has_sets
+
+    def score(logits: torch.Tensor) -> torch.Tensor:
+        index = torch.from_numpy(np.asarray(target, np.int64)).to(logits.device).unsqueeze(1)
+        chosen = logits.gather(1, index).squeeze(1)
+        if not has_other_classes:
+            return chosen
+        return chosen - logits.scatter(1, index, -torch.inf).logsumexp(1)
+
+    return score
+
+
+def _sum_by_word(
+    texts: Sequence[str], tokenizer: Any, values: np.ndarray, is_used: np.ndarray
+) -> list[list[tuple[str, float]]]:
+    """Return the words of each text that the model reads, with the sum of their tokens' attributions.
+
+    Args:
+        texts: [n] texts.
+        tokenizer: Fast tokenizer.
+        values: [tokens] attribution of each token of all texts.
+        is_used: [tokens] bool, whether the model reads the token.
+    """
+    encoded = encode_with_offsets(texts, tokenizer, cache=False)
+    result = []
+    for text, first, stop in zip(texts, encoded.ids.offsets[:-1], encoded.ids.offsets[1:], strict=True):
+        words = list(WORD_PATTERN.finditer(text))
+        ends = np.array([word.end() for word in words], int)
+        # A token belongs to the first word that ends after the token begins.
+        index = np.minimum(np.searchsorted(ends, encoded.start[first:stop], side="right"), len(words) - 1)
+        totals = np.bincount(index, values[first:stop], minlength=len(words))
+        counts = np.bincount(index, is_used[first:stop], minlength=len(words))
+        result.append([
+            (word[0], float(total)) for word, total, count in zip(words, totals, counts, strict=True) if count
+        ])  # fmt: skip
+    return result
