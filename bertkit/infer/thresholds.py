@@ -14,7 +14,7 @@ from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     from bertkit.tasks.base import Task
-    from bertkit.tasks.label_types import LabelType
+    from bertkit.tasks.label_type import LabelType
 
 CURVE_THRESHOLDS = [round(0.05 * step, 2) for step in range(1, 20)]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import TaskSpec
-from bertkit.tasks.label_types import LabelType, MultiLabel, Regression, SingleLabel
+from bertkit.tasks.label_type import LabelType
+from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:

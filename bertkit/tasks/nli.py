@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import Scores, TaskSpec
-from bertkit.tasks.label_types import LabelType, SingleLabel
+from bertkit.tasks.label_type import LabelType
+from bertkit.tasks.label_types import SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
 
 if TYPE_CHECKING:

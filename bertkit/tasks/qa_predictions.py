@@ -1,6 +1,5 @@
 """The predicted answers of `qa`, their scores, and the prediction files."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.tasks.base import Scores
 from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.tasks.qa_records import format_json, iter_nbest, make_prediction, make_reference
 from bertkit.tasks.qa_scores import Rules, average_scores, get_gold_texts, score_answers
 
 if TYPE_CHECKING:
@@ -218,10 +218,10 @@ class QaEvaluation(RowEvaluation):
         probabilities = [0.0] * len(null_odds) if self.rules == "v1" else sigmoid(null_odds).tolist()
         ids = [str(question_id) for question_id in self.outputs.rows["id"]]
         predictions = [
-            _make_prediction(*values) for values in zip(ids, self.answers, probabilities, strict=True)
+            make_prediction(*values) for values in zip(ids, self.answers, probabilities, strict=True)
         ]
         gold = self.outputs.rows["answers"]
-        references = [_make_reference(*values) for values in zip(ids, gold, strict=True)]
+        references = [make_reference(*values) for values in zip(ids, gold, strict=True)]
         return DecodedPredictions(predictions, references)
 
     def make_examples(self) -> "DecodedPredictions":
@@ -233,10 +233,10 @@ class QaEvaluation(RowEvaluation):
         first_indices = [np.flatnonzero(mask)[:1] for mask in (self._has_answer, ~self._has_answer)]
         gold = [self.outputs.rows["answers"][index] for index in np.concatenate(first_indices).tolist()]
         predictions = [
-            _make_prediction(str(index), answers[0]["text"] if answers else "", float(not answers))
+            make_prediction(str(index), answers[0]["text"] if answers else "", float(not answers))
             for index, answers in enumerate(gold)
         ]
-        return DecodedPredictions(predictions, list(map(_make_reference, map(str, range(len(gold))), gold)))
+        return DecodedPredictions(predictions, list(map(make_reference, map(str, range(len(gold))), gold)))
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of questions; all selections use the same threshold."""
@@ -332,74 +332,19 @@ class QaEvaluation(RowEvaluation):
         }
         return best | means
 
+    def _iter_nbest(self) -> Iterator[list[dict[str, Any]]]:
+        return iter_nbest(self.nbest, self.outputs.rows["context"], self.rules)
+
     def format_files(self) -> dict[str, Iterator[str]]:
         """Return files for the official scripts: answers, n-best lists and, with v2, null odds, all by id."""
         ids = self.outputs.rows["id"]
         files = {
-            "predictions.json": _format_json(ids, self.answers),
-            "nbest_predictions.json": _format_json(ids, self._iter_nbest()),
+            "predictions.json": format_json(ids, self.answers),
+            "nbest_predictions.json": format_json(ids, self._iter_nbest()),
         }
         if self.rules == "v2":
-            files["null_odds.json"] = _format_json(ids, self.nbest.null_odds.tolist())
+            files["null_odds.json"] = format_json(ids, self.nbest.null_odds.tolist())
         return files
-
-    def _iter_nbest(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the n-best list of each question; with v2, the list includes the empty answer."""
-        from itertools import islice
-
-        import numpy as np
-
-        nbest = self.nbest
-        probabilities, null_probabilities = nbest.compute_probabilities(include_null=self.rules == "v2")
-        columns = (nbest.start, nbest.stop, probabilities, nbest.start_logit, nbest.end_logit)
-        spans = zip(*(column.tolist() for column in columns), strict=True)
-        counts = np.diff(nbest.offsets)
-        # The empty answer follows the spans that are at least as probable.
-        is_before_null = probabilities >= np.repeat(null_probabilities, counts)
-        null_ranks = np.add.reduceat(is_before_null, nbest.offsets[:-1], dtype=np.int64)
-        null_columns = (null_probabilities, *nbest.null_logits.T)
-        null_values = zip(*(column.tolist() for column in null_columns), strict=True)
-        contexts = self.outputs.rows["context"]
-        questions = zip(contexts, counts.tolist(), null_ranks.tolist(), null_values, strict=True)
-        for context, count, null_rank, null in questions:
-            answers = [
-                _make_nbest_entry(context[start:stop], *values)
-                for start, stop, *values in islice(spans, count)
-            ]
-            if self.rules == "v2":
-                answers.insert(null_rank, _make_nbest_entry("", *null))
-            yield answers
-
-
-def _make_prediction(question_id: str, answer: str, null_probability: float) -> dict[str, Any]:
-    return {"id": question_id, "prediction_text": answer, "no_answer_probability": null_probability}
-
-
-def _make_reference(question_id: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the gold answers of a question; an unknown offset is -1."""
-    starts = [-1 if (start := answer["answer_start"]) is None else start for answer in answers]
-    return {
-        "id": question_id,
-        "answers": {"text": [answer["text"] for answer in answers], "answer_start": starts},
-    }
-
-
-def _make_nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:
-    return {"text": text, "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
-
-
-def _format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
-    """Yield the lines of a JSON object with one entry per line."""
-    import orjson
-
-    yield "{"
-    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
-        try:
-            text = orjson.dumps({key: value}).decode()
-        except TypeError:  # orjson refuses lone surrogates; the file writer reports them as an error
-            text = json.dumps({key: value}, ensure_ascii=False)
-        yield f"{',' if index else ''}\n{text[1:-1]}"
-    yield "\n}\n"
 
 
 def _to_bool_array(values: Iterable[bool]) -> "np.ndarray":

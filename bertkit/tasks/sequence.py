@@ -13,7 +13,8 @@ from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, set
 from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.label_types import LabelType, SingleLabel
+from bertkit.tasks.label_type import LabelType
+from bertkit.tasks.label_types import SingleLabel
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
 
 if TYPE_CHECKING:

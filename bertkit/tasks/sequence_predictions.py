@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.tasks.base import Scores
 from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
-from bertkit.tasks.label_types import LabelType, SingleLabel
+from bertkit.tasks.label_type import LabelType
+from bertkit.tasks.label_types import SingleLabel
 
 if TYPE_CHECKING:
     import numpy as np
