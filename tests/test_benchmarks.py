@@ -203,6 +203,7 @@ def test_docs_page_has_all_sections(name, tmp_path):
 
 
 @pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
+@pytest.mark.charts
 def test_chart_is_standalone_in_light_and_dark(titles):
     svg = docs_page.draw_bars("Speed", {title: {BEST_FLAGS: 1.0, "bertkit --pack": 2.5} for title in titles})
     texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
