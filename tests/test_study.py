@@ -26,8 +26,6 @@ from bertkit.data.split import SplitKeys
 from bertkit.data.token_store import share_tokens
 from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import UserError
-from bertkit.metrics.averaging import average_logits
-from bertkit.metrics.classification import sigmoid, softmax
 from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
@@ -170,20 +168,6 @@ def test_each_text_is_tokenized_once(monkeypatch):
         for texts in (["good", "bad"], ["bad", "a film", "good", "a film"], ["good"]):
             encode(texts, TOKENIZER)
     assert encoded == ["good", "bad", "a film"]
-
-
-# ---- averages
-
-
-def test_averaged_logits_have_the_mean_probabilities():
-    members = [np.random.default_rng(seed).normal(size=(5, 3)) for seed in range(3)]
-    mean = np.mean([softmax(member) for member in members], axis=0)
-    assert softmax(average_logits(members, None)) == pytest.approx(mean)
-    mean = np.mean([sigmoid(member) for member in members], axis=0)
-    assert sigmoid(average_logits(members, "multi_label_classification")) == pytest.approx(mean)
-    assert average_logits(members, "regression") == pytest.approx(np.mean(members, axis=0))
-    padded = [np.array([[1.0, 2.0, -np.inf]])] * 2  # a row with two endings
-    assert average_logits(padded, None)[0, 2] == -np.inf
 
 
 # ---- trials
