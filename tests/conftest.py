@@ -56,8 +56,12 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _empty_charts(request, monkeypatch):
     """Leave charts empty in tests without the mark `charts`: drawing takes half of the time of a tiny run."""
-    if request.node.get_closest_marker("charts"):
-        return
+    if not request.node.get_closest_marker("charts"):
+        empty_charts(monkeypatch)
+
+
+def empty_charts(monkeypatch):
+    """Leave charts empty, also in fixtures that several tests share, which run before `_empty_charts`."""
     from markupsafe import Markup
 
     from bertkit.reports import charts
