@@ -38,10 +38,17 @@ def pytest_collection_finish():
     A process of a parallel run executes many tests, so it imports the slow libraries here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        import datasets  # noqa: F401
-        import matplotlib.pyplot  # noqa: F401
-        import sklearn.metrics  # noqa: F401
-        import transformers.trainer  # noqa: F401
+        freeze_libraries()
+    gc.freeze()
+
+
+def freeze_libraries():
+    """Import the slow libraries, and exempt their objects from garbage collection."""
+    import datasets  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import sklearn.metrics  # noqa: F401
+    import transformers.trainer  # noqa: F401
+
     gc.freeze()
 
 

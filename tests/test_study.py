@@ -13,6 +13,7 @@ from conftest import (
     ROW_MAKERS,
     assert_refused,
     empty_charts,
+    freeze_libraries,
     make_tokenizer,
     make_toy_rows,
     read_predictions,
@@ -251,7 +252,8 @@ def study_without_charts(task, **settings):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The folder of a random BERT with one layer."""
+    """The folder of a random BERT with one layer, for many runs."""
+    freeze_libraries()
     return save_tiny_model(tmp_path_factory.mktemp("models") / "small", num_hidden_layers=1)
 
 
