@@ -38,10 +38,17 @@ def pytest_collection_finish():
     A process of a parallel run executes many tests, so it imports the slow libraries here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        import datasets  # noqa: F401
-        import matplotlib.pyplot  # noqa: F401
-        import sklearn.metrics  # noqa: F401
-        import transformers.trainer  # noqa: F401
+        freeze_libraries()
+    gc.freeze()
+
+
+def freeze_libraries():
+    """Import the slow libraries, and exempt their objects from garbage collection."""
+    import datasets  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import sklearn.metrics  # noqa: F401
+    import transformers.trainer  # noqa: F401
+
     gc.freeze()
 
 
@@ -56,8 +63,12 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _empty_charts(request, monkeypatch):
     """Leave charts empty in tests without the mark `charts`: drawing takes half of the time of a tiny run."""
-    if request.node.get_closest_marker("charts"):
-        return
+    if not request.node.get_closest_marker("charts"):
+        empty_charts(monkeypatch)
+
+
+def empty_charts(monkeypatch):
+    """Leave charts empty, also in fixtures that several tests share, which run before `_empty_charts`."""
     from markupsafe import Markup
 
     from bertkit.reports import charts

@@ -12,9 +12,12 @@ from conftest import (
     POSITIVE_WORDS,
     ROW_MAKERS,
     assert_refused,
+    empty_charts,
+    freeze_libraries,
     make_tokenizer,
     make_toy_rows,
     read_predictions,
+    save_tiny_model,
     write_rows,
 )  # fmt: skip
 from hypothesis import given
@@ -26,8 +29,7 @@ from bertkit.data.split import SplitKeys
 from bertkit.data.token_store import share_tokens
 from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import UserError
-from bertkit.metrics.averaging import average_logits
-from bertkit.metrics.classification import sigmoid, softmax
+from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
@@ -39,7 +41,7 @@ from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter
 
 INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
-QUICK = {"batch_size": 8, "max_length": 32, "bf16": False}
+QUICK = {"batch_size": 16, "max_length": 32, "bf16": False}
 
 
 # ---- the search space
@@ -172,20 +174,6 @@ def test_each_text_is_tokenized_once(monkeypatch):
     assert encoded == ["good", "bad", "a film"]
 
 
-# ---- averages
-
-
-def test_averaged_logits_have_the_mean_probabilities():
-    members = [np.random.default_rng(seed).normal(size=(5, 3)) for seed in range(3)]
-    mean = np.mean([softmax(member) for member in members], axis=0)
-    assert softmax(average_logits(members, None)) == pytest.approx(mean)
-    mean = np.mean([sigmoid(member) for member in members], axis=0)
-    assert sigmoid(average_logits(members, "multi_label_classification")) == pytest.approx(mean)
-    assert average_logits(members, "regression") == pytest.approx(np.mean(members, axis=0))
-    padded = [np.array([[1.0, 2.0, -np.inf]])] * 2  # a row with two endings
-    assert average_logits(padded, None)[0, 2] == -np.inf
-
-
 # ---- trials
 
 
@@ -255,16 +243,32 @@ def test_of_two_processes_only_one_claims_a_directory(tmp_path):
 # ---- whole studies
 
 
+def study_without_charts(task, **settings):
+    """Study a task in a fixture of several tests."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        empty_charts(monkeypatch)
+        return bertkit.study(task, **settings)
+
+
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory, tiny):
-    """A study with folds of each task."""
+def small(tmp_path_factory):
+    """The folder of a random BERT with one layer, for many runs."""
+    freeze_libraries()
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "small", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory, small):
+    """A study with folds of each task; that of classify has two seeds, and a labeled validation split."""
     folder, results = tmp_path_factory.mktemp("studies"), {}
     for task, make_rows in ROW_MAKERS.items():
         rows = make_rows(24, **({"unanswerable": 6} if task == "qa" else {}))
-        data = write_rows(folder / f"{task}.jsonl", rows)
-        options = {"folds": 2, "seeds": 2 if task == "classify" else 1, "max_steps": 1}
-        settings = {"data": data, "model": tiny, "output_dir": folder / task, **options, **QUICK}
-        results[task] = bertkit.study(task, **settings)
+        settings = {"data": write_rows(folder / f"{task}.jsonl", rows), "seeds": 1}
+        if task == "classify":
+            other_rows = write_rows(folder / "other.jsonl", make_rows(10, seed=5))
+            settings |= {"validation": other_rows, "seeds": 2}
+        settings |= {"model": small, "output_dir": folder / task, "folds": 2, "max_steps": 1}
+        results[task] = study_without_charts(task, **settings, **QUICK)
     return results
 
 
@@ -326,6 +330,43 @@ def test_the_ensemble_names_runs_that_exist(studies, task):
     assert {"config.json", "tokenizer.json", "run.yaml", "metrics.json"} <= {p.name for p in folder.iterdir()}
 
 
+def test_means_over_seeds_are_the_predictions_of_an_ensemble(studies, tmp_path):
+    folder = studies["classify"].output_dir
+    records = [r for r in read_predictions(folder, "out_of_fold.jsonl") if r["fold"] == 1]
+    write_ensemble(tmp_path / "pair", "classify", [folder / f"folds/fold1-seed{seed}" for seed in (0, 1)])
+    rows = [{"text": record["text"]} for record in records]
+    predictions = bertkit.predict(tmp_path / "pair", data=rows, all_scores=True)
+    for record, prediction in zip(records, predictions, strict=True):
+        assert prediction["predicted"] == record["predicted"]
+        assert prediction["probabilities"] == pytest.approx(record["probabilities"], abs=1e-6)
+
+
+def test_the_gain_of_the_ensemble_is_measured_on_rows_of_no_member(studies, tmp_path):
+    run = studies["classify"]
+    measured = run.metrics["ensemble"]
+    scores = []
+    for member in ["ensemble", *(run["folder"] for run in run.metrics["settings"]["best"]["runs"])]:
+        metrics = bertkit.evaluate(
+            run.output_dir / member, data=run.output_dir.parent / "other.jsonl", output_dir=tmp_path / member
+        ).metrics
+        scores.append(metrics["validation"]["accuracy"])
+    assert (measured["split"], measured["rows"], measured["members"]) == ("validation", 10, 4)
+    assert (measured["score"], measured["member_scores"]) == (scores[0], scores[1:])
+    assert measured["mean_member_score"] == pytest.approx(np.mean(scores[1:]))
+    assert measured["gain"] == pytest.approx(scores[0] - np.mean(scores[1:]))
+    assert measured["seconds_per_1000_rows"] > 0
+    for name in ("README.md", "report.html"):
+        assert f"nsemble of 4 models: accuracy {scores[0]:.4f}" in (run.output_dir / name).read_text("utf-8")
+
+
+def test_without_labeled_rows_the_gain_is_not_measured(studies, searched):
+    measured = studies["nli"].metrics["ensemble"]
+    assert measured == {"members": 2, "reason": "the data has no labeled validation or test split"}
+    text = (studies["nli"].output_dir / "README.md").read_text("utf-8")
+    assert f"the gain is not measured, because {measured['reason']}" in text
+    assert searched.metrics["ensemble"] == {"members": 1, "reason": "it has a single member"}
+
+
 def test_scores_over_runs_and_baselines(studies):
     metrics = studies["classify"].metrics
     summary = metrics["settings"]["best"]
@@ -371,11 +412,11 @@ def list_trials(folder):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory, tiny):
+def searched(tmp_path_factory, small):
     """A study with a search, without folds."""
     folder = tmp_path_factory.mktemp("search")
     data = write_rows(folder / "toy.jsonl", make_toy_rows(40))
-    return bertkit.study("classify", data=data, model=tiny, output_dir=folder / "study", **SEARCH)
+    return study_without_charts("classify", data=data, model=small, output_dir=folder / "study", **SEARCH)
 
 
 def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
@@ -404,32 +445,12 @@ def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
     assert "Trials" not in page
 
 
-def test_an_interrupted_study_resumes_with_the_same_trials(cli, searched, tiny, tmp_path, stop_at):
-    data, folder = searched.output_dir.parent / "toy.jsonl", tmp_path / "study"
-    flags = [
-        "--trials",
-        3,
-        "--save-steps",
-        2,
-        "--epochs",
-        2,
-        "--batch-size",
-        8,
-        "--max-length",
-        32,
-        "--no-bf16",
-    ]
-    for dimension in SEARCH["search"]:
-        flags += ["--search", dimension]
-    stop_at(9)
-    status, _, err = cli("study", "classify", "--data", data, "--model", tiny, "-o", folder, *flags)
-    assert status == 130
-    assert f"resume with: bertkit study classify --resume --output-dir {folder}" in err
-    status, _, err = cli("study", "classify", "--resume", "-o", folder)
-    assert status == 0, err
-    assert list_trials(folder) == list_trials(searched.output_dir)
-    weights = "seeds/seed0/model.safetensors"
-    assert (folder / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
+@pytest.mark.charts
+def test_charts_are_drawn_from_the_results_alone(searched):
+    from bertkit.reports.study_charts import build_study_charts
+
+    for chart in build_study_charts(searched.metrics):
+        assert len(chart.svg) > 1000
 
 
 KILLED = """
@@ -441,25 +462,31 @@ class Killer(Reporter):
     steps = 0
     def on_step_end(self, step, **metrics):
         Killer.steps += not metrics
-        if Killer.steps == 7:
+        if Killer.steps == 4:
             os.kill(os.getpid(), signal.SIGKILL)
 
 bertkit.study("classify", **json.loads(sys.argv[1]), reporter=Killer())
 """
 
 
-def test_a_killed_study_resumes_with_the_same_trials(searched, tiny, tmp_path):
-    settings = {"data": str(searched.output_dir.parent / "toy.jsonl"), "model": str(tiny), **SEARCH}
-    settings["output_dir"] = str(tmp_path / "study")
+def test_a_killed_and_then_interrupted_study_has_the_same_trials(cli, searched, small, tmp_path, stop_at):
+    settings = {"data": str(searched.output_dir.parent / "toy.jsonl"), "model": str(small), **SEARCH}
+    folder = tmp_path / "study"
+    settings |= {"output_dir": str(folder), "save_steps": 2}
     process = subprocess.run([sys.executable, "-c", KILLED, json.dumps(settings)], check=False)
     assert process.returncode == -signal.SIGKILL
-    run = bertkit.study("classify", resume=True, output_dir=tmp_path / "study")
-    assert list_trials(run.output_dir) == list_trials(searched.output_dir)
+    stop_at(3)
+    status, _, err = cli("study", "classify", "--resume", "-o", folder)
+    assert status == 130
+    assert f"resume with: bertkit study classify --resume --output-dir {folder}" in err
+    status, _, err = cli("study", "classify", "--resume", "-o", folder)
+    assert status == 0, err
+    assert list_trials(folder) == list_trials(searched.output_dir)
     weights = "seeds/seed0/model.safetensors"
-    assert (run.output_dir / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
+    assert (folder / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
 
 
-def test_failed_and_pruned_trials_are_rows(toy, tiny, tmp_path, monkeypatch):
+def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     """A trial with NaN is a row; a trial below the median of the first ones is pruned."""
     from bertkit.studies import trials
 
@@ -480,7 +507,7 @@ def test_failed_and_pruned_trials_are_rows(toy, tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Session, "_evaluate_validation", fail_in_trial_2)
     options = {"search": ["weight_decay=0..0.1"], "epochs": 2, "trials": 3, "seeds": 1}
-    run = bertkit.study("classify", data=toy, model=tiny, output_dir=tmp_path / "study", **options, **QUICK)
+    run = bertkit.study("classify", data=toy, model=small, output_dir=tmp_path / "study", **options, **QUICK)
     states = [(trial["state"], trial["reason"]) for trial in list_trials(run.output_dir)]
     assert states == [
         ("complete", None), ("pruned", None), ("failed", "validation split: logits are NaN"),
@@ -489,10 +516,10 @@ def test_failed_and_pruned_trials_are_rows(toy, tiny, tmp_path, monkeypatch):
     assert search["steps"] < search["steps_without_pruning"]
 
 
-def test_after_the_time_limit_no_trial_begins(toy, tiny, tmp_path):
+def test_after_the_time_limit_no_trial_begins(toy, small, tmp_path):
     folder, options = tmp_path / "study", {"trials": 5, "max_steps": 1, "search": ["warmup=0..0.5"], **QUICK}
     with pytest.raises(UserError, match="no trial is complete"):
-        bertkit.study("classify", data=toy, model=tiny, output_dir=folder, time_limit=0, **options)
+        bertkit.study("classify", data=toy, model=small, output_dir=folder, time_limit=0, **options)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """Combine the predictors of finished runs to one that averages their predictions."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertkit.errors import UserError
+from bertkit.metrics.averaging import average_values
 from bertkit.modeling.ensemble import EnsembleModel
 from bertkit.tasks.base import Task
 from bertkit.tasks.confidence import NOT_FITTED
@@ -72,13 +71,7 @@ def _average_thresholds(tasks: Sequence[Task]) -> None:
     """
     first = tasks[0]
     first.fitted_confidence = NOT_FITTED  # the confidence of the mean differs from that of a member
-    first.fitted_params = _average([task.fitted_params for task in tasks])
+    first.fitted_params = average_values([task.fitted_params for task in tasks])
     label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
     if label_types:
-        label_types[0].thresholds = _average([label_type.thresholds for label_type in label_types])
-
-
-def _average(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of the values that all mappings have."""
-    names = [name for name in values[0] if all(name in mapping for mapping in values)]
-    return {name: float(np.mean([mapping[name] for mapping in values])) for name in names}
+        label_types[0].thresholds = average_values([label_type.thresholds for label_type in label_types])

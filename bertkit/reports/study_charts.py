@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from bertkit.reports.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, render_chart, shorten_name
+from bertkit.reports import charts
+from bertkit.reports.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
 
 Trial = Mapping[str, Any]
 STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x")}
@@ -19,10 +20,10 @@ def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:
         metrics: Content of `study.json`.
     """
     metric, search = metrics["metric"], metrics["search"]
-    charts = [_plot_runs(metrics["settings"], metric)]
+    run_charts = [_plot_runs(metrics["settings"], metric)]
     trials = [trial for trial in search["table"] if trial["score"] is not None] if search else []
     if not trials:
-        return charts
+        return run_charts
     best, space = search["best_trial"], search["space"]
     values = {
         name: [_get_value(trial, name, search["default_settings"]) for trial in trials] for name in space
@@ -32,7 +33,7 @@ def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:
         _plot_time(trials, metric, is_lower_better=_is_minimized(search, trials)),
         *(_plot_effect(name, column, space[name], trials, metric) for name, column in values.items()),
         _plot_parallel_coordinates(values, space, trials, best, metric),
-        *charts,
+        *run_charts,
     ]
 
 
@@ -74,7 +75,7 @@ def _plot_trials(trials: Sequence[Trial], best: int, metric: str) -> Chart:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         _finish(axes, "trial", metric)
 
-    return render_chart("Trials in order", draw, "Trial 0 has the default settings.")
+    return charts.render_chart("Trials in order", draw, "Trial 0 has the default settings.")
 
 
 def _plot_time(trials: Sequence[Trial], metric: str, is_lower_better: bool) -> Chart:
@@ -88,7 +89,7 @@ def _plot_time(trials: Sequence[Trial], metric: str, is_lower_better: bool) -> C
         axes.set_xlim(left=0)
         _finish(axes, "minutes of training", metric)
 
-    return render_chart(
+    return charts.render_chart(
         "Score against time", draw, "The line is the best score of the complete trials so far."
     )
 
@@ -110,7 +111,7 @@ def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[
             axes.set_xlim(-0.5, len(labels) - 0.5)
         _finish(axes, name, metric)
 
-    return render_chart(f"Effect of {name}", draw)
+    return charts.render_chart(f"Effect of {name}", draw)
 
 
 def _format_label(value: Any) -> str:
@@ -164,7 +165,7 @@ def _plot_parallel_coordinates(
         axes.set_xlim(-0.15, len(names) - 0.85)
 
     note = "Each line is a trial; the best one is emphasized. Each axis has the smallest value at the bottom."
-    return render_chart("Parallel coordinates", draw, note)
+    return charts.render_chart("Parallel coordinates", draw, note)
 
 
 def _plot_runs(settings: Mapping[str, Any], metric: str) -> Chart:
@@ -180,4 +181,4 @@ def _plot_runs(settings: Mapping[str, Any], metric: str) -> Chart:
         axes.set_xticks(sorted({run[by] for run in runs}))
         _finish(axes, by, metric)
 
-    return render_chart(f"Final runs by {by}", draw, "Scores of the test rows of each run.")
+    return charts.render_chart(f"Final runs by {by}", draw, "Scores of the test rows of each run.")

@@ -16,7 +16,7 @@ def render_study_page(
     Args:
         metrics: Content of `study.json`.
         tables: Tables by heading.
-        notes: Lines on the search and the paired test.
+        notes: Lines on the search, the paired test and the ensemble.
     """
     return render_template(
         "study.html",

@@ -12,13 +12,14 @@ from bertkit.pipeline.results import summarize_data
 from bertkit.recipes import serialize_settings
 from bertkit.reports.study_page import render_study_page
 from bertkit.studies.final_runs import RUN_DIRS
+from bertkit.studies.gain import measure_gain
 from bertkit.studies.held_out import HeldOutPredictions
 from bertkit.studies.plan import StudyPlan
 from bertkit.studies.results import FinishedRuns, compare, score_held_out, write_ensemble_run
 from bertkit.studies.search import TRIALS_DIR, TRIALS_FILE, summarize_trials
 from bertkit.studies.space import format_value
 from bertkit.studies.splits import SEARCH_FOLD
-from bertkit.studies.tables import build_study_table, build_trial_table, describe_search
+from bertkit.studies.tables import build_study_table, build_trial_table, describe_results
 from bertkit.studies.trials import TrialStore
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.serialization import dump_yaml
@@ -44,6 +45,7 @@ def write_results(
         default_predictions = HeldOutPredictions.load(plan.runner, defaults.runs, rows)
         settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
         comparison = compare(default_predictions, predictions, plan.metric, seed)
+    write_ensemble_run(folder / ENSEMBLE_DIR, plan.task_name, best)
     held_out_score = settings["best"]["held_out"]["scores"].get(plan.metric)
     metrics = {
         "task": "study",
@@ -57,11 +59,11 @@ def write_results(
         "search": _summarize_search(plan, store, held_out_score) if store else None,
         "comparison": comparison,
         "baselines": plan.baselines,
+        "ensemble": measure_gain(plan, folder / ENSEMBLE_DIR),
     }
     if plan.config.folds:
         all_predictions = HeldOutPredictions.load(plan.runner, best.runs, rows)
         write_jsonl(folder / PREDICTIONS_FILE, all_predictions.iter_records())
-    write_ensemble_run(folder / ENSEMBLE_DIR, plan.task_name, best)
     _write_recipe(plan, folder, best.runs[0].settings)
     _write_page(folder, metrics)
     table = build_study_table(metrics, folder)
@@ -76,7 +78,7 @@ def _write_page(folder: Path, metrics: dict[str, Any]) -> None:
     tables = {"Scores": build_study_table(metrics, folder)}
     if metrics["search"]:
         tables["Trials"] = build_trial_table(metrics)
-    page = render_study_page(metrics, tables, describe_search(metrics))
+    page = render_study_page(metrics, tables, describe_results(metrics))
     write_text(folder / run_directory.REPORT_FILE, page)
 
 

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertkit.data.rows import Rows
-from bertkit.metrics.averaging import average_logits
+from bertkit.metrics.averaging import average_values
 from bertkit.metrics.classification import Scores
 from bertkit.metrics.significance import Scorer
 from bertkit.pipeline.logits import read_logits
@@ -77,7 +78,7 @@ class HeldOutPredictions:
         for run, (logits, _) in zip(runs, contents, strict=True):
             rows = np.searchsorted(self.index, run.splits.rows)
             joined[concat_ranges(offsets[rows], offsets[rows + 1]), ..., : logits.shape[-1]] = logits
-        return joined, _average_params([params for _, params in contents])
+        return joined, average_values([params for _, params in contents])
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
@@ -89,7 +90,7 @@ class HeldOutPredictions:
     @cached_property
     def scores(self) -> Scores:
         """The scores of all rows, as the mean over the seeds."""
-        return average_scores([evaluation.scores for evaluation in self.evaluations])
+        return average_values([evaluation.scores for evaluation in self.evaluations])
 
     def make_scorer(self) -> Scorer:
         """Return a scorer of the rows; with several seeds, it averages their scores."""
@@ -98,7 +99,7 @@ class HeldOutPredictions:
             return scorers[0]
 
         def score(rows: np.ndarray) -> Scores:
-            return average_scores([scorer.score(rows) for scorer in scorers])
+            return average_values([scorer.score(rows) for scorer in scorers])
 
         return Scorer(score, scorers[0].size, num_resamples=scorers[0].num_resamples)
 
@@ -122,22 +123,12 @@ class HeldOutPredictions:
     def _average(self) -> Evaluation:
         """Return the evaluation of the mean predictions of all seeds."""
         members = [self._collect_logits(seed) for seed in self.seeds]
-        params = _average_params([params for _, params in members])
-        problem_type = getattr(self.prepared.model_config, "problem_type", None)
-        return self._evaluate(average_logits([logits for logits, _ in members], problem_type), params)
+        params = average_values([params for _, params in members])
+        logits = torch.from_numpy(np.stack([logits for logits, _ in members]))
+        return self._evaluate(self.prepared.task.combine_logits(logits).numpy(), params)
 
 
 def _get_logit_offsets(features: Any) -> np.ndarray:
     """Return [n + 1] index of the first logits of each row, which may have several windows."""
     windows = getattr(features, "window_offsets", None)
     return features.logit_offsets if windows is None else features.logit_offsets[windows]
-
-
-def _average_params(members: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([params[name] for params in members])) for name in members[0]}
-
-
-def average_scores(scores: Sequence[Scores]) -> Scores:
-    """Return the mean of each score that all members have."""
-    names = [name for name in scores[0] if all(name in member for member in scores)]
-    return {name: float(np.mean([member[name] for member in scores])) for name in names}

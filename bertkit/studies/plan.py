@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import RunConfig
-from bertkit.data.rows import fingerprint_splits
+from bertkit.data.rows import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count
 from bertkit.pipeline.loaded_data import LoadedData, load_data
 from bertkit.pipeline.metric_modules import load_modules
@@ -127,7 +127,7 @@ def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:
     if config.folds:
         splits = split_into_folds(data, config.folds)
     else:
-        if not _has_labeled_test_rows(data):
+        if parse_labeled_rows(data, "test") is None:
             data = hold_out_test_rows(data)
             rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
             reporter.info(f"{rows} of the training data are held out as test split, which has no labels")
@@ -137,13 +137,13 @@ def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:
     return splits
 
 
-def _has_labeled_test_rows(data: LoadedData) -> bool:
-    """Return whether the data has a test split in which all rows have labels."""
-    test, task = data.dataset.splits.get("test"), data.task
-    if test is None:
-        return False
+def parse_labeled_rows(data: LoadedData, split: str) -> Rows | None:
+    """Return the rows of a split of the dataset if all of them have labels, else None."""
+    rows = data.dataset.splits.get(split)
+    if rows is None:
+        return None
     try:
-        labeled, _ = task.parse_rows(test, "test", require_labels=True)
+        labeled, _ = data.task.parse_rows(rows, split, require_labels=True)
     except UserError:
-        return False
-    return len(labeled) == len(test)
+        return None
+    return labeled if len(labeled) == len(rows) else None

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from bertkit import run_directory
+from bertkit.metrics.averaging import average_values
 from bertkit.metrics.significance import compare_scorers, compute_intervals
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.studies.final_runs import FinalRun
-from bertkit.studies.held_out import HeldOutPredictions, average_scores
+from bertkit.studies.held_out import HeldOutPredictions
 
 SIGNIFICANCE_LEVEL = 0.05
 MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
@@ -49,7 +50,7 @@ class FinishedRuns:
                 }
                 for run, test in zip(runs, tests, strict=True)
             ],
-            "mean": average_scores(tests),
+            "mean": average_values(tests),
             "std": statistics.stdev(scores) if len(scores) > 1 else None,
             "interval": compute_t_interval(scores),
             "seconds": sum(self.metrics[run.folder]["training"]["seconds"] for run in runs),

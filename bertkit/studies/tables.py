@@ -46,7 +46,7 @@ def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         title=" · ".join(name_parts), headings=headings, rows=rows,
         caption=f"Score: {metric}. {_describe_rows(metrics)} Baselines: {_describe_baselines(metrics)}.",
         run_notes=[_describe_run(run, metric) for run in metrics["settings"]["best"]["runs"]],
-        notes=[*describe_search(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
+        notes=[*describe_results(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
     )  # fmt: skip
 
 
@@ -80,11 +80,11 @@ def _describe_run(run: Mapping[str, Any], metric: str) -> str:
     return f"`{run['folder']}`: {metric} {format_number(run['score'])}"
 
 
-def describe_search(metrics: Mapping[str, Any]) -> list[str]:
-    """Return lines about the best settings, the optimism of the search, and the paired test."""
+def describe_results(metrics: Mapping[str, Any]) -> list[str]:
+    """Return lines about the best settings, the search, the paired test, and the ensemble."""
     search = metrics["search"]
     if search is None:
-        return []
+        return [describe_gain(metrics)]
     settings = format_settings(search["best_settings"]) or "the defaults"
     saved = 1 - search["steps"] / max(1, search["steps_without_pruning"])
     counts = f"{search['complete']} complete, {search['pruned']} pruned, {search['failed']} failed"
@@ -95,7 +95,22 @@ def describe_search(metrics: Mapping[str, Any]) -> list[str]:
         f"score in the search {format_number(search['best_score'])}, optimism of the search "
         f"{format_number(search['optimism'])}",
         describe_comparison(metrics),
+        describe_gain(metrics),
     ]
+
+
+def describe_gain(metrics: Mapping[str, Any]) -> str:
+    """Return one line on the gain and the cost of the ensemble."""
+    ensemble, metric = metrics["ensemble"], metrics["metric"]
+    name = f"ensemble of {ensemble['members']} models"
+    if ensemble["reason"]:
+        return f"{name}: the gain is not measured, because {ensemble['reason']}"
+    return (
+        f"{name}: {metric} {ensemble['score']:.4f} on {ensemble['rows']:,} rows of the {ensemble['split']} "
+        f"split; a single model {ensemble['mean_member_score']:.4f} (mean), gain {ensemble['gain']:+.4f}; "
+        f"{ensemble['seconds_per_1000_rows']:.2f} seconds for 1,000 rows, a single model "
+        f"{ensemble['mean_member_seconds_per_1000_rows']:.2f}"
+    )
 
 
 def describe_comparison(metrics: Mapping[str, Any]) -> str:
