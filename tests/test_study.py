@@ -446,7 +446,7 @@ def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
 
 
 @pytest.mark.charts
-def test_charts_are_drawn_from_the_results_alone(searched):
+def test_charts_need_only_the_results(searched):
     from bertkit.reports.study_charts import build_study_charts
 
     for chart in build_study_charts(searched.metrics):
