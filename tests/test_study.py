@@ -71,6 +71,9 @@ def test_ranges_and_lists_have_the_type_of_the_setting():
         ("head=linear,lstm", ["--search head", "'lstm' is not one of linear, bilstm"]),
         ("epochs=2,2", ["a value occurs twice"]),
         ("epochs=-1..2", ["out of bounds"]),
+        ("epochs=1..", ["epochs=1..: a bound is missing; write epochs=LOW..HIGH"]),
+        ("batch_size=1..9999999999", ["9999999999 is too large"]),
+        ("nproc=1,2", ["nproc", "cannot be searched"]),
     ],
 )
 def test_wrong_search_values_are_refused_in_one_line(text, words):

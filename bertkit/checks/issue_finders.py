@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -72,6 +72,18 @@ class LabelIssue:
     score: float
     reasons: list[str]
     part: Part = field(default_factory=dict)
+
+
+def get_record_schema(task: Task) -> Any:
+    """Return the schema of the keys of a prediction that `find_issues` reads."""
+    if isinstance(getattr(task, "label_type", None), Regression):
+        return TypedDict("Number", {"predicted": float})
+    if task.spec.name == "qa":
+        return TypedDict("Answer", {"answer": str, "null_odds": float})
+    probabilities: Any = {"ner": list[dict[str, float]], "swag": list[float]}.get(
+        task.spec.name, dict[str, float]
+    )
+    return TypedDict("Probabilities", {"probabilities": probabilities})
 
 
 def find_issues(data: OutOfFold) -> list[LabelIssue]:

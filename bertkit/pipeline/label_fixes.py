@@ -90,7 +90,7 @@ def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
     part_type, new_type = TYPES_BY_KEY[key]
     if not isinstance(fix.part, part_type):
         raise UserError(
-            f"{fix.location}: lacks the key {key!r}, which selects one of the labels of the row; {EXPORT_HINT}"
+            f"{fix.location}: lacks the key {key!r}, which selects one of the row's labels; {EXPORT_HINT}"
         )
     if fix.action == "change" and not isinstance(fix.new, new_type):
         raise UserError(

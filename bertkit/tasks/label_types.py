@@ -133,7 +133,8 @@ class MultiLabel(LabelType):
         """Return lists of labels; a label set column may mix lists and texts."""
         for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
             raise UserError(
-                f"label {shorten_repr(label)}: does not occur in the training rows; use one of {format_list(self.labels)}"
+                f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
+                f"{format_list(self.labels)}"
             )
         return [list(row_labels) for row_labels in labels]
 
