@@ -231,6 +231,15 @@ def test_trial_0_has_the_defaults_and_seeds_change_the_others(tmp_path):
     assert proposals[0][1] != proposals[1][1]
 
 
+@pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda text: "{}\n" + text, lambda _: "\0" * 99])
+def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
+    run_trials(make_store(tmp_path), 2)
+    path = tmp_path / "journal.log"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError, match=r"journal\.log: is damaged \(.*\); restore it"):
+        make_store(tmp_path)
+
+
 def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):
     trial = make_store(tmp_path).begin()
     end(make_store(tmp_path), make_store(tmp_path).list_running()[0], 0.5)

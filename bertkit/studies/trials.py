@@ -100,6 +100,9 @@ class TrialStore:
         defaults: Default values of the settings in the space.
         seed: Seed of the proposals.
         sign: 1 if a higher score is better, else -1.
+
+    Raises:
+        UserError: The journal file is damaged.
     """
 
     def __init__(
@@ -110,7 +113,13 @@ class TrialStore:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.seed, self.sign = space, seed, sign
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL_FILE)))
+        path = folder / JOURNAL_FILE
+        try:
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: is damaged ({error}); restore it, or start again with --overwrite"
+            ) from error
         self.study = optuna.create_study(
             storage=storage, study_name=STUDY_NAME, load_if_exists=True,
             direction="maximize" if sign > 0 else "minimize",
