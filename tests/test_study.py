@@ -236,7 +236,7 @@ def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
     run_trials(make_store(tmp_path), 2)
     path = tmp_path / "journal.log"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(UserError, match=r"journal\.log: is damaged \(.*\); restore it"):
+    with pytest.raises(UserError, match=r"journal\.log: line \d+ is damaged; restore the file"):
         make_store(tmp_path)
 
 
