@@ -74,16 +74,33 @@ class LabelIssue:
     part: Part = field(default_factory=dict)
 
 
+class _Number(TypedDict):
+    predicted: float
+
+
+class _Answer(TypedDict):
+    answer: str
+    null_odds: float
+
+
+class _ClassProbabilities(TypedDict):
+    probabilities: dict[str, float]
+
+
+class _Words(TypedDict):
+    probabilities: list[dict[str, float]]
+
+
+class _Endings(TypedDict):
+    probabilities: list[float]
+
+
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
     if isinstance(getattr(task, "label_type", None), Regression):
-        return TypedDict("Number", {"predicted": float})
-    if task.spec.name == "qa":
-        return TypedDict("Answer", {"answer": str, "null_odds": float})
-    probabilities: Any = {"ner": list[dict[str, float]], "swag": list[float]}.get(
-        task.spec.name, dict[str, float]
-    )
-    return TypedDict("Probabilities", {"probabilities": probabilities})
+        return _Number
+    schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
+    return schemas.get(task.spec.name, _ClassProbabilities)
 
 
 def find_issues(data: OutOfFold) -> list[LabelIssue]:

@@ -93,7 +93,7 @@ def require_optuna() -> None:
 
 
 def _check_journal(path: Path) -> None:
-    """Raise `UserError` if a journal file is damaged; optuna would append to a line that is cut off."""
+    """Raise `UserError` if a journal file is damaged; optuna would append to an incomplete line."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
