@@ -171,7 +171,10 @@ def test_members_of_different_tasks_are_refused(make_ensemble, runs, cli):
     assert (status, "fold1-seed0: has another task" in err) == (2, True)
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"task": "classify", "members": []}'])
+@pytest.mark.parametrize("text", [
+    "{", "{}", '{"task": "classify", "members": []}', '{"task": "classify", "members": ["../ensemble"]}',
+    json.dumps({"task": "classify", "members": ["a" * 5000]}),
+])  # fmt: skip
 def test_damaged_list_of_members_is_refused_in_one_line(make_ensemble, cli, text):
     study, _ = make_ensemble("classify", size=1)
     (study / "ensemble" / "ensemble.json").write_text(text)

@@ -126,13 +126,33 @@ def test_words_are_changed_and_stay_legal(tmp_path):
     assert get_labels(tmp_path, "ner", rows, fixes)[2] == ["O", "B-MEAN", "O"]
 
 
+@pytest.mark.parametrize(("task_name", "part", "old", "new", "words"), [
+    ("ner", {}, ["O", "O"], "O", "lacks the key 'word'"),
+    ("ner", {"label": "O"}, True, False, "lacks the key 'word'"),
+    ("ner", {"word": 0}, "O", 1, "cannot change the label to 1; write a tag in 'to'"),
+    ("classify", {}, ["a"], "b", "lacks the key 'label'"),
+    ("classify", {"label": "a"}, True, "b", "cannot change the label to 'b'; write true or false in 'to'"),
+])  # fmt: skip
+def test_a_part_of_the_label_is_selected_as_the_task_requires(tmp_path, task_name, part, old, new, words):
+    rows = {
+        "ner": [
+            {"tokens": ["old", name], "tags": ["O", tag]} for name, tag in (("Rome", "B-LOC"), ("x", "O"))
+        ],
+        "classify": [{"text": f"text {n}", "label": ["a", "a;b"][n % 2]} for n in range(10)],
+    }[task_name]
+    inputs = [rows[0]["tokens" if task_name == "ner" else "text"]]
+    settings = {} if task_name == "ner" else {"problem": "multi-label"}
+    with pytest.raises(UserError, match=words):
+        load(tmp_path, task_name, rows, [make_fix(0, inputs, "change", old, new, **part)], **settings)
+
+
 def test_questions_can_be_dropped_but_not_changed(tmp_path):
     rows = make_qa_rows(12)
     texts = [answer["text"] for answer in rows[3]["answers"]]
     inputs = [rows[3]["question"], rows[3]["context"]]
     assert len(get_labels(tmp_path, "qa", rows, [make_fix(3, inputs, "drop", texts)])) == 11
     with pytest.raises(UserError, match="only 'keep' and 'drop' apply to qa"):
-        load(tmp_path, "qa", rows, [make_fix(3, inputs, "change", texts, ["film"])])
+        load(tmp_path, "qa", rows, [make_fix(3, inputs, "change", texts, "film")])
 
 
 def test_no_row_is_held_out_with_its_old_label(tmp_path):
@@ -180,6 +200,11 @@ GOOD = make_toy_rows(20)[3]["text"]
     (make_fix(2, [GOOD], "drop", "positive"), ["line 2", "another text"]),
     (make_fix(99, [GOOD], "drop", "positive"), ["line 2", "no row 100 of rows.jsonl"]),
     (make_fix(1, [make_toy_rows(20)[1]["text"]], "drop", "positive"), ["line 2", "the same label as line 1"]),
+    (make_fix(3, [GOOD], "change", "positive", ["negative"]), ["line 2", "got `array` - at `$.to`"]),
+    (make_fix(3, [GOOD], "change", "positive", "a" * 10_000), ["line 2", "aaa...: does not occur"]),
+    (make_fix(3, [GOOD], "change", "p", "negative", word=0), ["line 2", "each row has a single label"]),
+    (make_fix(3, [GOOD], "drop", True, label="pos"), ["line 2", "each row has a single label"]),
+    (make_fix(10**30, [GOOD], "drop", "positive"), ["line 2", "no row 1000"]),
 ])  # fmt: skip
 def test_wrong_fix_is_refused_in_one_line(tmp_path, tiny, cli, line, words):
     rows = make_toy_rows(20)

@@ -187,11 +187,18 @@ def test_directory_without_out_of_fold_predictions_is_refused(tmp_path, cli):
     assert (status, out, err) == (2, "", f"bertkit: {tmp_path}: {problem}\n")
 
 
+WITHOUT_PREDICTION = json.dumps({"text": make_toy_rows(1)[0]["text"]})
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda study: (study / "out_of_fold.jsonl").write_text("{"), "cannot parse it as JSON"),
         (lambda study: (study / "out_of_fold.jsonl").write_text(""), "has no predictions"),
+        (
+            lambda study: (study / "out_of_fold.jsonl").write_text(WITHOUT_PREDICTION),
+            "required field `probabilities`",
+        ),
         (lambda study: (study / "folds" / "fold0-seed0" / "run.yaml").unlink(), "does not contain fold runs"),
         (lambda study: write_rows(study / "rows.jsonl", make_toy_rows(60, seed=1)), "restore the data"),
     ],

@@ -73,6 +73,9 @@ def test_ranges_and_lists_have_the_type_of_the_setting():
         ("head=linear,lstm", ["--search head", "'lstm' is not one of linear, bilstm"]),
         ("epochs=2,2", ["a value occurs twice"]),
         ("epochs=-1..2", ["out of bounds"]),
+        ("epochs=1..", ["epochs=1..: a bound is missing; write epochs=LOW..HIGH"]),
+        ("batch_size=1..9999999999", ["9999999999 is too large"]),
+        ("nproc=1,2", ["nproc", "cannot be searched"]),
     ],
 )
 def test_wrong_search_values_are_refused_in_one_line(text, words):
@@ -214,6 +217,15 @@ def test_trial_0_has_the_defaults_and_seeds_change_the_others(tmp_path):
         proposals.append([trial.settings for trial in store.list_ended()])
     assert [trials[0] for trials in proposals] == [{}, {}]
     assert proposals[0][1] != proposals[1][1]
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda text: "{}\n" + text, lambda _: "\0" * 99])
+def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
+    run_trials(make_store(tmp_path), 2)
+    path = tmp_path / "journal.log"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError, match=r"journal\.log: line \d+ is damaged; restore the file"):
+        make_store(tmp_path)
 
 
 def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -72,6 +72,35 @@ class LabelIssue:
     score: float
     reasons: list[str]
     part: Part = field(default_factory=dict)
+
+
+class _Number(TypedDict):
+    predicted: float
+
+
+class _Answer(TypedDict):
+    answer: str
+    null_odds: float
+
+
+class _ClassProbabilities(TypedDict):
+    probabilities: dict[str, float]
+
+
+class _Words(TypedDict):
+    probabilities: list[dict[str, float]]
+
+
+class _Endings(TypedDict):
+    probabilities: list[float]
+
+
+def get_record_schema(task: Task) -> Any:
+    """Return the schema of the keys of a prediction that `find_issues` reads."""
+    if isinstance(getattr(task, "label_type", None), Regression):
+        return _Number
+    schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
+    return schemas.get(task.spec.name, _ClassProbabilities)
 
 
 def find_issues(data: OutOfFold) -> list[LabelIssue]:

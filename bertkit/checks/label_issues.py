@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.checks.issue_finders import LabelIssue, OutOfFold, find_issues
+from bertkit.checks.issue_finders import LabelIssue, OutOfFold, find_issues, get_record_schema
 from bertkit.checks.label_issues_config import LabelIssuesConfig
 from bertkit.data.label_fixes import get_row_name, hash_inputs
 from bertkit.data.rows import Rows
@@ -21,6 +21,7 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.serialization import validate
 from bertkit.validation import validate_settings
 
 PREDICTIONS_FILE = "out_of_fold.jsonl"
@@ -69,6 +70,7 @@ def find_label_issues(settings: Mapping[str, Any], reporter: Reporter | None = N
     with silence_libraries(), use_reporter(reporter):
         task = _load_task(study)
         rows = _load_rows(task, study, records)
+        _check_predictions(task, study / PREDICTIONS_FILE, records)
         issues = find_issues(OutOfFold(task, rows, records))
         labeled = _describe_issues(task, rows, issues)
     result = LabelIssues(study, task.spec.name, len(rows), labeled)
@@ -95,6 +97,13 @@ def _read_predictions(study: Path) -> list[dict[str, Any]]:
     if not records or not all(isinstance(record, dict) for record in records):
         raise UserError(f"{path}: has no predictions; run the study again")
     return records
+
+
+def _check_predictions(task: Task, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a `UserError` if a record lacks the prediction that `find_issues` reads."""
+    schema = get_record_schema(task)
+    for number, record in enumerate(records, 1):
+        validate(record, schema, f"{path}: line {number}", "run the study again")
 
 
 def _load_task(study: Path) -> Task:
@@ -128,8 +137,8 @@ def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) ->
         index = next((index for index, inputs in candidates if _has_inputs(record, columns, inputs)), None)
         if index is None:
             raise UserError(
-                f"{study}: row {len(indices)} of {PREDICTIONS_FILE} is not among the training rows; restore "
-                "the data, or run the study again"
+                f"{study}: line {len(indices) + 1} of {PREDICTIONS_FILE} is not among the training rows; "
+                "restore the data, or run the study again"
             )
         indices.append(index)
     return rows.select(indices)

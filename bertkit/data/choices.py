@@ -157,7 +157,7 @@ def format_ending_labels(
     for row, (value, row_endings, index) in enumerate(zip(rows[column], endings, indices, strict=True)):
         if not isinstance(index, int) or not 0 <= index < len(row_endings):
             raise UserError(
-                f"{rows.format_location(row)}: has no ending {index!r}; use a number from 0 to "
+                f"{rows.format_location(row)}: has no ending {shorten_repr(index)}; use a number from 0 to "
                 f"{len(row_endings) - 1}"
             )
         text = normalize_label(value) or ""

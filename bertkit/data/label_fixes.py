@@ -12,11 +12,13 @@ from bertkit.errors import UserError
 from bertkit.utils.serialization import validate
 
 TEXT_DIGITS = 16  # hexadecimal digits of the SHA-256 that identifies the texts of a row
+EXPORT_HINT = "export the decisions from label_issues.html again"
 Action = Literal["keep", "change", "drop"]
 FixRecord = TypedDict(
     "FixRecord",
     {
-        "file": str, "row": int, "text": str, "action": Action, "from": Any, "to": NotRequired[Any],
+        "file": str, "row": int, "text": str, "action": Action, "from": Any,
+        "to": NotRequired[str | int | float | bool | None],
         "word": NotRequired[int], "label": NotRequired[str],
     },
 )  # fmt: skip
@@ -52,9 +54,7 @@ class LabelFix:
         Raises:
             UserError: The record does not have the keys of a label fix.
         """
-        fields: FixRecord = validate(
-            record, FixRecord, location, "export the decisions from label_issues.html again"
-        )
+        fields: FixRecord = validate(record, FixRecord, location, EXPORT_HINT)
         if fields["action"] == "change" and fields.get("to") is None:
             raise UserError(f"{location}: has no new label in 'to'; add it, or choose another action")
         return cls(

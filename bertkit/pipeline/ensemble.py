@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from bertkit.errors import UserError
+from bertkit.errors import MAX_REPR_LENGTH, UserError
 from bertkit.utils.files import write_text
 from bertkit.utils.serialization import validate
 
@@ -55,8 +55,12 @@ def read_members(folder: Path) -> list[Path]:
     if not ensemble["members"]:
         raise UserError(f"{path}: has no members; {fix}")
     for member in ensemble["members"]:
-        if not (folder / member).is_dir():
-            raise UserError(f"{path}: member {member} does not exist; restore its directory, or {fix}")
+        if not os.path.isdir(folder / member):  # noqa: PTH112 (`Path.is_dir` fails for a name that is too long)
+            raise UserError(
+                f"{path}: member {member[:MAX_REPR_LENGTH]} does not exist; restore its directory, or {fix}"
+            )
+        if find_ensemble(folder / member):
+            raise UserError(f"{path}: member {member} is an ensemble itself; {fix}")
     return [folder / member for member in ensemble["members"]]
 
 

@@ -5,14 +5,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.label_fixes import LabelFix, get_row_name, hash_inputs, read_label_fixes
+from bertkit.data.label_fixes import EXPORT_HINT, LabelFix, get_row_name, hash_inputs, read_label_fixes
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.tasks.base import Task
+
+# Types of `LabelFix.part` and `LabelFix.new`, by `Task.label_key`.
+TYPES_BY_KEY: Mapping[str, tuple[type, type]] = {"word": (int, str), "label": (str, bool)}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
         UserError: The file is not valid, or a row does not have the recorded text or label.
     """
     fixes = read_label_fixes(path)
+    for fix in fixes:
+        _check_part(fix, task.label_key)
     indices = _match_rows(task, rows, fixes)
     labels = task.get_labels(rows.select(indices))
     label_by_index = dict(zip(indices, labels, strict=True))
@@ -68,10 +73,36 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
     })  # fmt: skip
 
 
+def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
+    """Raise a `UserError` if a fix does not select a part of the label as the labels of the task require.
+
+    Args:
+        fix: The fix.
+        key: See `Task.label_key`.
+    """
+    if key is None:
+        if fix.part is not None:
+            raise UserError(
+                f"{fix.location}: selects a part of the label with 'word' or 'label', but each row has a "
+                f"single label; {EXPORT_HINT}"
+            )
+        return
+    part_type, new_type = TYPES_BY_KEY[key]
+    if not isinstance(fix.part, part_type):
+        raise UserError(
+            f"{fix.location}: lacks the key {key!r}, which selects one of the row's labels; {EXPORT_HINT}"
+        )
+    if fix.action == "change" and not isinstance(fix.new, new_type):
+        raise UserError(
+            f"{fix.location}: cannot change the label to {shorten_repr(fix.new)}; write "
+            f"{'a tag' if key == 'word' else 'true or false'} in 'to'"
+        )
+
+
 def _match_rows(task: Task, rows: Rows, fixes: Sequence[LabelFix]) -> list[int]:
     """Return the index of the row of each fix."""
-    numbers = np.array(sorted({fix.row[1] for fix in fixes}), dtype=np.int64)
-    candidates = np.flatnonzero(np.isin(rows.row_numbers, numbers))
+    numbers = [number for _, number in {fix.row for fix in fixes} if number.bit_length() < 64]
+    candidates = np.flatnonzero(np.isin(rows.row_numbers, np.array(numbers, dtype=np.int64)))
     texts = hash_inputs(rows.select(candidates), task.input_schema.text_columns)
     indices_by_row: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
     for index, text in zip(candidates.tolist(), texts, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from bertkit.config import RunConfig
+from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.setting import DATA, OUTPUT, SettingField, get_settings
 from bertkit.studies.config import STUDY_SETTINGS
@@ -17,6 +17,7 @@ FIXED_SETTINGS = {
 }  # fmt: skip
 WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 FORMS = "NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C"
+MAX_INTEGER = 2**31 - 1  # of a range; optuna cannot sample from much larger ones
 RATE_FACTOR = 3.0  # the default space has learning rates from a third to three times the default
 
 
@@ -101,7 +102,7 @@ def _find_setting(name: str, config_class: type[RunConfig]) -> SettingField:
         for other, field in settings.items()
         if field.metadata.panel not in (DATA, OUTPUT)
         and other not in FIXED_SETTINGS
-        and other not in STUDY_SETTINGS
+        and other not in {*STUDY_SETTINGS, *SINGLE_RUN_SETTINGS}
     ]
     if name in searchable:
         return settings[name]
@@ -117,11 +118,15 @@ def _parse_range(name: str, field: SettingField, text: str, item: str) -> Dimens
         raise UserError(f"--search {item}: {name} is not a number; list its values: {name}=A,B,C")
     bounds, colon, scale = text.partition(":")
     low_text, _, high_text = bounds.partition("..")
+    if not (low_text and high_text):
+        raise UserError(f"--search {item}: a bound is missing; write {name}=LOW..HIGH")
     if colon and scale != "log":
         raise UserError(f"--search {item}: unknown scale {scale!r}; write :log or leave it out")
     low, high = (_parse_value(value, field, f"--search {name}") for value in (low_text, high_text))
     if low is None or high is None or low >= high:
         raise UserError(f"--search {item}: {low_text} is not below {high_text}; write the lower bound first")
+    if float not in kinds and high > MAX_INTEGER:
+        raise UserError(f"--search {item}: {high_text} is too large; use at most {MAX_INTEGER}")
     if scale == "log" and low <= 0:
         raise UserError(f"--search {item}: a logarithmic range needs a lower bound above 0; raise it")
     return Dimension(name, low=low, high=high, is_log=scale == "log", is_integer=float not in kinds)

@@ -95,8 +95,8 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
     keys, seed = data.task.split_keys(rows), get_split_seed(data.task.config)
     groups = join_groups(keys)
     num_groups = len(np.unique(groups))
+    count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
     if num_groups < num_folds:
-        count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
         raise UserError(f"--folds {num_folds}: the training data has only {count}; use fewer folds")
     fold = assign_folds(groups, keys.stratum, num_folds, seed)
     fraction = data.task.config.validation_fraction or DEFAULT_FRACTION
@@ -106,8 +106,8 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
         train, validation = split_stratified(groups[rest], keys.stratum[rest], fraction, seed)
         if not (len(train) and len(validation)):
             raise UserError(
-                f"--folds {num_folds}: {format_count(len(rows), keys.unit)} are too few to hold out rows for "
-                "validation; add rows or use fewer folds"
+                f"--folds {num_folds}: {count} in the training data are too few to hold out rows for "
+                "validation; raise --validation-fraction, or add rows"
             )
         indices = {"train": rest[train], "validation": rest[validation], "test": test}
         splits = {name: rows.select(index) for name, index in indices.items()}

@@ -44,7 +44,7 @@ def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     ]
     return ResultTable(
         title=" · ".join(name_parts), headings=headings, rows=rows,
-        caption=f"Score: {metric}. {_describe_rows(metrics)} Baselines: {_describe_baselines(metrics)}.",
+        caption=f"Score: {metric}. {_describe_rows(metrics)} {_describe_baselines(metrics)}",
         run_notes=[_describe_run(run, metric) for run in metrics["settings"]["best"]["runs"]],
         notes=[*describe_results(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
     )  # fmt: skip
@@ -73,7 +73,11 @@ def _describe_rows(metrics: Mapping[str, Any]) -> str:
 
 def _describe_baselines(metrics: Mapping[str, Any]) -> str:
     scores = {name: scores.get(metrics["metric"]) for name, scores in metrics["baselines"].items()}
-    return ", ".join(f"{name} {format_number(score)}" for name, score in scores.items() if score is not None)
+    listed = ", ".join(
+        f"{name} {format_number(score)}" for name, score in scores.items() if score is not None
+    )
+    rows = f" on fold {metrics['folds'] - 1}" if metrics["folds"] else ""
+    return f"Baselines{rows}: {listed}."
 
 
 def _describe_run(run: Mapping[str, Any], metric: str) -> str:

@@ -4,6 +4,7 @@ A trial proposes settings, which depend on the seed of the study, the number of 
 trials. A study that is stopped and resumed therefore has the same trials.
 """
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -91,6 +92,20 @@ def require_optuna() -> None:
         raise UserError(f"--trials: needs optuna, which is not installed; {INSTALL_HINT}") from error
 
 
+def _check_journal(path: Path) -> None:
+    """Raise `UserError` if a journal file is damaged; optuna would append to an incomplete line."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            is_valid = line.endswith(b"\n") and "op_code" in json.loads(line)
+        except (ValueError, TypeError):
+            is_valid = False
+        if not is_valid:
+            raise UserError(
+                f"{path}: line {number} is damaged; restore the file, or start again with --overwrite"
+            )
+
+
 class TrialStore:
     """The trials of a study in a directory.
 
@@ -100,6 +115,9 @@ class TrialStore:
         defaults: Default values of the settings in the space.
         seed: Seed of the proposals.
         sign: 1 if a higher score is better, else -1.
+
+    Raises:
+        UserError: The journal file is damaged.
     """
 
     def __init__(
@@ -110,6 +128,7 @@ class TrialStore:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.seed, self.sign = space, seed, sign
+        _check_journal(folder / JOURNAL_FILE)
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL_FILE)))
         self.study = optuna.create_study(
             storage=storage, study_name=STUDY_NAME, load_if_exists=True,

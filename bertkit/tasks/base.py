@@ -257,6 +257,11 @@ class Task(ABC):
             UserError: A value is invalid.
         """
 
+    @property
+    def label_key(self) -> Literal["word", "label"] | None:
+        """Key of a label fix that selects one of several labels of a row; None if a row has one label."""
+        return None
+
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError

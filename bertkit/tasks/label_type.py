@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.tasks.base import Scores
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class LabelType(ABC):
         for label in labels:
             if label not in cell_by_label:
                 raise UserError(
-                    f"label {label!r}: does not occur in the training rows; use one of "
+                    f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
                     f"{format_list(self.labels)}"
                 )
         return [cell_by_label[label] for label in labels]

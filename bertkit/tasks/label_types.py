@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.tasks.base import Scores
 from bertkit.tasks.label_type import LabelType
 
@@ -133,7 +133,8 @@ class MultiLabel(LabelType):
         """Return lists of labels; a label set column may mix lists and texts."""
         for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
             raise UserError(
-                f"label {label!r}: does not occur in the training rows; use one of {format_list(self.labels)}"
+                f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
+                f"{format_list(self.labels)}"
             )
         return [list(row_labels) for row_labels in labels]
 
@@ -247,7 +248,7 @@ class Regression(LabelType):
         """
         for label in labels:
             if self.parse_label(label) is None:
-                raise UserError(f"label {label!r}: is not a number; write a number")
+                raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
     def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":

@@ -212,6 +212,11 @@ class Ner(Task):
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score against"
                 )
 
+    @property
+    def label_key(self) -> Literal["word", "label"] | None:
+        """The key `word`: each word of a row has a tag."""
+        return "word"
+
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the tags of each sentence in IOB2."""
         return list(rows["iob2"])

@@ -264,6 +264,12 @@ class SequenceTask(Task):
             return None
         return self.label_type.encode_labels(rows, column)
 
+    @property
+    def label_key(self) -> Literal["word", "label"] | None:
+        """The key `label` for label sets, in which each label is present or absent."""
+        is_set = self.label_type.problem_type == "multi_label_classification"
+        return "label" if is_set else None
+
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return names of labels, lists of names, or numbers."""
         encoded = self.encode_labels(rows, required=True)
