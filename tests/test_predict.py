@@ -13,7 +13,7 @@ from bertkit import UserError, load
 from bertkit.data.readers.files import stream_rows
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import align_chunks_to_groups
-from bertkit.tasks.base import InputSchema
+from bertkit.tasks.input_schema import InputSchema
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
 

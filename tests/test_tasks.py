@@ -12,7 +12,8 @@ from bertkit.data.ner import decoding
 from bertkit.data.qa import spans
 from bertkit.pipeline.session import Session
 from bertkit.tasks import TASKS, task_class
-from bertkit.tasks.base import InputSchema, Task, TaskSpec
+from bertkit.tasks.base import Task, TaskSpec
+from bertkit.tasks.input_schema import InputSchema
 
 MAX_MEMBERS = 25
 FAST = {"epochs": 1, "batch_size": 8, "max_length": 32, "bf16": False}

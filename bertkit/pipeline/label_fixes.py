@@ -14,7 +14,7 @@ from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.tasks.base import Task
 
-# Types of `LabelFix.part` and `LabelFix.new`, by `Task.label_key`.
+# Types of `LabelFix.part` and `LabelFix.new`, by `InputSchema.label_key`.
 TYPES_BY_KEY: Mapping[str, tuple[type, type]] = {"word": (int, str), "label": (str, bool)}
 
 
@@ -52,7 +52,7 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
     """
     fixes = read_label_fixes(path)
     for fix in fixes:
-        _check_part(fix, task.label_key)
+        _check_part(fix, task.input_schema.label_key)
     indices = _match_rows(task, rows, fixes)
     labels = task.get_labels(rows.select(indices))
     label_by_index = dict(zip(indices, labels, strict=True))
@@ -78,7 +78,7 @@ def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
 
     Args:
         fix: The fix.
-        key: See `Task.label_key`.
+        key: See `InputSchema.label_key`.
     """
     if key is None:
         if fix.part is not None:

@@ -7,13 +7,14 @@ modules import heavy libraries inside of functions, because `bertkit --help` loa
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.confidence import NOT_FITTED
+from bertkit.tasks.input_schema import InputSchema
 
 if TYPE_CHECKING:
     import torch
@@ -101,62 +102,6 @@ class TaskSpec:
         from bertkit.data.readers.delimited import Dialect
 
         return Dialect(conll=self.reads_conll, encoding=encoding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputSchema:
-    """The columns that a task reads, and the flags of `bertkit predict` that fill them.
-
-    Attributes:
-        text_columns: Columns of texts, in reading order.
-        gold_columns: Columns of labels, which prediction ignores.
-        hidden_columns: Input columns that are not copied to the predictions.
-        columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
-        group_columns: Possible names of the column that defines groups; the first name that exists is used.
-            Adjacent rows with the same value form a group and must be predicted together.
-    """
-
-    text_columns: tuple[str, ...]
-    gold_columns: frozenset[str] = frozenset()
-    hidden_columns: frozenset[str] = frozenset()
-    columns_by_flag: Mapping[str, str] = field(default_factory=dict)
-    group_columns: tuple[str, ...] = ()
-
-    def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return rows that combine the texts of several flags.
-
-        A flag with a single text fills its column in all rows with this text.
-
-        Args:
-            texts_by_flag: The texts that the user passed, by flag; see `columns_by_flag`.
-
-        Raises:
-            UserError: The flags have different numbers of texts.
-        """
-        num_rows = max(map(len, texts_by_flag.values()))
-        if any(len(texts) not in (1, num_rows) for texts in texts_by_flag.values()):
-            counts = ", ".join(
-                f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in texts_by_flag.items()
-            )
-            raise UserError(f"{counts}: the numbers differ; pass equally many of each, or a single one")
-        columns = {
-            self.columns_by_flag[flag]: texts if len(texts) == num_rows else texts * num_rows
-            for flag, texts in texts_by_flag.items()
-        }
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-    def make_example_row(self) -> dict[str, Any]:
-        """Return a row with placeholder texts, for the example code of the model card."""
-        return dict.fromkeys(self.text_columns, "...")
-
-    def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
-        """Return the group of each row; None if rows can be predicted one by one."""
-        from bertkit.data.columns import find_column
-
-        for name in self.group_columns:
-            if column := find_column(rows, name):
-                return rows[column]
-        return None
 
 
 @dataclass(frozen=True)
@@ -256,11 +201,6 @@ class Task(ABC):
         Raises:
             UserError: A value is invalid.
         """
-
-    @property
-    def label_key(self) -> Literal["word", "label"] | None:
-        """Key of a label fix that selects one of several labels of a row; None if a row has one label."""
-        return None
 
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""

@@ -5,7 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
-from bertkit.tasks.base import InputSchema, Task
+from bertkit.tasks.base import Task
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.pretrain_config import MODEL_SIZES, check_scratch_settings
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.tasks.base import Scores
@@ -25,12 +25,14 @@ class LabelType(ABC):
         labels: The labels in the order of the model's outputs; empty for regression.
         problem_type: Value of `problem_type` in the model's config.
         default_metric: Metric that selects the checkpoint if the dataset registry states no other.
+        label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
         thresholds: Probability above which a label is predicted, for labels whose threshold is fitted; see
             `fit_thresholds`.
     """
 
     problem_type: ClassVar[str]
     default_metric: ClassVar[str]
+    label_key: ClassVar[Literal["label"] | None] = None
 
     def __init__(self, labels: list[str]) -> None:
         self.labels = labels

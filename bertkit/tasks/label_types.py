@@ -106,6 +106,7 @@ class MultiLabel(LabelType):
 
     problem_type = "multi_label_classification"
     default_metric = "micro_f1"
+    label_key = "label"
     separator: str | None = None
 
     def encode_labels(self, rows: "Rows", column: str) -> "np.ndarray":

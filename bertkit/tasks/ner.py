@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, MODEL, setting
-from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.base import Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.ner_predictions import NerEvaluation, score_baselines
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Ner(Task):
             hidden_columns=frozenset(["tokens", "text", "tags", "iob2", "context"]),
             columns_by_flag={"text": self.config.token_column},
             group_columns=tuple(DOCUMENT_COLUMNS) if self.config.context == "document" else (),
+            label_key="word",
         )
 
     # ---- rows
@@ -211,11 +213,6 @@ class Ner(Task):
                 raise UserError(
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score against"
                 )
-
-    @property
-    def label_key(self) -> Literal["word", "label"] | None:
-        """The key `word`: each word of a row has a tag."""
-        return "word"
 
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return the tags of each sentence in IOB2."""

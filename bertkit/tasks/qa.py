@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, fill_unset, setting
-from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.base import Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.qa_predictions import QaEvaluation
 from bertkit.tasks.qa_scores import score_baselines
 

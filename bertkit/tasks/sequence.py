@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
-from bertkit.tasks.base import InputSchema, Scores, Task, TransformersPipeline
+from bertkit.tasks.base import Scores, Task, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import SingleLabel
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
@@ -94,6 +95,7 @@ class SequenceTask(Task):
             gold_columns=frozenset([self.config.label_column]),
             hidden_columns=frozenset([self.config.label_column]),
             columns_by_flag=dict(zip(TEXT_FLAGS, columns, strict=False)),
+            label_key=self.label_type.label_key if hasattr(self, "label_type") else None,
         )
 
     # ---- rows
@@ -263,12 +265,6 @@ class SequenceTask(Task):
         if not required and not has_labels(rows, column):
             return None
         return self.label_type.encode_labels(rows, column)
-
-    @property
-    def label_key(self) -> Literal["word", "label"] | None:
-        """The key `label` for label sets, in which each label is present or absent."""
-        is_set = self.label_type.problem_type == "multi_label_classification"
-        return "label" if is_set else None
 
     def get_labels(self, rows: "Rows") -> list[Any]:
         """Return names of labels, lists of names, or numbers."""

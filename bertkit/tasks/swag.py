@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, get_column_settings, setting
-from bertkit.tasks.base import InputSchema, Scores, Task, TaskSpec, TransformersPipeline
+from bertkit.tasks.base import Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
 
 if TYPE_CHECKING:

@@ -1,0 +1,68 @@
+"""The columns that a task reads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSchema:
+    """The columns that a task reads, and the flags of `bertkit predict` that fill them.
+
+    Attributes:
+        text_columns: Columns of texts, in reading order.
+        gold_columns: Columns of labels, which prediction ignores.
+        hidden_columns: Input columns that are not copied to the predictions.
+        columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
+        group_columns: Possible names of the column that defines groups; the first name that exists is used.
+            Adjacent rows with the same value form a group and must be predicted together.
+        label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
+    """
+
+    text_columns: tuple[str, ...]
+    gold_columns: frozenset[str] = frozenset()
+    hidden_columns: frozenset[str] = frozenset()
+    columns_by_flag: Mapping[str, str] = field(default_factory=dict)
+    group_columns: tuple[str, ...] = ()
+    label_key: Literal["word", "label"] | None = None
+
+    def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+        """Return rows that combine the texts of several flags.
+
+        A flag with a single text fills its column in all rows with this text.
+
+        Args:
+            texts_by_flag: The texts that the user passed, by flag; see `columns_by_flag`.
+
+        Raises:
+            UserError: The flags have different numbers of texts.
+        """
+        num_rows = max(map(len, texts_by_flag.values()))
+        if any(len(texts) not in (1, num_rows) for texts in texts_by_flag.values()):
+            counts = ", ".join(
+                f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in texts_by_flag.items()
+            )
+            raise UserError(f"{counts}: the numbers differ; pass equally many of each, or a single one")
+        columns = {
+            self.columns_by_flag[flag]: texts if len(texts) == num_rows else texts * num_rows
+            for flag, texts in texts_by_flag.items()
+        }
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def make_example_row(self) -> dict[str, Any]:
+        """Return a row with placeholder texts, for the example code of the model card."""
+        return dict.fromkeys(self.text_columns, "...")
+
+    def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
+        """Return the group of each row; None if rows can be predicted one by one."""
+        from bertkit.data.columns import find_column
+
+        for name in self.group_columns:
+            if column := find_column(rows, name):
+                return rows[column]
+        return None
