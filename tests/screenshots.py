@@ -1,4 +1,4 @@
-"""Create the pictures of pages in the README and the docs; missing runs and studies are trained first."""
+"""Create the pictures of `report.html` in the README; missing runs are trained first."""
 
 import io
 from pathlib import Path
@@ -12,12 +12,6 @@ IMAGES = Path(__file__).parent.parent / "docs" / "images"
 RUNS = {
     "classify": Path("runs/classify-imdb-minilm"),  # that of `make demo`
     "ner": Path("runs/screenshots-ner"),
-    "study": Path("runs/screenshots-study"),
-    "label-issues": Path("runs/screenshots-label-issues"),
-}
-STUDIES = {
-    "study": {"data": "imdb", "max_train_samples": 300, "max_length": 128, "folds": 3, "trials": 10},
-    "label-issues": {"data": "sample", "folds": 4, "learning_rate": 3e-4},  # its texts are in the picture
 }
 NUM_COLORS = 96
 
@@ -30,26 +24,18 @@ def main():
         bertkit.classify(recipe="imdb", output_dir=str(RUNS["classify"]), overwrite=True)
     if not (RUNS["ner"] / "metrics.json").exists():
         bertkit.ner(data="sample", model="minilm", epochs=12, output_dir=str(RUNS["ner"]), overwrite=True)
-    for name, settings in STUDIES.items():
-        if not (RUNS[name] / "metrics.json").exists():
-            bertkit.study("classify", model="minilm", **settings, output_dir=str(RUNS[name]), overwrite=True)
-    for task in ("classify", "ner"):
-        bertkit.report(runs=[str(RUNS[task])])
-    bertkit.label_issues(str(RUNS["label-issues"]))
+    for run in RUNS.values():
+        bertkit.report(runs=[str(run)])
     with chromium.open_chromium() as driver:
         take_screenshot(driver, "classify", "report", "body", width=1120, height=1830)
         take_screenshot(driver, "ner", "report-dark", "#results", width=1120, height=1000, dark=True)
         take_screenshot(driver, "classify", "report-phone", "#results", width=390, height=900, scale=2)
-        take_screenshot(driver, "study", "study", "body", width=1120, height=1500)
-        take_screenshot(
-            driver, "label-issues", "label-issues", "body", page="label_issues.html", width=1120, height=700
-        )
 
 
-def take_screenshot(driver, task, name, where, page="report.html", **screen):
+def take_screenshot(driver, task, name, where, **screen):
     """Save one view of a page as a small PNG."""
     chromium.set_viewport(driver, **screen)
-    driver.get(chromium.to_file_url(RUNS[task] / page))
+    driver.get(chromium.to_file_url(RUNS[task] / "report.html"))
     driver.execute_script("document.querySelector(arguments[0]).scrollIntoView()", where)
     IMAGES.mkdir(exist_ok=True)
     image = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
