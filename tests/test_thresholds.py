@@ -64,9 +64,13 @@ def test_recall_and_precision_are_reached_with_the_best_other_score(seed, minimu
     predictions = [probability > threshold for threshold in list_thresholds(probability)]
     scores = [compute_recall_and_precision(is_positive, predicted) for predicted in predictions]
     found = fit_binary_threshold(probability, is_positive, ThresholdCriterion("recall", minimum))
-    recall, precision = compute_recall_and_precision(is_positive, probability > found)
-    assert recall >= minimum
-    assert precision == max(precision for recall, precision in scores if recall >= minimum)
+    precisions = [precision for recall, precision in scores if recall >= minimum]
+    if found is None:
+        assert not precisions
+    else:
+        recall, precision = compute_recall_and_precision(is_positive, probability > found)
+        assert recall >= minimum
+        assert precision == max(precisions)
     found = fit_binary_threshold(probability, is_positive, ThresholdCriterion("precision", minimum))
     recalls = [recall for recall, precision in scores if precision >= minimum and recall > 0]
     if found is None:
