@@ -13,7 +13,7 @@ from bertkit.data.readers.files import read_file
 SETTINGS = {"max_steps": 2, "batch_size": 4, "seed": 1, "bf16": False}
 
 
-def run_in_memory_and_on_disk(run, folder, monkeypatch, **settings):
+def assert_same_in_memory_and_on_disk(run, folder, monkeypatch, **settings):
     """Run a task twice, and check that predictions and weights are bit-identical."""
     for name, limit in (("memory", 1 << 30), ("disk", 0)):
         monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", limit)
@@ -32,7 +32,7 @@ def test_swag_runs_are_bit_identical(tmp_path, tiny, monkeypatch, columns):
             for row in rows
         ]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    run_in_memory_and_on_disk(
+    assert_same_in_memory_and_on_disk(
         bertkit.swag, tmp_path, monkeypatch, data=str(data), model=str(tiny), start_column="start"
     )
 
@@ -69,7 +69,7 @@ def test_ner_runs_are_bit_identical(tmp_path, tiny, monkeypatch, form, context):
         data = write_conll(tmp_path / "rows.conll", rows)
     else:
         data = write_rows(tmp_path / "rows.jsonl", rows if form == "words" else map(convert_to_spans, rows))
-    run_in_memory_and_on_disk(
+    assert_same_in_memory_and_on_disk(
         bertkit.ner, tmp_path, monkeypatch, data=str(data), model=str(tiny), context=context, max_length=24
     )
 
@@ -90,7 +90,7 @@ def test_qa_runs_are_bit_identical(tmp_path, tiny, monkeypatch, write):
     rows[20]["answers"][0]["answer_start"] += 1  # a wrong offset, which is corrected
     rows[21]["answers"][0] = {"text": "nowhere", "answer_start": 0}  # an answer that is dropped
     data = write(tmp_path / "rows.json", rows)
-    run_in_memory_and_on_disk(
+    assert_same_in_memory_and_on_disk(
         bertkit.qa, tmp_path, monkeypatch, data=str(data), model=str(tiny), max_length=24, doc_stride=4,
     )  # fmt: skip
 
