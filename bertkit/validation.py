@@ -152,7 +152,8 @@ def _check_bounds(value: Any, setting: Setting, where: str) -> None:
     is_above = setting.max is not None and value > setting.max
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if is_below or is_above or is_infinite:
-        raise UserError(f"{where}: {value!r} is out of bounds; it must be {describe_bounds(setting)}")
+        finite = "finite and " if is_infinite and setting.max is None and setting.min is not None else ""
+        raise UserError(f"{where}: {value!r} is out of bounds; it must be {finite}{describe_bounds(setting)}")
 
 
 def describe_bounds(setting: Setting) -> str:

@@ -155,7 +155,10 @@ USAGE_ERRORS = {  # command line: words of the error line
     "qa --squad v2 --output-dir squad_v2": [
         "--output-dir squad_v2: is also the value of --data; choose another"
     ],
-    "classify --data sample --lr nan": ["bertkit: --learning-rate", "out of bounds; it must be at least 0"],
+    "classify --data sample --lr nan": [
+        "bertkit: --learning-rate",
+        "out of bounds; it must be finite and at least 0",
+    ],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
     "predict run --nproc 2": [

@@ -11,6 +11,7 @@ import bertkit
 from bertkit.infer import calibration_files
 from bertkit.modeling.temperature import read_temperature
 from bertkit.utils.files import write_text
+from bertkit.utils.reporting import Reporter
 
 TASKS = ["classify", "nli", "swag", "ner"]
 LABEL_KEYS = {"classify": "label", "nli": "label", "swag": "label", "ner": "tags"}
@@ -204,6 +205,15 @@ def test_a_run_on_data_objects_gets_the_object_again(tiny):
     with pytest.raises(bertkit.UserError, match=r"bertkit\.calibrate\(run='run', data=\.\.\.\)"):
         bertkit.calibrate("run")
     assert bertkit.calibrate("run", data=rows).calibration["data"]["rows"] == 15
+
+
+def test_a_run_on_data_objects_is_calibrated_on_other_objects_with_a_warning(tiny, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))
+    bertkit.classify(data=make_toy_rows(60), model=tiny, output_dir="run", max_steps=3, bf16=False)
+    new = make_rows("run", "classify")
+    assert bertkit.calibrate("run", data=new).calibration["data"]["rows"] == len(new)
+    assert "`data` is not the data of this run" in "".join(warnings)
 
 
 def test_a_model_that_continues_from_a_calibrated_run_is_not_calibrated(copied, toy):

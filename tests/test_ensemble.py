@@ -43,7 +43,7 @@ def make_ensemble(runs, tmp_path):
     def make(task, size=2):
         study = tmp_path / "study"
         members = [copy_run(runs / task, study / "folds" / f"fold{n}-seed0", n) for n in range(size)]
-        write_ensemble(study / "ensemble", task, members)
+        write_ensemble(study / "ensemble", members)
         return study, members
 
     return make
@@ -172,8 +172,7 @@ def test_members_of_different_tasks_are_refused(make_ensemble, runs, cli):
 
 
 @pytest.mark.parametrize("text", [
-    "{", "{}", '{"task": "classify", "members": []}', '{"task": "classify", "members": ["../ensemble"]}',
-    json.dumps({"task": "classify", "members": ["a" * 5000]}),
+    "{", "{}", '{"members": []}', '{"members": ["../ensemble"]}', json.dumps({"members": ["a" * 5000]}),
 ])  # fmt: skip
 def test_damaged_list_of_members_is_refused_in_one_line(make_ensemble, cli, text):
     study, _ = make_ensemble("classify", size=1)

@@ -197,6 +197,15 @@ def test_a_model_with_too_few_layers_is_refused_before_the_first_run(cli, tiny, 
     assert_refused(cli, tmp_path, args, words, "feature-based")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--freeze 1", "--layer-decay 0.9", "--pack", "--compile", "--attention-dropout 0"]
+)
+def test_flags_of_the_encoder_are_refused_for_a_frozen_encoder(cli, four_layer_model, toy, tmp_path, flag):
+    args = ["--data", toy, "--model", four_layer_model, "--features", "last", "-o", tmp_path / "run"]
+    words = [f"{flag.split()[0]}", "--features freezes the whole encoder"]
+    assert_refused(cli, tmp_path, [*args, *flag.split()], words, "ner")
+
+
 def test_an_unknown_setting_from_python_is_named():
     with pytest.raises(bertkit.UserError, match=r"feature_based\(\): unknown setting 'head'"):
         bertkit.feature_based(head="linear")

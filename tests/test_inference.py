@@ -13,7 +13,7 @@ from bertkit.infer.predictor import load_predictor
 from bertkit.modeling.cpu.linear import FastLinear
 from bertkit.modeling.encoder import Encoder
 from bertkit.modeling.loading import ModelSource, load_config, load_tokenizer
-from bertkit.utils.memory_pool import keep_freed_memory
+from bertkit.utils.allocator import keep_freed_memory
 
 
 @pytest.fixture(autouse=True)

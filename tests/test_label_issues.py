@@ -111,7 +111,7 @@ def test_near_duplicates_with_other_labels_are_found(tmp_path):
     assert record["reason"] == "near-duplicates have positive"
 
 
-def test_label_sets_are_checked_label_by_label(tmp_path):
+def test_label_sets_are_checked_label_by_label(tmp_path, cli):
     rows = [
         {"text": f"text {n}", "label": [name for name, size in (("a", 2), ("b", 3)) if n % size == 0]}
         for n in range(60)
@@ -122,6 +122,8 @@ def test_label_sets_are_checked_label_by_label(tmp_path):
     rows[6]["label"], rows[7]["label"] = ["a"], ["b"]
     study = write_study(tmp_path / "study", "classify", rows, predictions, problem="multi-label")
     assert sorted(find(study)) == [(7, "b", False, True), (8, "b", True, False)]
+    status, out, _ = cli("label-issues", study)
+    assert (status, "absent" in out, "False" in out) == (0, True, False)
 
 
 def test_numbers_far_from_the_prediction_are_found(tmp_path):
@@ -187,6 +189,13 @@ def test_directory_without_out_of_fold_predictions_is_refused(tmp_path, cli):
     assert (status, out, err) == (2, "", f"bertkit: {tmp_path}: {problem}\n")
 
 
+def edit_predictions(study, edit):
+    """Edit the out-of-fold predictions of a study that predicted 60 rows."""
+    path = study / "out_of_fold.jsonl"
+    path.write_text(edit(path.read_text()))
+    (study / "metrics.json").write_text(json.dumps({"task": "study", "predicted_rows": 60}))
+
+
 WITHOUT_PREDICTION = json.dumps({"text": make_toy_rows(1)[0]["text"]})
 
 
@@ -198,6 +207,14 @@ WITHOUT_PREDICTION = json.dumps({"text": make_toy_rows(1)[0]["text"]})
         (
             lambda study: (study / "out_of_fold.jsonl").write_text(WITHOUT_PREDICTION),
             "required field `probabilities`",
+        ),
+        (
+            lambda study: edit_predictions(study, lambda text: text.replace(str(SURE), "NaN")),
+            "NaN is not a number",
+        ),
+        (
+            lambda study: edit_predictions(study, lambda text: "\n".join(text.split("\n")[:-2])),
+            "has 59 lines",
         ),
         (lambda study: (study / "folds" / "fold0-seed0" / "run.yaml").unlink(), "does not contain fold runs"),
         (lambda study: write_rows(study / "rows.jsonl", make_toy_rows(60, seed=1)), "restore the data"),

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.data import tokenization
-from bertkit.data.split import SplitKeys
+from bertkit.data.split import SplitKeys, join_groups
 from bertkit.data.token_store import share_tokens
 from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import UserError
@@ -33,7 +34,7 @@ from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
-from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, join_groups, split_into_folds
+from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, split_into_folds
 from bertkit.studies.trials import Trial, TrialStore
 from bertkit.tasks import task_class
 from bertkit.tasks.classify import ClassifyConfig
@@ -63,6 +64,7 @@ def test_ranges_and_lists_have_the_type_of_the_setting():
     [
         ("epochs", ["--search epochs", "NAME=LOW..HIGH"]),
         ("epoch=1,2", ["unknown setting", "'epochs'"]),
+        ("lr=1,2", ["unknown setting", "'learning_rate'"]),
         ("seed=1,2", ["seed", "cannot be searched"]),
         ("text_column=a,b", ["text_column", "cannot be searched"]),
         ("folds=2,3", ["unknown setting", "choose from"]),
@@ -228,6 +230,15 @@ def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
         make_store(tmp_path)
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")])
+def test_a_lost_journal_is_refused_in_one_line(tmp_path, damage):
+    run_trials(make_store(tmp_path), 1)
+    (tmp_path / "000").mkdir()
+    damage(tmp_path / "journal.log")
+    with pytest.raises(UserError, match=r"journal\.log: is empty or missing; restore the file"):
+        make_store(tmp_path)
+
+
 def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):
     trial = make_store(tmp_path).begin()
     end(make_store(tmp_path), make_store(tmp_path).list_running()[0], 0.5)
@@ -336,7 +347,6 @@ def test_ner_records_have_the_probability_of_each_tag_of_each_word(studies):
 def test_the_ensemble_names_runs_that_exist(studies, task):
     folder = studies[task].output_dir / "ensemble"
     content = json.loads((folder / "ensemble.json").read_text())
-    assert content["task"] == task
     assert len(content["members"]) == len(studies[task].metrics["settings"]["best"]["runs"])
     assert all((folder / member / "model.safetensors").exists() for member in content["members"])
     assert {"config.json", "tokenizer.json", "run.yaml", "metrics.json"} <= {p.name for p in folder.iterdir()}
@@ -345,7 +355,7 @@ def test_the_ensemble_names_runs_that_exist(studies, task):
 def test_means_over_seeds_are_the_predictions_of_an_ensemble(studies, tmp_path):
     folder = studies["classify"].output_dir
     records = [r for r in read_predictions(folder, "out_of_fold.jsonl") if r["fold"] == 1]
-    write_ensemble(tmp_path / "pair", "classify", [folder / f"folds/fold1-seed{seed}" for seed in (0, 1)])
+    write_ensemble(tmp_path / "pair", [folder / f"folds/fold1-seed{seed}" for seed in (0, 1)])
     rows = [{"text": record["text"]} for record in records]
     predictions = bertkit.predict(tmp_path / "pair", data=rows, all_scores=True)
     for record, prediction in zip(records, predictions, strict=True):
@@ -403,6 +413,14 @@ def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     assert status == 0, err
 
 
+def test_a_study_is_resumed_by_its_own_command_only(cli, studies):
+    folder = studies["nli"].output_dir
+    status, _, err = cli("classify", "--resume", "-o", folder)
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"resume with: bertkit study nli --resume --output-dir {folder}" in err
+    assert "runs/study-TASK-DATA-MODEL" in cli("study", "nli", "--help")[1]
+
+
 def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     folder = studies["nli"].output_dir
     run, data = folder / "folds" / "fold0-seed0", f"{folder}.jsonl"
@@ -411,6 +429,8 @@ def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     status, _, err = cli("evaluate", run, "-o", folder.parent / "other")
     assert status == 2
     assert "is a run of a study" in err
+    status, _, err = cli("calibrate", run)
+    assert (status, err.count("pass --data")) == (2, 1)
 
 
 SEARCH = {"trials": 3, "search": ["learning_rate=1e-3..1e-2:log", "epochs=1,2"], "epochs": 2, **QUICK}

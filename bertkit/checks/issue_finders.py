@@ -127,7 +127,7 @@ def _normalize_text(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Classes:
+class _ClassDecisions:
     """Decisions between classes, and where they belong.
 
     Attributes:
@@ -198,7 +198,7 @@ def _find_in_classes(data: OutOfFold) -> list[LabelIssue]:
     labels = np.array([names.index(label) for label in data.labels])
     probabilities = _read_probabilities(data.records, names)
     num_rows = len(labels)
-    return _Classes(
+    return _ClassDecisions(
         names, labels, probabilities, range(num_rows), [{}] * num_rows, data.near_duplicates
     ).find()
 
@@ -211,7 +211,7 @@ def _find_in_label_sets(data: OutOfFold, names: Sequence[str]) -> list[LabelIssu
         present = np.array([int(name in row_labels) for row_labels in data.labels])
         both = np.stack([1 - probabilities[:, column], probabilities[:, column]], axis=1)
         parts = [{"label": name}] * len(present)
-        issues += _Classes(
+        issues += _ClassDecisions(
             (False, True), present, both, range(len(present)), parts, data.near_duplicates
         ).find()
     return sorted(issues, key=lambda issue: issue.score)
@@ -232,7 +232,7 @@ def _find_in_tags(data: OutOfFold) -> list[LabelIssue]:
         if len({len(data.labels[sentence]) for sentence in group}) == 1
         for word in range(len(data.labels[group[0]]))
     ]
-    return _Classes(
+    return _ClassDecisions(
         names, labels, probabilities, [index for index, _ in words], [{"word": word} for _, word in words],
         groups,
     ).find()  # fmt: skip
@@ -245,7 +245,7 @@ def _find_in_endings(data: OutOfFold) -> list[LabelIssue]:
     for row, record in enumerate(data.records):
         probabilities[row, : len(record["probabilities"])] = record["probabilities"]
     labels, num_rows = np.array(data.labels), len(data.records)
-    return _Classes(
+    return _ClassDecisions(
         range(size), labels, probabilities, range(num_rows), [{}] * num_rows, data.near_duplicates
     ).find()
 

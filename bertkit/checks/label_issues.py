@@ -91,12 +91,22 @@ def _read_predictions(study: Path) -> list[dict[str, Any]]:
         )
     try:
         lines = path.read_text("utf-8").split("\n")
-        records = [json.loads(line) for line in lines if line]
+        records = [json.loads(line, parse_constant=_refuse_constant) for line in lines if line]
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot parse it as JSON ({error}); run the study again") from error
     if not records or not all(isinstance(record, dict) for record in records):
         raise UserError(f"{path}: has no predictions; run the study again")
+    if (metrics := run_directory.read_metrics(study)) and metrics.get("predicted_rows") != len(records):
+        raise UserError(
+            f"{path}: has {format_count(len(records), 'line')}, and the study predicted "
+            f"{format_count(metrics.get('predicted_rows', 0), 'row')}; run the study again"
+        )
     return records
+
+
+def _refuse_constant(name: str) -> None:
+    """Raise a `ValueError` for NaN and infinity, which are not JSON."""
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_predictions(task: Task, path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -48,9 +48,15 @@ def _format_issue(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "row": f"{record['file']}: {record['row']}", **part,
         "text": text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}...",
-        "given": record["given"], "suggested": record["suggested"], "reason": record["reason"],
+        "given": _format_label(record["given"]), "suggested": _format_label(record["suggested"]),
+        "reason": record["reason"],
         "score": float(record["score"]),
     }  # fmt: skip
+
+
+def _format_label(label: Any) -> Any:
+    """Return a label as it is; that of a label set is whether the row has it."""
+    return ("absent", "present")[label] if isinstance(label, bool) else label
 
 
 label_issues = build_command(LabelIssuesConfig, LABEL_ISSUES_HELP, _run)

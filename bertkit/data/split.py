@@ -36,6 +36,20 @@ class SplitKeys:
     classes: frozenset[str] = frozenset()
 
 
+def join_groups(keys: SplitKeys) -> np.ndarray:
+    """Return [n] groups such that rows with the same identity or the same group are in one group."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    identity, _ = number_groups(keys.identity)
+    group, _ = number_groups(keys.group)
+    num_identities, num_groups = identity.max(initial=-1) + 1, group.max(initial=-1) + 1
+    size = num_identities + num_groups
+    edges = coo_array((np.ones(len(identity), bool), (identity, num_identities + group)), (size, size))
+    _, component = connected_components(edges, directed=False)
+    return component[identity]
+
+
 def split_stratified(
     groups: np.ndarray, strata: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -28,16 +28,23 @@ def load_rows(
     from bertkit.infer.evaluate import load_new_rows
     from bertkit.pipeline.finished_run import reload_run_data
 
-    run, passed = Path(config.run), config.data if isinstance(config.data, DataObject) else None
+    run = Path(config.run)
+    passed = config.data if isinstance(config.data, DataObject) else None
     if config.data is None or (passed and list_passed_data(predictor.task.config)):
         try:
             dataset, splits = reload_run_data(run, passed, "calibrate")
+            return dataset, splits["validation"]
         except UserError as error:
-            raise UserError(f"{error}; pass --data to calibrate on other rows") from error
-    else:
-        trained_config = predictor.task.config  # before the columns of new data are mapped
-        dataset, splits = load_new_rows(predictor, config, reporter)
-        _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
+            if config.data is None:
+                fix = "" if str(error).endswith("pass --data") else "; pass --data to calibrate on other rows"
+                raise UserError(f"{error}{fix}") from error
+        reporter.warn(
+            "`data` is not the data of this run, so its rows are used as new rows; the calibration is wrong "
+            "if the model was trained on them"
+        )
+    trained_config = predictor.task.config  # before the columns of new data are mapped
+    dataset, splits = load_new_rows(predictor, config, reporter)
+    _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
     return dataset, splits["validation"]
 
 
@@ -62,21 +69,22 @@ def _warn_about_training_rows(
 
 
 def assign_folds(task: "Task", rows: "Rows", source: str) -> "np.ndarray":
-    """Return [rows] the fold of each row; rows that must stay together are in one fold.
+    """Return [rows] the fold of each row; equal rows and rows of one group are in one fold.
 
     Raises:
         UserError: There are too few rows.
     """
     import numpy as np
 
-    from bertkit.data.split import assign_folds
+    from bertkit.data.split import assign_folds, join_groups
 
     keys = task.split_keys(rows)
-    count = len(np.unique(keys.group))
+    groups = join_groups(keys)
+    count = len(np.unique(groups))
     if count < MIN_ROWS:
         unit = keys.group_unit or f"different {keys.unit}"
         raise UserError(
             f"{source}: {format_count(count, unit)} to calibrate on, and at least {MIN_ROWS} are needed; "
             "pass more labeled rows with --data"
         )
-    return assign_folds(keys.group, keys.stratum, NUM_FOLDS, task.config.seed)
+    return assign_folds(groups, keys.stratum, NUM_FOLDS, task.config.seed)

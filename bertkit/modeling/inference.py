@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from bertkit.modeling.cpu.acceleration import replace_modules
-from bertkit.utils.memory_pool import keep_freed_memory
+from bertkit.utils.allocator import keep_freed_memory
 
 M = TypeVar("M", bound=nn.Module)
 

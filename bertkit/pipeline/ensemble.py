@@ -16,7 +16,6 @@ ENSEMBLE_DIR, ENSEMBLE_FILE = "ensemble", "ensemble.json"
 class _Ensemble(TypedDict):
     """Content of `ensemble.json`; the paths are relative to the file."""
 
-    task: str
     members: list[str]
 
 
@@ -26,17 +25,16 @@ def find_ensemble(folder: Path) -> Path | None:
     return next((path for path in candidates if (path / ENSEMBLE_FILE).is_file()), None)
 
 
-def write_ensemble(folder: Path, task: str, members: Sequence[Path]) -> None:
+def write_ensemble(folder: Path, members: Sequence[Path]) -> None:
     """Write the list of the members.
 
     Args:
         folder: Directory of the ensemble.
-        task: Name of the task of all members.
-        members: The finished runs.
+        members: The finished runs, which have the same task.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [Path(os.path.relpath(member, folder)).as_posix() for member in members]
-    write_text(folder / ENSEMBLE_FILE, json.dumps({"task": task, "members": paths}, indent=2) + "\n")
+    write_text(folder / ENSEMBLE_FILE, json.dumps({"members": paths}, indent=2) + "\n")
 
 
 def read_members(folder: Path) -> list[Path]:

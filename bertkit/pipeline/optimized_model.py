@@ -9,7 +9,7 @@ from bertkit.modeling.cpu.acceleration import accelerate_on_cpu
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers
 from bertkit.modeling.packing import describe_packed_attention, enable_packing
 from bertkit.utils import devices, distributed
-from bertkit.utils.memory_pool import keep_freed_memory
+from bertkit.utils.allocator import keep_freed_memory
 from bertkit.utils.reporting import Reporter
 
 

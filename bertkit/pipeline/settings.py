@@ -1,6 +1,7 @@
 """Resolution and checks of the settings of a run, before any data is read."""
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,15 @@ from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count
 from bertkit.metrics.modules import make_absolute
 from bertkit.pipeline.metric_modules import require_named_modules
-from bertkit.recipes import Recipe, apply_overrides, list_passed_data, read_recipe, serialize_settings
+from bertkit.recipes import (
+    COMMAND_NAME,
+    Recipe,
+    apply_overrides,
+    list_passed_data,
+    read_recipe,
+    read_recipe_file,
+    serialize_settings,
+)
 from bertkit.run_directory import format_python_call
 from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
@@ -170,7 +179,7 @@ def _resume_settings(
     name: str, config_class: type[RunConfig], values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, str]]:
     """Return the saved settings of a run with those of this call, and the fingerprints of the run's data."""
-    folder = _find_run_to_resume(values)
+    folder = _find_run_to_resume(name, values)
     recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
     saved = config_class(**recipe.settings)
     _check_resumed_processes(folder, recipe)
@@ -196,11 +205,15 @@ def _resume_settings(
     return dataclasses.replace(saved, **call_settings), fingerprints
 
 
-def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
+def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
     """Return the run directory that `--output-dir` names.
 
+    Args:
+        name: The command.
+        values: The settings of the user.
+
     Raises:
-        UserError: `--output-dir` is not set, or the directory does not contain a run.
+        UserError: `--output-dir` is not set, or the directory does not contain a run of the command.
     """
     folder = values.get("output_dir")
     if folder is None:
@@ -208,6 +221,12 @@ def _find_run_to_resume(values: Mapping[str, Any]) -> Path:
     if not (Path(folder) / run_directory.SETTINGS_FILE).exists():
         raise UserError(
             f"--resume: {folder} does not contain a run; pass the directory of a run with --output-dir"
+        )
+    command = read_recipe_file(Path(folder) / run_directory.SETTINGS_FILE).get("task")
+    if isinstance(command, str) and COMMAND_NAME.fullmatch(command) and command != name:
+        raise UserError(
+            f"--resume: {folder} was written by bertkit {command}; resume with: bertkit {command} --resume "
+            f"--output-dir {shlex.quote(str(folder))}"
         )
     return Path(folder)
 

@@ -38,6 +38,13 @@ STUDY_SETTINGS: dict[str, tuple[Any, Any]] = {
             None, "Minutes after which this command begins no further trial.", STUDY, min=0.0, is_saved=False
         ),
     ),
+    "output_dir": (
+        str | None,
+        setting(
+            None, "Directory of the study, which receives its runs and results.", OUTPUT,
+            flags=("--output-dir", "-o"), is_saved=False, default_text="runs/study-TASK-DATA-MODEL",
+        ),
+    ),
     "dry_run": (
         bool,
         setting(False, "Load the data, list the planned runs, and write no run.", OUTPUT, is_saved=False),

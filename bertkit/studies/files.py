@@ -45,7 +45,7 @@ def write_results(
         default_predictions = HeldOutPredictions.load(plan.runner, defaults.runs, rows)
         settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
         comparison = compare(default_predictions, predictions, plan.metric, seed)
-    write_ensemble_run(folder / ENSEMBLE_DIR, plan.task_name, best)
+    write_ensemble_run(folder / ENSEMBLE_DIR, best)
     held_out_score = settings["best"]["held_out"]["scores"].get(plan.metric)
     metrics = {
         "task": "study",
@@ -55,6 +55,7 @@ def write_results(
         "metric": plan.metric,
         "folds": plan.config.folds,
         "seeds": plan.seeds,
+        "predicted_rows": len(rows),
         "settings": settings,
         "search": _summarize_search(plan, store, held_out_score) if store else None,
         "comparison": comparison,

@@ -95,18 +95,17 @@ def compare(
 # ---- the ensemble
 
 
-def write_ensemble_run(folder: Path, task_name: str, finished: FinishedRuns) -> None:
+def write_ensemble_run(folder: Path, finished: FinishedRuns) -> None:
     """Write a directory that predicts with the mean of all runs.
 
     It has the settings, the config and the tokenizer of the first run, which are those of all runs.
 
     Args:
         folder: Directory of the ensemble, next to those of the runs.
-        task_name: The task.
         finished: The runs.
     """
     runs = [run.folder for run in finished.runs]
-    write_ensemble(folder, task_name, runs)
+    write_ensemble(folder, runs)
     for path in _list_settings_files(runs[0]):
         shutil.copyfile(path, folder / path.name)
     metrics = [finished.metrics[run] for run in runs]

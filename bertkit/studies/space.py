@@ -108,7 +108,9 @@ def _find_setting(name: str, config_class: type[RunConfig]) -> SettingField:
         return settings[name]
     if name in settings:
         raise UserError(f"--search {name}: cannot be searched; choose from {', '.join(searchable)}")
-    hint = suggest_similar(name, searchable) or f" (choose from {', '.join(searchable)})"
+    named = [other for other in searchable if f"--{name.replace('_', '-')}" in settings[other].metadata.flags]
+    hint = suggest_similar(named[0] if named else name, searchable)
+    hint = hint or f" (choose from {', '.join(searchable)})"
     raise UserError(f"--search {name}: unknown setting{hint}")
 
 

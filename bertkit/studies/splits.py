@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.config import RunConfig
-from bertkit.data.column_types import number_groups
 from bertkit.data.rows import Rows, Splits
 from bertkit.data.split import (
     DEFAULT_FRACTION,
-    SplitKeys,
     assign_folds,
+    join_groups,
     remove_overlap,
     sample_rows,
     split_stratified,
@@ -57,20 +56,6 @@ class StudySplits:
     final: list[FinalSplits]
     rows: Rows
     notes: list[str]
-
-
-def join_groups(keys: SplitKeys) -> np.ndarray:
-    """Return [n] groups such that rows with the same identity or the same group are in one group."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    identity, _ = number_groups(keys.identity)
-    group, _ = number_groups(keys.group)
-    num_identities, num_groups = identity.max(initial=-1) + 1, group.max(initial=-1) + 1
-    size = num_identities + num_groups
-    edges = coo_array((np.ones(len(identity), bool), (identity, num_identities + group)), (size, size))
-    _, component = connected_components(edges, directed=False)
-    return component[identity]
 
 
 def get_split_seed(config: RunConfig) -> int:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
+# Settings of the training of the encoder.
+ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,10 @@ class NerConfig(FineTuningConfig):
         MODEL,
         default_text="none: the encoder is fine-tuned",
     )
+
+
+# Settings of the training of the encoder.
+ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 class Ner(Task):
@@ -265,10 +271,13 @@ class Ner(Task):
         return set_labels(model_config, labels)
 
     def _check_feature_flags(self) -> None:
-        """Refuse `--freeze` and `--layer-decay` if `--features` freezes the whole encoder."""
-        for flag, value in (("--freeze", self.config.freeze), ("--layer-decay", self.config.layer_decay)):
-            if self.config.features and value:
-                raise UserError(f"{flag} {value}: --features freezes the whole encoder; omit one of the two")
+        """Refuse flags that change the training of the encoder, which `--features` freezes."""
+        defaults = NerConfig()
+        for name in ENCODER_SETTINGS if self.config.features else ():
+            value = getattr(self.config, name)
+            if value != getattr(defaults, name):
+                flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
 
     def load_state(self, model_config: Any) -> None:
         """Restore the tags in the order of the model's outputs, the scheme and the types."""
