@@ -4,8 +4,9 @@
 
 For each seed, the rows of a dataset are shuffled. A model is trained on the first rows, calibrated on the
 next rows, and evaluated on other rows. The coverage of the sets is the mean over 20 random splits of the
-evaluated rows: one half determines the margin, and the other half is counted. Progress goes to standard
-error, the table to standard output; --write puts it into docs/calibrate.md.
+evaluated rows: one half determines the margin, and the other half is counted. The last column is the largest
+difference between the probabilities of `bertkit predict`, of `transformers.pipeline` and of an exported ONNX
+model. Progress goes to standard error, the table to standard output; --write puts it into docs/calibrate.md.
 """
 
 from __future__ import annotations
@@ -29,25 +30,29 @@ PAGE = ROOT / "docs" / "calibrate.md"
 INTRODUCTION = """## Measured
 
 `benchmarks/calibration.py` trains on one part of a dataset, calibrates on another part, and evaluates on a
-third part. For the coverage of the sets, it splits the evaluated rows 20 times at random.
+third part. For the coverage of the sets, it splits the evaluated rows 20 times at random. The last column is
+the largest difference between the probabilities of `bertkit predict`, `transformers.pipeline` and the ONNX
+export.
 """
-COLUMNS = ["accuracy", "ECE before", "ECE after", "highest ECE after", "coverage of 90 % sets"]
+COLUMNS = ["accuracy", "ECE before", "ECE after", "highest ECE after", "coverage of 90 % sets", "difference"]
 NUM_SPLITS = 20
+COMPARED_ROWS = 100
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset, its task, and the maximum sequence length."""
+    """A dataset, its task, the columns of its texts, and the maximum sequence length."""
 
     title: str
     task: str
+    columns: tuple[str, ...]
     max_length: int
 
 
 DATASETS = {
-    "sst2": Dataset("SST-2", "classify", 64),
-    "imdb": Dataset("IMDB, 128 tokens", "classify", 128),
-    "mnli": Dataset("MNLI", "nli", 96),
+    "sst2": Dataset("SST-2", "classify", ("sentence",), 64),
+    "imdb": Dataset("IMDB, 128 tokens", "classify", ("text",), 128),
+    "mnli": Dataset("MNLI", "nli", ("premise", "hypothesis"), 96),
 }
 
 
@@ -78,7 +83,7 @@ def sample_rows(name: str, seed: int, args: argparse.Namespace) -> list[list[dic
 
 
 def measure(name: str, seed: int, args: argparse.Namespace, folder: Path) -> list[float]:
-    """Return accuracy, ECE before and after calibration, and the coverage of sets."""
+    """Return accuracy, ECE before and after calibration, the coverage of sets, and the largest difference."""
     import bertkit
 
     dataset, run = DATASETS[name], folder / "run"
@@ -91,7 +96,30 @@ def measure(name: str, seed: int, args: argparse.Namespace, folder: Path) -> lis
     bertkit.calibrate(run, data=fit)
     after = bertkit.evaluate(run, data=test[200:], output_dir=folder / "after").metrics["validation"]
     coverage = measure_coverage(folder / "after" / "predictions.jsonl", seed)
-    return [after["accuracy"], before["ece"], after["ece"], coverage]
+    difference = measure_difference(dataset, run, test[200:][:COMPARED_ROWS], folder / "exported")
+    return [after["accuracy"], before["ece"], after["ece"], coverage, difference]
+
+
+def measure_difference(dataset: Dataset, run: Path, rows: list[dict[str, Any]], exported: Path) -> float:
+    """Return the largest difference of a probability in the pipeline or the exported model."""
+    from transformers import pipeline
+
+    import bertkit
+
+    bertkit.export(run, output_dir=exported)
+    inputs = [{column: row[column] for column in dataset.columns} for row in rows]
+    predictions = [bertkit.predict(folder, data=inputs, all_scores=True) for folder in (run, exported)]
+    ours, onnx = ([record["probabilities"] for record in records] for records in predictions)
+    stock = pipeline("text-classification", str(run), top_k=None)
+    texts = [dict(zip(("text", "text_pair"), row.values(), strict=False)) for row in inputs]
+    answers = [stock(text, truncation=True, max_length=dataset.max_length) for text in texts]
+    theirs = [{answer["label"]: answer["score"] for answer in labels} for labels in answers]
+    return max(
+        abs(expected[label] - other[label])
+        for others in (onnx, theirs)
+        for expected, other in zip(ours, others, strict=True)
+        for label in expected
+    )
 
 
 def measure_coverage(predictions: Path, seed: int) -> float:
@@ -112,12 +140,13 @@ def measure_coverage(predictions: Path, seed: int) -> float:
 
 def format_cells(values: list[list[float]]) -> list[str]:
     """Format the means over the seeds, and the highest ECE."""
-    accuracy, before, after, coverage = zip(*values, strict=True)
+    accuracy, before, after, coverage, difference = zip(*values, strict=True)
     means = [statistics.mean(part) for part in (accuracy, before, after)]
     return [
         *(f"{mean:.3f}" for mean in means),
         f"{max(after):.3f}",
         f"{100 * statistics.mean(coverage):.1f} %",
+        f"{max(difference):.0e}",
     ]
 
 
