@@ -7,6 +7,7 @@ python tests/screenshots.py study     creates those whose name contains a word
 import io
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,21 +113,21 @@ def run_study(folder: Path) -> None:
     """Study reviews of which some have the wrong label, and list them."""
     if is_missing(folder):
         bertkit.study(
-            "classify", data=write_reviews(folder.parent / "reviews.csv"), model="minilm", folds=3, seeds=2,
-            trials=8, search=["learning_rate=3e-6..5e-4:log", "epochs=1,2,3"], batch_size=16,
-            output_dir=str(folder),
+            "classify", data=write_reviews(folder.parent / "reviews.csv", OPINIONS), model="minilm", folds=3,
+            seeds=2, trials=10, epochs=2, search=["learning_rate=2e-5..6e-4:log", "warmup=0,0.1,0.3"],
+            batch_size=16, output_dir=str(folder),
         )  # fmt: skip
     bertkit.label_issues(study=str(folder))
 
 
 def train_calibrated(folder: Path) -> None:
-    """Train on half of the reviews, calibrate on the others, and explain the worst predictions."""
-    reviews = write_reviews(folder.parent / "reviews.csv")
+    """Train on reviews, calibrate on reviews with other opinions, and explain the worst predictions."""
+    data = write_reviews(folder.parent / "train.csv", {key: texts[:6] for key, texts in OPINIONS.items()})
+    other = write_reviews(folder.parent / "other.csv", {key: texts[6:] for key, texts in OPINIONS.items()})
     if is_missing(folder):
         bertkit.classify(
-            data=reviews, validation_fraction=0.5, model="minilm", epochs=6, batch_size=16,
-            output_dir=str(folder),
-        )  # fmt: skip
+            data=data, validation=other, model="minilm", epochs=6, batch_size=16, output_dir=str(folder)
+        )
     bertkit.calibrate(run=str(folder), threshold="f1", coverage=0.8)
     bertkit.report(runs=[str(folder)], explain=True)
 
@@ -134,13 +135,13 @@ def train_calibrated(folder: Path) -> None:
 MAKERS = {IMDB: train_imdb, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated}
 
 
-def write_reviews(path: Path) -> str:
+def write_reviews(path: Path, opinions: Mapping[str, Sequence[str]]) -> str:
     """Write all combinations of subjects and opinions; by a fixed seed, some labels are flipped."""
     generator = random.Random(0)
     rows = [
         (f"{subject} {opinion}.", label if generator.random() >= FLIPPED_FRACTION else other)
         for label, other in (("positive", "negative"), ("negative", "positive"))
-        for opinion in OPINIONS[label]
+        for opinion in opinions[label]
         for subject in SUBJECTS
     ]
     generator.shuffle(rows)
