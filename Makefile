@@ -65,7 +65,7 @@ bench: $(INSTALLED) ## Compare training speed (BERTKIT_DATA_DIR must contain SST
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
 
-screenshots: $(INSTALLED) ## Create the images of the README with Chromium
+screenshots: $(INSTALLED) ## Create the pictures of pages with Chromium
 	$(BIN)/python tests/terminal_svg.py
 	$(BIN)/python tests/screenshots.py
 

@@ -7,7 +7,6 @@ python tests/screenshots.py study     creates those whose name contains a word
 import io
 import random
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ IMDB, NER = (
     Path("runs/classify-imdb-minilm"),
     Path("runs/screenshots-ner"),
 )  # the former is that of `make demo`
-STUDY, CALIBRATED = Path("runs/screenshots-study"), Path("runs/screenshots-calibrated")
+STUDY, CALIBRATED = Path("runs/study-reviews"), Path("runs/screenshots-calibrated")
 PHONE = {"width": 390, "height": 900, "scale": 2}
 NUM_COLORS = 96
 
@@ -58,12 +57,14 @@ class Picture:
         page: The page.
         where: CSS selector of the element at the top.
         screen: Arguments of `set_viewport`.
+        keys: Keys that are pressed first.
     """
 
     name: str
     page: Path
     where: str = "body"
     screen: dict[str, Any] = field(default_factory=lambda: {"width": 1120, "height": 1000})
+    keys: str = ""
 
 
 PICTURES = [
@@ -71,8 +72,7 @@ PICTURES = [
     Picture("report-dark", NER / "report.html", "#results", {"width": 1120, "height": 1000, "dark": True}),
     Picture("report-phone", IMDB / "report.html", "#results", PHONE),
     Picture("study", STUDY / "report.html", screen={"width": 1120, "height": 1900}),
-    Picture("label-issues", STUDY / "label_issues.html", screen={"width": 1120, "height": 860}),
-    Picture("label-issues-phone", STUDY / "label_issues.html", "#review", PHONE | {"dark": True}),
+    Picture("label-issues", STUDY / "label_issues.html", screen={"width": 1120, "height": 860}, keys="223"),
     Picture("calibration", CALIBRATED / "report.html", "#results", {"width": 1120, "height": 1560}),
     Picture("explanations", CALIBRATED / "report.html", "#count", {"width": 1120, "height": 640}),
 ]
@@ -113,7 +113,7 @@ def run_study(folder: Path) -> None:
     """Study reviews of which some have the wrong label, and list them."""
     if is_missing(folder):
         bertkit.study(
-            "classify", data=write_reviews(folder.parent / "reviews.csv", OPINIONS), model="minilm", folds=3,
+            "classify", data=write_reviews(folder.parent / "reviews.csv"), model="minilm", folds=3,
             seeds=2, trials=10, epochs=2, search=["learning_rate=2e-5..6e-4:log", "warmup=0,0.1,0.3"],
             batch_size=16, output_dir=str(folder),
         )  # fmt: skip
@@ -121,13 +121,12 @@ def run_study(folder: Path) -> None:
 
 
 def train_calibrated(folder: Path) -> None:
-    """Train on reviews, calibrate on reviews with other opinions, and explain the worst predictions."""
-    data = write_reviews(folder.parent / "train.csv", {key: texts[:6] for key, texts in OPINIONS.items()})
-    other = write_reviews(folder.parent / "other.csv", {key: texts[6:] for key, texts in OPINIONS.items()})
+    """Train for long on a few reviews, calibrate on the others, and explain the worst predictions."""
     if is_missing(folder):
         bertkit.classify(
-            data=data, validation=other, model="minilm", epochs=6, batch_size=16, output_dir=str(folder)
-        )
+            data=write_reviews(folder.parent / "reviews.csv"), validation_fraction=0.8, model="minilm",
+            epochs=16, batch_size=16, output_dir=str(folder),
+        )  # fmt: skip
     bertkit.calibrate(run=str(folder), threshold="f1", coverage=0.8)
     bertkit.report(runs=[str(folder)], explain=True)
 
@@ -135,13 +134,13 @@ def train_calibrated(folder: Path) -> None:
 MAKERS = {IMDB: train_imdb, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated}
 
 
-def write_reviews(path: Path, opinions: Mapping[str, Sequence[str]]) -> str:
+def write_reviews(path: Path) -> str:
     """Write all combinations of subjects and opinions; by a fixed seed, some labels are flipped."""
     generator = random.Random(0)
     rows = [
         (f"{subject} {opinion}.", label if generator.random() >= FLIPPED_FRACTION else other)
         for label, other in (("positive", "negative"), ("negative", "positive"))
-        for opinion in opinions[label]
+        for opinion in OPINIONS[label]
         for subject in SUBJECTS
     ]
     generator.shuffle(rows)
@@ -155,6 +154,8 @@ def take_screenshot(driver: Any, picture: Picture) -> None:
     """Save one view of a page as a small PNG."""
     chromium.set_viewport(driver, **picture.screen)
     driver.get(chromium.to_file_url(picture.page))
+    for key in picture.keys:
+        driver.switch_to.active_element.send_keys(key)
     driver.execute_script("document.querySelector(arguments[0]).scrollIntoView()", picture.where)
     IMAGES.mkdir(exist_ok=True)
     image = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bertkit.reports import charts
 from bertkit.reports.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
@@ -104,6 +104,8 @@ def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[
         _scatter(axes, positions, trials)
         if space.endswith(":log"):
             axes.set_xscale("log")
+            is_narrow = max(positions) < 100 * min(positions)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_narrow else (1,)))
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if not is_range:
@@ -172,13 +174,13 @@ def _plot_parallel_coordinates(
                 linewidth=2.4 if is_best else 1.2, zorder=3 if is_best else 2,
             )  # fmt: skip
         for position, (low, high) in enumerate(extents):
-            axes.text(position, -0.03, low, ha="center", va="top", color=MUTED, fontsize=9)
-            axes.text(position, 1.03, high, ha="center", va="bottom", color=MUTED, fontsize=9)
+            axes.text(position, -0.06, low, ha="center", va="top", color=MUTED, fontsize=9)
+            axes.text(position, 1.06, high, ha="center", va="bottom", color=MUTED, fontsize=9)
         axes.set_xticks(range(len(names)), [shorten_name(name) for name in names])
         axes.tick_params(axis="x", pad=18)
         axes.spines[:].set_visible(False)
         axes.figure.subplots_adjust(left=0.06, top=0.9, bottom=0.21)
-        axes.set_ylim(0, 1)
+        axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([])
         axes.grid(axis="x")
         axes.set_xlim(-0.15, len(names) - 0.85)
