@@ -69,7 +69,8 @@ def _convert(
     attributions: dict[str, list[Attribution]] = {}
     for (column, word), strength in zip(words, strengths, strict=True):
         if strength:
-            attribution = Attribution(word.start, word.end, round(word.attribution, 3), round(strength, 2))
+            value = float(f"{word.attribution:.3g}")
+            attribution = Attribution(word.start, word.end, value, round(strength, 2))
             attributions.setdefault(keys[column], []).append(attribution)
     return ExampleExplanation(_name_target(record), explanation.error, attributions)
 

@@ -159,7 +159,7 @@ function createShadedWord(text, value, strength) {
   return word;
 }
 
-const formatSigned = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+const formatSigned = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toPrecision(2)}`;
 
 function appendRow(section, tag, cells) {
   const row = section.insertRow();
