@@ -24,11 +24,11 @@ test: $(INSTALLED) ## Run the tests
 	$(BIN)/python -m pytest
 
 # Test files that take more than 6 seconds: most of them train many tiny models.
-SLOW := ablation architectures bad_input benchmarks browser calibrate check classify completion coverage \
-	defaults determinism distributed embed encodings equivalence evaluate explain export faults feature_based \
-	fuzz glue help known left_to_right malformed memory metric_modules ner nli objects output overlap packing \
-	phases predict pretrain push qa reading recipes report row_chunks safety saved_datasets startup \
-	stored_tasks study swag token_batches varlen waiting
+SLOW := ablation architectures bad_input benchmarks browser calibrate chart_pages check classify \
+	completion coverage defaults determinism distributed embed encodings equivalence evaluate explain \
+	explained_report export faults feature_based fuzz glue help known left_to_right malformed memory \
+	metric_modules ner nli objects output overlap packing phases predict pretrain push qa reading recipes \
+	report row_chunks safety saved_datasets startup stored_tasks study swag token_batches varlen waiting
 
 test-fast: $(INSTALLED) ## Run the tests that take about a minute together
 	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)
@@ -65,7 +65,7 @@ bench: $(INSTALLED) ## Compare training speed (BERTKIT_DATA_DIR must contain SST
 	$(BIN)/python benchmarks/qa_speed.py
 	$(BIN)/python benchmarks/masking_speed.py
 
-screenshots: $(INSTALLED) ## Create the images of the README with Chromium
+screenshots: $(INSTALLED) ## Create the pictures of pages with Chromium
 	$(BIN)/python tests/terminal_svg.py
 	$(BIN)/python tests/screenshots.py
 

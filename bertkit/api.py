@@ -15,8 +15,8 @@ from bertkit.infer.configs import (
     FillMaskConfig,
     PredictConfig,
 )
+from bertkit.infer.report import ReportConfig
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
-from bertkit.reports.report import ReportConfig
 from bertkit.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks.classify import ClassifyConfig
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from bertkit.infer.fill_mask import FillMaskResult
     from bertkit.infer.predict import Predictions
     from bertkit.infer.predictor import Predictor
+    from bertkit.infer.report import Report
     from bertkit.pipeline.run import Run
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
-    from bertkit.reports.report import Report
     from bertkit.utils.reporting import Reporter
 
 P = ParamSpec("P")
@@ -328,7 +328,7 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
 
     `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.summary`.
     """
-    from bertkit.reports.report import report as write_report
+    from bertkit.infer.report import report as write_report
 
     return write_report(settings, reporter)
 

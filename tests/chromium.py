@@ -1,10 +1,12 @@
-"""Debian's Chromium, headless, for tests and screenshots of pages."""
+"""Debian's Chromium, headless, for tests and screenshots of pages; `conftest.py` makes the fixtures known."""
 
 import json
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -65,3 +67,37 @@ def get_requested_urls(driver):
 def to_file_url(path):
     """Of a file."""
     return Path(path).absolute().as_uri()
+
+
+@pytest.fixture(scope="session")
+def driver():
+    """A browser that all tests of a process share."""
+    with open_chromium() as driver:
+        set_viewport(driver)
+        yield driver
+
+
+@pytest.fixture
+def shown(driver, tmp_path):
+    """Open a page in the browser, and check after the test that it logged no error and requested nothing."""
+    opened = set()
+
+    def show(text, name="report.html", **screen):
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        set_viewport(driver, **screen)
+        driver.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+        )
+        driver.get(to_file_url(path))
+        opened.add(to_file_url(path))
+        return driver
+
+    get_requested_urls(driver)
+    driver.get_log("browser")
+    yield show
+    requested = {
+        url for url in get_requested_urls(driver) if not url.startswith(("chrome:", "data:,", "blob:"))
+    }
+    assert (requested, driver.get_log("browser")) == (opened, [])
+    assert driver.execute_script("return window.hacked") is None

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import numpy as np
 import pytest
+from chromium import driver, shown  # noqa: F401
 from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 

@@ -23,36 +23,6 @@ RIGHT_TO_LEFT = "abc \u202egood\u202c 'quoted' \"twice\" & שלום"
 NAMES = (SCRIPT, "좋음", "$x^2$")
 
 
-@pytest.fixture(scope="module")
-def driver():
-    with chromium.open_chromium() as driver:
-        chromium.set_viewport(driver)
-        yield driver
-
-
-@pytest.fixture
-def shown(driver, tmp_path):
-    """Open a page in the browser, and check after the test that it logged no error and requested nothing."""
-    opened = []
-
-    def show(text, name="report.html", **screen):
-        path = tmp_path / name
-        path.write_text(text, "utf-8")
-        chromium.set_viewport(driver, **screen)
-        driver.get(chromium.to_file_url(path))
-        opened.append(chromium.to_file_url(path))
-        return driver
-
-    chromium.get_requested_urls(driver)
-    driver.get_log("browser")
-    yield show
-    requested = [
-        url for url in chromium.get_requested_urls(driver) if not url.startswith(("chrome:", "data:,"))
-    ]
-    assert (requested, driver.get_log("browser")) == (opened, [])
-    assert driver.execute_script("return window.hacked") is None
-
-
 @pytest.fixture
 def hostile(tmp_path):
     """Run of 90 examples in three classes with unusual names and texts; a third of them are wrong."""

@@ -344,6 +344,6 @@ def test_runs_with_equal_names_are_shown_with_their_paths(cli, tmp_path, run):
 
 
 def test_matplotlib_is_imported_only_for_pages():
-    modules = "bertkit.pipeline.run, bertkit.infer, bertkit.reports.report, sys"
+    modules = "bertkit.pipeline.run, bertkit.infer.report, sys"
     code = f"import {modules}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from bertkit.cli.console import out_console
 from bertkit.cli.streams import replace_control_characters
+from bertkit.reports.attributions import compute_strengths
 
 MAX_WORDS = 5  # in a cell of the table
 POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black background
@@ -31,11 +32,10 @@ def print_explanations(records: Sequence[Mapping[str, Any]]) -> None:
 def _shade(row_id: Any, words: Sequence[Mapping[str, Any]]) -> Text:
     """Return the words of a record, shaded by their attributions relative to the highest one."""
     text = Text(f"{row_id}: ")
-    highest = max((abs(word["attribution"]) for word in words), default=0.0) or 1.0
-    for number, word in enumerate(words):
-        color = POSITIVE_COLOR if word["attribution"] > 0 else NEGATIVE_COLOR
-        strength = abs(word["attribution"]) / highest
-        red, green, blue = (round(strength * part) for part in color)
-        style = f"white on rgb({red},{green},{blue})" if strength > 0.1 else ""
+    strengths = compute_strengths([word["attribution"] for word in words])
+    for number, (word, strength) in enumerate(zip(words, strengths, strict=True)):
+        color = POSITIVE_COLOR if strength > 0 else NEGATIVE_COLOR
+        red, green, blue = (round(abs(strength) * part) for part in color)
+        style = f"white on rgb({red},{green},{blue})" if strength else ""
         text.append(" " if number else "").append(replace_control_characters(word["word"]), style)
     return text

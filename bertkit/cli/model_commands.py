@@ -20,8 +20,8 @@ from bertkit.infer.configs import (
     ExportConfig,
     FillMaskConfig,
 )
+from bertkit.infer.report import REPORT_HELP, ReportConfig
 from bertkit.pipeline.train_tokenizer import HELP, TokenizerConfig
-from bertkit.reports.report import REPORT_HELP, ReportConfig
 
 if TYPE_CHECKING:
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
@@ -96,7 +96,7 @@ def _report(settings: dict[str, Any], as_json: bool) -> None:
     from rich.filesize import decimal
 
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.reports.report import report
+    from bertkit.infer.report import report
 
     result = report(settings, ConsoleReporter())
     if as_json:

@@ -1,4 +1,4 @@
-"""`predict --explain`: the attribution of each word to the prediction, for `classify` and `nli`.
+"""Explanations: the attribution of each word to the prediction, for `classify` and `nli`.
 
 The baseline of integrated gradients keeps the special tokens, and replaces all other tokens by [MASK].
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,29 +44,50 @@ def require_explainable(task: Task, run: str) -> None:
         )
 
 
+class ExplainedWord(NamedTuple):
+    """A word that the model reads, with its attribution.
+
+    Attributes:
+        start: First character of the word.
+        end: End of its characters, exclusive.
+        word: The word.
+        attribution: Sum of the attributions of its tokens.
+    """
+
+    start: int
+    end: int
+    word: str
+    attribution: float
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The attributions of one row.
 
     Attributes:
-        words: A dictionary for each word that the model reads, with "word" and "attribution". Rows of two
-            texts also have "column".
+        words: The words that the model reads, by text column.
         error: Completeness error: distance of the sum of all attributions from the difference of the scores,
             as a fraction of this difference.
     """
 
-    words: list[dict[str, Any]]
+    words: dict[str, list[ExplainedWord]]
     error: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the keys of a prediction record."""
-        return {"explanation": self.words, "completeness_error": self.error}
+        """Return the keys of a prediction record; the words of two texts have the key "column"."""
+        has_pairs = len(self.words) > 1
+        words = [
+            {"word": word.word, "attribution": word.attribution} | ({"column": column} if has_pairs else {})
+            for column, column_words in self.words.items()
+            for word in column_words
+        ]
+        return {"explanation": words, "completeness_error": self.error}
 
 
 def explain(
     predictor: Predictor, evaluation: SequenceEvaluation, reporter: Reporter
-) -> Iterator[dict[str, Any]]:
-    """Yield the explanation of each prediction as keys of its record."""
+) -> Iterator[Explanation]:
+    """Yield the explanation of each prediction."""
     explainer = _Explainer(predictor, evaluation)
     token_values, errors = explainer.attribute(reporter)
     if num_inexact := int((errors > MAX_ERROR).sum()):
@@ -78,13 +99,8 @@ def explain(
         _sum_by_word(evaluation.outputs.rows[column], predictor.tokenizer, values, is_used)
         for column, values, is_used in zip(columns, token_values, explainer.is_used, strict=True)
     ]
-    for index, parts in enumerate(zip(*words_by_column, strict=True)):
-        words = [
-            {"word": word, "attribution": value} | ({"column": column} if len(columns) > 1 else {})
-            for column, part in zip(columns, parts, strict=True)
-            for word, value in part
-        ]
-        yield Explanation(words, float(errors[index])).to_dict()
+    for error, words in zip(errors, zip(*words_by_column, strict=True), strict=True):
+        yield Explanation(dict(zip(columns, words, strict=True)), float(error))
 
 
 @dataclass(frozen=True)
@@ -204,7 +220,7 @@ def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:
 
 def _sum_by_word(
     texts: Sequence[str], tokenizer: Any, values: np.ndarray, is_used: np.ndarray
-) -> list[list[tuple[str, float]]]:
+) -> list[list[ExplainedWord]]:
     """Return the words of each text that the model reads, with the sum of their tokens' attributions.
 
     Args:
@@ -222,7 +238,11 @@ def _sum_by_word(
         index = np.minimum(np.searchsorted(ends, encoded.start[first:stop], side="right"), len(words) - 1)
         totals = np.bincount(index, values[first:stop], minlength=len(words))
         counts = np.bincount(index, is_used[first:stop], minlength=len(words))
-        result.append([
-            (word[0], float(total)) for word, total, count in zip(words, totals, counts, strict=True) if count
-        ])  # fmt: skip
+        result.append(
+            [
+                ExplainedWord(word.start(), word.end(), word[0], float(total))
+                for word, total, count in zip(words, totals, counts, strict=True)
+                if count
+            ]
+        )
     return result

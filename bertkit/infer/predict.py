@@ -142,7 +142,7 @@ def _iter_prediction_chunks(
             from bertkit.infer.explain import explain
 
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation), reporter)
-            records = [record | added for record, added in zip(records, explanations, strict=True)]
+            records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
         yield PredictionChunk(records, evaluation, predictor.task.spec.name)
     truncation.report(predictor.task.config.max_length, reporter)
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.metrics.calibration import Calibration
-from bertkit.reports.charts import INK, LINE_COLORS, Chart, plot_reliability_diagram, render_chart
+from bertkit.reports.charts import (
+    INK,
+    LINE_COLORS,
+    Chart,
+    fit_left_margin,
+    plot_reliability_diagram,
+    render_chart,
+)
 from bertkit.reports.finished_run import CalibrationRecord, FinishedRun, RiskCoverage, ThresholdRecord
 from bertkit.run_directory import CALIBRATION_FILE
 
@@ -60,6 +67,7 @@ def _plot_risk_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> 
         axes.grid(axis="y")
         axes.set(xlim=(0, 1), xlabel="coverage", ylabel="risk")
         axes.set_ylim(bottom=0)
+        fit_left_margin(axes)
 
     num_rows = calibration.get("data", {"rows": 0})["rows"]
     chart = render_chart(f"Risk and coverage: AURC {curve['aurc']:.3f}", draw, RISK_NOTE)

@@ -36,7 +36,7 @@ STYLE = {
     "axes.labelcolor": MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "figure.facecolor": "none", "grid.color": GRID, "grid.linewidth": 0.8, "lines.linewidth": 1.8,
     "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0,
-    "ytick.major.size": 0, "legend.frameon": False, "legend.labelcolor": INK,
+    "ytick.major.size": 0, "xtick.major.pad": 6.5, "legend.frameon": False, "legend.labelcolor": INK,
     "lines.solid_capstyle": "round",
 }  # fmt: skip
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -115,6 +115,14 @@ def shorten_name(name: str) -> str:
     return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
 
 
+def fit_left_margin(axes: Any) -> None:
+    """Make room for the tick labels and the label of the y axis."""
+    ticks = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks())
+    margin = 26 if axes.get_ylabel() else 18
+    left = (margin + CHARACTER_WIDTH * max(map(len, ticks))) / WIDTH
+    axes.figure.subplots_adjust(left=max(0.12, left))
+
+
 def plot_curves(
     title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, note: str = ""
 ) -> Chart:
@@ -144,8 +152,7 @@ def plot_curves(
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        longest = max(len(f"{tick:g}") for tick in axes.get_yticks())
-        axes.figure.subplots_adjust(left=max(0.12, (18 + CHARACTER_WIDTH * longest) / WIDTH))
+        fit_left_margin(axes)
         if len(series) > 1:
             axes.legend(loc="best", fontsize=9.5)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
@@ -35,13 +35,36 @@ class Mark(NamedTuple):
     label: str = ""
 
 
+class Attribution(NamedTuple):
+    """The attribution of one word.
+
+    Attributes:
+        start: First character of the word.
+        end: End of its characters, exclusive.
+        value: Attribution; negative if the word lowers the score.
+        strength: Attribution as a fraction of the highest absolute one of the example.
+    """
+
+    start: int
+    end: int
+    value: float
+    strength: float
+
+
+SpanT = TypeVar("SpanT", Mark, Attribution)
+
+
 @dataclass(frozen=True)
 class Field:
-    """One text of an example, with its name and its marks. Marks are sorted and do not overlap."""
+    """One text of an example, with its name, its marks and the attributions of its words.
+
+    Marks are sorted and do not overlap; so are attributions. A field has only one of them.
+    """
 
     name: str
     text: str
     marks: list[Mark] = field(default_factory=list)
+    attributions: list[Attribution] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,6 +78,7 @@ class Example:
         measure: Confidence of the model, or the other measure of the view.
         priority: Examples with a higher priority come first.
         display_labels: Gold and predicted label to display, if they differ from the labels to filter by.
+        explained: What the attributions explain, and their completeness error; None without attributions.
     """
 
     id: Any
@@ -65,6 +89,7 @@ class Example:
     priority: float
     fields: list[Field]
     display_labels: tuple[str, str] | None = None
+    explained: tuple[str, float] | None = None
 
 
 def format_value(value: Any) -> str:
@@ -99,6 +124,13 @@ def overlay_spans(gold: list[tuple[int, int]], predicted: list[tuple[int, int]])
     return marks
 
 
+def sort_worst_first(examples: Sequence[Example]) -> list[int]:
+    """Return the indices of the examples; errors come first, then those with a high priority."""
+    return sorted(
+        range(len(examples)), key=lambda row: (examples[row].is_correct is True, -examples[row].priority)
+    )
+
+
 # ---- JSON of the browser
 
 
@@ -125,10 +157,7 @@ def build_error_browser(
         measure_name: Name of `Example.measure`.
         filter_names: Names of the gold and predicted labels to filter by.
     """
-    order = sorted(
-        range(len(examples)), key=lambda row: (examples[row].is_correct is True, -examples[row].priority)
-    )
-    worst = [(row, examples[row]) for row in order[:MAX_EXAMPLES]]
+    worst = [(row, examples[row]) for row in sort_worst_first(examples)[:MAX_EXAMPLES]]
     notes = []
     if len(worst) < len(examples):
         notes.append(f"only the {MAX_EXAMPLES:,} worst of {len(examples):,} examples are shown")
@@ -173,12 +202,14 @@ def _pack(examples: Sequence[tuple[int, Example]], length: int | None) -> tuple[
             short = _shorten(original, length)
             num_shortened += short is not original
             text_indices = [texts.setdefault(text, len(texts)) for text in (short.name, short.text)]
-            fields.append([*text_indices, *([short.marks] if short.marks else [])])
+            spans = [short.marks, short.attributions] if short.attributions else [short.marks]
+            fields.append([*text_indices, *(spans if any(spans) else [])])
         rows.append({
             "id": str(example.id), "row": row, "gold": example.gold, "predicted": example.predicted,
             "correct": example.is_correct,
             "measure": None if example.measure is None else round(example.measure, 4),
             "fields": fields, **({"labels": example.display_labels} if example.display_labels else {}),
+            **({"explained": example.explained} if example.explained else {}),
         })  # fmt: skip
     return {"rows": rows, "texts": list(texts)}, num_shortened
 
@@ -192,11 +223,15 @@ def _shorten(field: Field, length: int | None) -> Field:
         start = max(0, field.marks[0].start - CHARACTERS_BEFORE_MARK)
     stop = start + length
     shift = (len(ELLIPSIS) if start else 0) - start
-    marks = [
-        Mark(mark.start + shift, min(mark.end, stop) + shift, mark.kind, mark.label)
-        for mark in field.marks
-        if mark.start < stop
-    ]
+
+    def move(spans: list[SpanT]) -> list[SpanT]:
+        return [
+            span._replace(start=span.start + shift, end=min(span.end, stop) + shift)
+            for span in spans
+            if span.start < stop
+        ]
+
     before = ELLIPSIS if start else ""
     after = ELLIPSIS.rstrip() if stop < len(field.text) else ""
-    return Field(field.name, before + field.text[start:stop] + after, marks)
+    text = before + field.text[start:stop] + after
+    return Field(field.name, text, move(field.marks), move(field.attributions))

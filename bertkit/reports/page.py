@@ -14,6 +14,7 @@ from markupsafe import Markup
 from bertkit._version import __version__
 from bertkit.errors import format_count
 from bertkit.metrics.modules import is_lower_better
+from bertkit.reports.attributions import ExampleExplanation, add_explanation
 from bertkit.reports.calibration_charts import build_calibration_charts
 from bertkit.reports.charts import build_training_charts
 from bertkit.reports.examples import build_error_browser
@@ -28,6 +29,7 @@ from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import REPORT_FILE
 from bertkit.utils.files import write_text
 
+NO_EXPLANATIONS: Mapping[int, ExampleExplanation] = {}
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 
@@ -36,12 +38,21 @@ def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics)))
 
 
-def render_page(run: FinishedRun) -> str:
-    """Render the scores, settings, data, training curves and examples of a run as HTML."""
+def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] = NO_EXPLANATIONS) -> str:
+    """Render the scores, settings, data, training curves and examples of a run as HTML.
+
+    Args:
+        run: The run.
+        explanations: Explanations of examples, by the index of the record.
+    """
     view = create_view(run)
     error_browser = None
     if view:
-        error_browser = build_error_browser(view.build_examples(), view.measure_name, view.filter_names)
+        examples = [
+            add_explanation(example, explanations[index]) if index in explanations else example
+            for index, example in enumerate(view.build_examples())
+        ]
+        error_browser = build_error_browser(examples, view.measure_name, view.filter_names)
     return render_template(
         "page.html",
         title=run.name,
@@ -54,6 +65,7 @@ def render_page(run: FinishedRun) -> str:
         training_charts=build_training_charts(run.log),
         result_charts=[*(view.build_charts() if view else []), *build_calibration_charts(run)],
         error_browser=error_browser,
+        num_explained=len(explanations),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bertkit.reports import charts
 from bertkit.reports.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
@@ -61,7 +61,7 @@ def _finish(axes: Any, x_label: str, metric: str) -> None:
     axes.set_ylabel(metric)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.figure.subplots_adjust(left=0.17)
+    charts.fit_left_margin(axes)
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(loc="best", fontsize=9)
 
@@ -104,6 +104,8 @@ def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[
         _scatter(axes, positions, trials)
         if space.endswith(":log"):
             axes.set_xscale("log")
+            is_narrow = max(positions) < 100 * min(positions)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_narrow else (1,)))
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if not is_range:
@@ -138,6 +140,17 @@ def _scale(values: Sequence[Any], space: str) -> np.ndarray:
     return np.full(len(numbers), 0.5) if extent == 0 else (numbers - numbers.min()) / extent
 
 
+def _find_extent(values: Sequence[Any], space: str) -> tuple[str, str]:
+    """Return the values at the ends of the axis of `_scale`."""
+    key = None if ".." in space else lambda value: _sort_key(_format_label(value))
+    low, high = (_format_number(end(values, key=key)) for end in (min, max))
+    return low, high
+
+
+def _format_number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _plot_parallel_coordinates(
     values: Mapping[str, Sequence[Any]],
     space: Mapping[str, str],
@@ -150,6 +163,7 @@ def _plot_parallel_coordinates(
     columns = [_scale(column, space[name]) for name, column in values.items()]
     scores = [trial["score"] for trial in trials]
     columns.append(_scale(scores, ".."))
+    extents = [*(_find_extent(values[name], space[name]) for name in values), _find_extent(scores, "..")]
 
     def draw(axes: Any) -> None:
         for index, trial in enumerate(trials):
@@ -159,12 +173,19 @@ def _plot_parallel_coordinates(
                 color=ACCENT if is_best else MUTED, alpha=1.0 if is_best else 0.45,
                 linewidth=2.4 if is_best else 1.2, zorder=3 if is_best else 2,
             )  # fmt: skip
+        for position, (low, high) in enumerate(extents):
+            axes.text(position, -0.06, low, ha="center", va="top", color=MUTED, fontsize=9)
+            axes.text(position, 1.06, high, ha="center", va="bottom", color=MUTED, fontsize=9)
         axes.set_xticks(range(len(names)), [shorten_name(name) for name in names])
+        axes.tick_params(axis="x", pad=18)
+        axes.spines[:].set_visible(False)
+        axes.figure.subplots_adjust(left=0.06, top=0.9, bottom=0.21)
+        axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([])
         axes.grid(axis="x")
         axes.set_xlim(-0.15, len(names) - 0.85)
 
-    note = "Each line is a trial; the best one is emphasized. Each axis has the smallest value at the bottom."
+    note = "Each line is a trial; the best one is emphasized. Each axis names its lowest and highest value."
     return charts.render_chart("Parallel coordinates", draw, note)
 
 

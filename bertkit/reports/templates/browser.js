@@ -108,24 +108,66 @@ class ErrorBrowser {
     if (row.measure !== null) head.append(createElement("span", "", `${this.data.measure} ${row.measure.toFixed(3)}`));
     head.append(createIsolatedElement("span", "id", row.id));
     item.append(head, ...row.fields.map((field) => this.createField(field, row.fields.length > 1)));
+    if (row.explained) item.append(this.createAttributionTable(row));
     return item;
   }
 
-  createField([name, text, marks], showName) {
+  // Creates a text with its marks or, if it has none, with its shaded words.
+  createField([name, text, marks = [], words = []], showName) {
     const line = createElement("div", "field"), content = createIsolatedElement("span", "text");
     if (showName) line.append(createIsolatedElement("span", "name", this.data.texts[name]));
-    const characters = marks ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // offsets count code points
+    const spans = [...marks.map((mark) => [mark, createMark]), ...words.map((word) => [word, createShadedWord])];
+    const characters = spans.length ? Array.from(this.data.texts[text]) : [this.data.texts[text]];  // offsets count code points
     let position = 0;
-    for (const [start, end, kind, label] of marks || []) {
-      const mark = createElement("mark", kind, characters.slice(start, end).join(""));
-      if (label) mark.append(createIsolatedElement("small", "", label));
-      content.append(characters.slice(position, start).join(""), mark);
+    for (const [[start, end, ...details], createSpan] of spans) {
+      content.append(characters.slice(position, start).join(""), createSpan(characters.slice(start, end).join(""), ...details));
       position = end;
     }
     content.append(characters.slice(position).join(""));
     line.append(content);
     return line;
   }
+
+  // The same as the shading, for readers who cannot see it; the highest attributions come first.
+  createAttributionTable({ explained: [target, error], fields }) {
+    const details = createElement("details", "attributions"), summary = createElement("summary", "", "attributions to ");
+    const table = createElement("table"), hasPairs = fields.length > 1;
+    summary.append(createIsolatedElement("b", "", target));
+    appendRow(table.createTHead(), "th", ["word", ...(hasPairs ? ["column"] : []), "attribution"]);
+    const words = fields.flatMap(([name, text, , words = []]) => {
+      const characters = Array.from(this.data.texts[text]), column = hasPairs ? [this.data.texts[name]] : [];
+      return words.map(([start, end, value]) => [characters.slice(start, end).join(""), ...column, value]);
+    }).sort((left, right) => Math.abs(right.at(-1)) - Math.abs(left.at(-1)));
+    const body = table.createTBody();
+    for (const [word, ...cells] of words) appendRow(body, "td", [word, ...cells.slice(0, -1), formatSigned(cells.at(-1))]);
+    table.createCaption().textContent = `completeness error ${(100 * error).toFixed(1)} %`;
+    details.append(summary, table);
+    return details;
+  }
+}
+
+function createMark(text, kind, label) {
+  const mark = createElement("mark", kind, text);
+  if (label) mark.append(createIsolatedElement("small", "", label));
+  return mark;
+}
+
+function createShadedWord(text, value, strength) {
+  const word = createElement("span", `attribution ${strength > 0 ? "raises" : "lowers"}`, text);
+  word.style.setProperty("--strength", `${Math.round(100 * Math.abs(strength))}%`);
+  word.title = formatSigned(value);
+  return word;
+}
+
+const formatSigned = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toPrecision(2)}`;
+
+function appendRow(section, tag, cells) {
+  const row = section.insertRow();
+  cells.forEach((cell, index) => {
+    const node = createIsolatedElement(tag, index === cells.length - 1 ? "n" : "", cell);
+    if (tag === "th") node.scope = "col";
+    row.append(node);
+  });
 }
 
 // ---- a click on a cell of a confusion matrix shows the examples of the cell

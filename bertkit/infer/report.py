@@ -4,14 +4,19 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bertkit.errors import UserError
 from bertkit.run_directory import REPORT_FILE
 from bertkit.setting import OUTPUT, Settings, setting
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
+if TYPE_CHECKING:
+    from bertkit.reports.finished_run import FinishedRun
+
 REPORT_HELP = "Write the report page of a finished run again, or compare several runs on one page."
+NUM_EXPLAINED = 20  # examples with --explain: the first page of the error browser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,12 @@ class ReportConfig(Settings):
         flags=("--output", "-o"),
         default_text=f"RUN/{REPORT_FILE}; for several runs {REPORT_FILE}",
     )
+    explain: bool = setting(
+        False,
+        f"Shade the words of the {NUM_EXPLAINED} worst examples by their attribution to the prediction "
+        "(classify and nli).",
+        OUTPUT,
+    )
 
 
 @dataclass(frozen=True)
@@ -45,28 +56,43 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     """Write the page of one run, or the comparison of several.
 
     Raises:
-        UserError: A run is not finished, the runs cannot be compared, or the page cannot be written.
+        UserError: A run is not finished, the runs cannot be compared or explained, or the page cannot be
+            written.
     """
     from bertkit.reports.comparison import compare_runs
     from bertkit.reports.finished_run import load_finished_run
-    from bertkit.reports.page import render_page
     from bertkit.utils.files import write_text
     from bertkit.utils.output_paths import check_output_file
 
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
+    reporter = reporter or Reporter()
+    if config.explain and len(config.runs) > 1:
+        raise UserError(f"--explain: explains a single run, not {len(config.runs)}; pass one of them")
     runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]
-    summary: dict[str, Any] = {"runs": config.runs}
-    if len(runs) == 1:
-        path, html = runs[0].folder / REPORT_FILE, render_page(runs[0])
-    else:
-        path = Path(REPORT_FILE)
-        html, summary = compare_runs(runs, reporter or Reporter())
+    path = runs[0].folder / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE)
     if config.output:
         path = Path(config.output).expanduser()
     conflict = "already exists and is not an HTML page; pass another file with --output"
     check_output_file(path, _is_html_page(path), "", conflict=conflict)
+    summary: dict[str, Any] = {"runs": config.runs}
+    if len(runs) == 1:
+        html = _render_page(runs[0], config.explain, reporter)
+    else:
+        html, summary = compare_runs(runs, reporter)
     write_text(path, html)
     return Report(path, summary | {"bytes": path.stat().st_size})
+
+
+def _render_page(run: "FinishedRun", is_explained: bool, reporter: Reporter) -> str:
+    from bertkit.infer.explain import require_explainable
+    from bertkit.infer.explain_examples import explain_examples
+    from bertkit.pipeline.finished_run import load_run_task
+    from bertkit.reports.page import render_page
+
+    if not is_explained:
+        return render_page(run)
+    require_explainable(load_run_task(run.folder), str(run.folder))
+    return render_page(run, explain_examples(run, NUM_EXPLAINED, reporter))
 
 
 def _is_html_page(path: Path) -> bool:
