@@ -34,7 +34,7 @@ from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
-from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, split_into_folds
+from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
 from bertkit.studies.trials import Trial, TrialStore
 from bertkit.tasks import task_class
 from bertkit.tasks.classify import ClassifyConfig
@@ -130,7 +130,7 @@ def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
         assert not texts["test"] & (texts["train"] | texts["validation"])
         assert not texts["train"] & texts["validation"]
         assert sum(map(len, part.splits.values())) == 80
-    assert list(splits.search["validation"]["text"]) == list(splits.final[SEARCH_FOLD].splits["test"]["text"])
+    assert list(splits.search["validation"]["text"]) == list(splits.final[TRIAL_FOLD].splits["test"]["text"])
     assert len(splits.search["train"]) + len(splits.search["validation"]) == 80
 
 

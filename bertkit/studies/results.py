@@ -45,7 +45,7 @@ class FinishedRuns:
         return {
             "runs": [
                 {
-                    "folder": run.folder.relative_to(folder).as_posix(), "fold": run.splits.fold,
+                    "folder": run.folder.relative_to(folder).as_posix(), "fold": run.fold,
                     "seed": run.seed, "score": test.get(metric),
                 }
                 for run, test in zip(runs, tests, strict=True)

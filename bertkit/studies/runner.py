@@ -1,8 +1,10 @@
-"""Training of the runs of a study, which have the same data."""
+"""Training of runs that have the same data."""
 
 import dataclasses
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,10 +12,12 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.rows import Splits
 from bertkit.metrics.modules import LoadedModule
-from bertkit.pipeline.loaded_data import LoadedData
-from bertkit.pipeline.prepare import PreparedRun, StudyPart, prepare
-from bertkit.pipeline.run import train_prepared
-from bertkit.training.memory import report_out_of_memory
+from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
+from bertkit.pipeline.metric_modules import load_modules
+from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
+from bertkit.pipeline.run import require_same_data, train_prepared
+from bertkit.tasks.base import Scores
+from bertkit.training.memory import BATCH_SETTINGS, report_out_of_memory
 from bertkit.utils.reporting import Reporter
 
 T = TypeVar("T")
@@ -21,11 +25,26 @@ LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, 
 
 
 class RunReporter(Reporter):
-    """A reporter for the runs of a study: it passes on the progress, and each warning only once."""
+    """A reporter for several runs: it passes on the progress, and each warning only once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
         self.warnings: set[str] = set()
+        self.is_info_shown = False
+
+    @contextmanager
+    def show_info(self) -> Iterator[None]:
+        """Pass on information in the block."""
+        self.is_info_shown = True
+        try:
+            yield
+        finally:
+            self.is_info_shown = False
+
+    def info(self, message: str) -> None:
+        """Report information in the block of `show_info`, and otherwise nothing."""
+        if self.is_info_shown:
+            self.reporter.info(message)
 
     def warn(self, message: str) -> None:
         """Report a warning that no earlier run has reported."""
@@ -51,35 +70,72 @@ class RunReporter(Reporter):
         """Pass on the progress of scoring."""
         yield from self.reporter.track(batches, total, description, get_size)
 
+    def track_position(self, size: int, description: str) -> AbstractContextManager[Callable[[int], None]]:
+        """Pass on the progress of reading a file."""
+        return self.reporter.track_position(size, description)
 
-@dataclasses.dataclass(frozen=True)
+
 class Runner:
-    """Trains runs on data that is loaded and parsed once.
+    """Trains runs of one task on data that is loaded and parsed once, when the first run needs it.
 
-    Attributes:
-        data: The data.
-        config: The settings of a run without trial settings.
-        modules: The modules of `--metric`.
+    Information about the data and about the first run is reported; further runs report only new warnings.
+
+    Args:
+        task_name: The task.
+        config: The settings that the runs have in common.
         reporter: Receives progress and warnings.
     """
 
-    data: LoadedData
-    config: RunConfig
-    modules: Sequence[LoadedModule]
-    reporter: Reporter
+    def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
+        self.task_name, self.config, self.reporter = task_name, config, reporter
+        self._has_prepared = False
+
+    @cached_property
+    def data(self) -> LoadedData:
+        """The parsed data."""
+        with self.reporter.show_info():
+            return load_data(self.task_name, self.config, self.reporter)
+
+    @cached_property
+    def modules(self) -> Sequence[LoadedModule]:
+        """The modules of `--metric`."""
+        return load_modules(getattr(self.config, "metric", ()))
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The splits of a single run with these settings."""
+        with self.reporter.show_info():
+            return split_parsed_rows(self.data.task, self.data.dataset, self.reporter)
+
+    @cached_property
+    def baselines(self) -> dict[str, Scores]:
+        """The scores of the baselines on the validation split of `splits`."""
+        return self.data.task.score_baselines(self.splits["train"], self.splits["validation"])
 
     def prepare(
-        self, settings: Mapping[str, Any], splits: Splits, part: StudyPart | None = None
+        self, settings: Mapping[str, Any], splits: Splits | None = None, options: RunOptions | None = None
     ) -> PreparedRun:
-        """Prepare a run with these settings and splits."""
+        """Prepare a run.
+
+        Args:
+            settings: Settings of this run. They must not change how rows are parsed.
+            splits: Rows by split; by default, `self.splits`.
+            options: Options of this run.
+        """
         config = dataclasses.replace(self.config, **settings)
-        data = self.data.for_run(dict(settings), splits)
-        prepared = prepare(data.task.spec.name, config, self.reporter, self.modules, data)
-        prepared.study_part = part or StudyPart()
+        options = options or RunOptions()
+        if splits is None:
+            options = dataclasses.replace(options, score_baselines=lambda: self.baselines)
+        data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
+        self.reporter.is_info_shown = not self._has_prepared
+        prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
+        self.reporter.is_info_shown = False
+        self._has_prepared = True
+        prepared.options = options
         return prepared
 
     def train(
-        self, folder: Path, settings: Mapping[str, Any], splits: Splits, part: StudyPart
+        self, folder: Path, settings: Mapping[str, Any], splits: Splits | None, options: RunOptions
     ) -> dict[str, Any]:
         """Train a run in a locked directory, resume it, or read its metrics if it is finished.
 
@@ -88,17 +144,31 @@ class Runner:
         Args:
             folder: The run directory.
             settings: Settings of this run.
-            splits: Rows by split.
-            part: Callbacks and files of the run.
+            splits: Rows by split; by default, `self.splits`.
+            options: Options of this run.
 
         Returns:
             Content of `metrics.json`.
         """
         if (metrics := run_directory.read_metrics(folder)) is None:
-            is_started = (folder / run_directory.SETTINGS_FILE).exists()
-            call_settings = {"output_dir": str(folder), "resume": is_started}
-            prepared = self.prepare({**settings, **call_settings}, splits, part)
+            saved = _read_saved_settings(folder)
+            prepared = self.prepare({**settings, **saved, "output_dir": str(folder)}, splits, options)
+            if saved:
+                fingerprints = run_directory.read_provenance(folder)["data"]
+                require_same_data(folder, fingerprints, prepared.fingerprints)
             with report_out_of_memory(LOADING_MEMORY):
                 metrics = train_prepared(prepared, folder, self.reporter).metrics
+        # A finished run needs no checkpoints, and those of all runs could fill the disk.
         shutil.rmtree(folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics
+
+
+def _read_saved_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings with which an interrupted run is resumed; empty if the run has not started.
+
+    Its batches are smaller than those of a new run if memory ran out.
+    """
+    if not (folder / run_directory.SETTINGS_FILE).exists():
+        return {}
+    saved = run_directory.read_settings(folder)
+    return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.pipeline.prepare import StudyPart
+from bertkit.pipeline.prepare import RunOptions
 from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.runner import Runner
 from bertkit.studies.space import format_settings
@@ -101,7 +101,8 @@ class Search:
         """Train the run of a trial, and return how it ended, and why if it failed."""
         folder = self._get_run_folder(trial)
         try:
-            metrics = self.runner.train(folder, trial.settings, self.splits, StudyPart([callback]))
+            options = RunOptions(has_report=False, callbacks=[callback])
+            metrics = self.runner.train(folder, trial.settings, self.splits, options)
         except RunInterrupted:
             raise
         except TrialPruned:
