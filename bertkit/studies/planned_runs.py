@@ -80,7 +80,7 @@ def train_runs(
             on_end(run, outcomes[run.folder])
         if len(outcomes) == num_outcomes:  # other processes train all remaining runs
             time.sleep(POLL_SECONDS)
-    return outcomes
+    return {run.folder: outcomes[run.folder] for run in runs}
 
 
 def _train(run: PlannedRun) -> Outcome:

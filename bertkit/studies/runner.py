@@ -1,10 +1,11 @@
 """Training of runs that have the same data."""
 
+import copy
 import dataclasses
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +90,7 @@ class Runner:
     def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
         self.task_name, self.config, self.reporter = task_name, config, reporter
         self._has_prepared = False
+        self._baselines: dict[str, Scores] | None = None
 
     @cached_property
     def data(self) -> LoadedData:
@@ -107,11 +109,6 @@ class Runner:
         with self.reporter.show_info():
             return split_parsed_rows(self.data.task, self.data.dataset, self.reporter)
 
-    @cached_property
-    def baselines(self) -> dict[str, Scores]:
-        """The scores of the baselines on the validation split of `splits`."""
-        return self.data.task.score_baselines(self.splits["train"], self.splits["validation"])
-
     def prepare(
         self, settings: Mapping[str, Any], splits: Splits | None = None, options: RunOptions | None = None
     ) -> PreparedRun:
@@ -124,15 +121,24 @@ class Runner:
         """
         config = dataclasses.replace(self.config, **settings)
         options = options or RunOptions()
-        if splits is None:
-            options = dataclasses.replace(options, score_baselines=lambda: self.baselines)
         data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
         self.reporter.is_info_shown = not self._has_prepared
         prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
         self.reporter.is_info_shown = False
         self._has_prepared = True
+        if splits is None:
+            score_baselines = partial(self._score_baselines, prepared)
+            options = dataclasses.replace(options, score_baselines=score_baselines)
         prepared.options = options
         return prepared
+
+    def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
+        """Return the scores of the baselines, which all runs with the splits of the runner share."""
+        if self._baselines is None:
+            task = copy.copy(prepared.task)
+            task.config = dataclasses.replace(task.config, seed=self.config.seed)
+            self._baselines = task.score_baselines(prepared.splits["train"], prepared.splits["validation"])
+        return self._baselines
 
     def train(
         self, folder: Path, settings: Mapping[str, Any], splits: Splits | None, options: RunOptions

@@ -7,11 +7,10 @@ from typing import Any
 from bertkit.data.loading import load_dataset
 from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
-from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
 from bertkit.reports.result_table import ResultTable, format_percent, format_score
 from bertkit.setting import fill_unset
-from bertkit.suites.base import Suite, select_names
+from bertkit.suites.base import Suite, SuiteRun, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
@@ -59,29 +58,25 @@ class FeatureBasedSuite(Suite):
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]
 
-    def plan_runs(self) -> list[dict[str, Any]]:
-        """Return one run for each row."""
+    def plan_runs(self, folder: Path) -> list[SuiteRun]:
+        """Return one run for each row. The recipes differ only in the features."""
+        runner = self.make_runner(Ner.spec.name, get_recipe_name(self.run_dirs[0]), {})
         return [
-            {"folder": features, "recipe": get_recipe_name(features), "data": self.data_source}
+            SuiteRun(
+                folder=folder / features, runner=runner, settings={"features": features},
+                seed=self.config.seed, recipe=get_recipe_name(features), data=self.data_source, metric="f1",
+            )
             for features in self.run_dirs
-        ]
+        ]  # fmt: skip
 
-    def execute_runs(self, folder: Path) -> dict[str, Run]:
-        """Return the run of each row."""
-        return {features: self._run_row(features, folder / features) for features in self.run_dirs}
-
-    def _run_row(self, features: str, output_dir: Path) -> Run:
-        self.reporter.info(f"{features}: {output_dir}")
-        return self.train(Ner.spec.name, get_recipe_name(features), {}, output_dir)
-
-    def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:
         """Return the scores of each row; data and baselines are the same for all rows."""
-        first = next(iter(results.values())).metrics
+        first = next(iter(results.values()))
         return {
             "task": self.name,
             "data": first["data"],
             "model": first["model"],
-            "features": {features: _summarize(run.metrics) for features, run in results.items()},
+            "features": {path.name: _summarize(metrics) for path, metrics in results.items()},
             "baselines": first["baselines"],
         }
 
@@ -97,6 +92,7 @@ class FeatureBasedSuite(Suite):
                 f"{features}: trained in {summary['seconds']:.0f} s"
                 for features, summary in metrics["features"].items()
             ],
+            failures=metrics.get("failed", {}),
         )
 
 
@@ -117,6 +113,10 @@ def _build_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
             format_score(PAPER_F1[features]),
         )
         for features, summary in metrics["features"].items()
+    ]
+    rows += [
+        (features, "failed", "", "", format_score(PAPER_F1[features]))
+        for features in metrics.get("failed", {})
     ]
     return [*rows, (BASELINE, format_percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
 

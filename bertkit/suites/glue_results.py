@@ -48,6 +48,7 @@ def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
             f"{name}: `{summary['best_run']}`, {_describe_seeds(summary)}"
             for name, summary in metrics["tasks"].items()
         ],
+        failures=metrics.get("failed", {}),
         text_columns=2,
         page_title=f"GLUE with `{metrics['model']}`",
         notes=[f"leaderboard files: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else [],
@@ -69,6 +70,8 @@ def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
                 averaged.append((ours, reported.bert_base, reported.bert_large))
             if ours is not None:
                 rows.append(_build_row(title, reported, scores))
+            elif any(folder.startswith(f"{task.name}/") for folder in metrics.get("failed", {})):
+                rows.append(_build_failed_row(title, reported))
     our_scores = [ours for ours, _, _ in averaged if ours is not None]
     if len(our_scores) < len(averaged):
         return rows
@@ -98,6 +101,11 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
         bert_base=format_score(reported.bert_base),
         bert_large=format_score(reported.bert_large),
     )
+
+
+def _build_failed_row(title: str, reported: ReportedScore) -> ScoreRow:
+    bert_base, bert_large = format_score(reported.bert_base), format_score(reported.bert_large)
+    return ScoreRow(title, reported.metric, "failed", "", "", bert_base, bert_large)
 
 
 def _describe_seeds(summary: Mapping[str, Any]) -> str:
