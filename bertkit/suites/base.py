@@ -191,17 +191,21 @@ class Suite(ABC):
 
     def train_runs(self, runs: Sequence[SuiteRun]) -> dict[Path, Outcome]:
         """Train the unfinished runs, with a line for the beginning and the end of each run."""
+        already_finished: set[Path] = set()
 
         def announce(run: SuiteRun) -> None:
-            is_finished = (run.folder / run_directory.METRICS_FILE).exists()
-            self.reporter.info(f"{run.folder}{': already finished' if is_finished else ''}")
+            if (run.folder / run_directory.METRICS_FILE).exists():
+                already_finished.add(run.folder)
+            else:
+                self.reporter.info(str(run.folder))
 
         def report(run: SuiteRun, outcome: Outcome) -> None:
             if outcome.reason:
                 self.reporter.warn(f"{run.folder} failed: {outcome.reason}")
-            else:
-                score = outcome.metrics["validation"][run.metric]
-                self.reporter.info(f"{run.folder}: {run.metric} {score:.4f}")
+                return
+            score = f"{run.metric} {outcome.metrics['validation'][run.metric]:.4f}"
+            note = " (already finished)" if run.folder in already_finished else ""
+            self.reporter.info(f"{run.folder}: {score}{note}")
 
         return train_runs(runs, announce, report)
 

@@ -45,8 +45,10 @@ def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         rows=[astuple(row) for row in build_score_rows(metrics)],
         caption=CAPTION,
         run_notes=[
-            f"{name}: `{summary['best_run']}`, {_describe_seeds(summary)}"
-            for name, summary in metrics["tasks"].items()
+            f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
+            + _describe_seeds(task, metrics["tasks"][task.name])
+            for task in GLUE_TASKS
+            if task.name in metrics["tasks"]
         ],
         failures=metrics.get("failed", {}),
         text_columns=2,
@@ -108,10 +110,14 @@ def _build_failed_row(title: str, reported: ReportedScore) -> ScoreRow:
     return ScoreRow(title, reported.metric, "failed", "", "", bert_base, bert_large)
 
 
-def _describe_seeds(summary: Mapping[str, Any]) -> str:
+def _describe_seeds(task: GlueTask, summary: Mapping[str, Any]) -> str:
     rate, seeds = f"learning rate {summary['learning_rate']:g}", len(summary["seeds"])
     statistics = "mean and standard deviation over " if seeds > 1 else ""
-    return f"{rate}, {statistics}{format_count(seeds, 'seed')}"
+    split, metric = task.scores[0].split, task.scores[0].metric
+    interval = summary.get(f"{split}_interval", {}).get(metric)
+    bounds = " to ".join(map(format_percent, interval)) if interval else ""
+    note = f", 95 % interval of the mean {metric} {bounds}" if bounds else ""
+    return f"{rate}, {statistics}{format_count(seeds, 'seed')}{note}"
 
 
 # ---- the leaderboard
