@@ -556,7 +556,7 @@ def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Session, "_evaluate_validation", fail)
     settings = {"data": toy, "model": small, "output_dir": tmp_path / "study", "folds": 2, "max_steps": 1}
-    with pytest.raises(UserError, match="^fold 0, seed 0: validation split: logits are NaN$"):
+    with pytest.raises(UserError, match=r"^fold 0, seed 0: validation split: logits are NaN$"):
         bertkit.study("classify", **settings, **QUICK)
 
 

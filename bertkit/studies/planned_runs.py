@@ -1,39 +1,18 @@
-"""Planned runs, and the function that trains them in one or several processes."""
+"""The function that trains planned runs, in one or several processes."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertkit.data.rows import Splits
 from bertkit.errors import TrainingFailed
-from bertkit.pipeline.prepare import RunOptions
-from bertkit.studies.runner import Runner
+from bertkit.studies.runner import PlannedRun
 from bertkit.training.memory import release_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
 
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """A run that is planned.
-
-    Attributes:
-        folder: The run directory.
-        runner: Trains the run.
-        settings: Settings of this run, in addition to those of the runner.
-        seed: Seed of the run.
-        splits: Rows by split; by default, those of the runner.
-        options: Options of this run.
-    """
-
-    folder: Path
-    runner: Runner
-    settings: Mapping[str, Any]
-    seed: int
-    splits: Splits | None = None
-    options: RunOptions = field(default_factory=RunOptions)
+PlannedRunT = TypeVar("PlannedRunT", bound=PlannedRun)
 
 
 @dataclass(frozen=True)
@@ -47,9 +26,6 @@ class Outcome:
 
     metrics: dict[str, Any]
     reason: str | None = None
-
-
-PlannedRunT = TypeVar("PlannedRunT", bound=PlannedRun)
 
 
 def train_runs(
@@ -84,8 +60,7 @@ def train_runs(
 
 
 def _train(run: PlannedRun) -> Outcome:
-    settings = {**run.settings, "seed": run.seed}
     try:
-        return Outcome(run.runner.train(run.folder, settings, run.splits, run.options))
+        return Outcome(run.train())
     except TrainingFailed as error:
         return Outcome({}, str(error))

@@ -14,7 +14,7 @@ from bertkit.pipeline.settings import resolve_settings
 from bertkit.recipes import STUDY_PREFIX
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.files import OUTPUT_NAMES, write_results
-from bertkit.studies.final_runs import RUN_DIRS, FinalRun
+from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.plan import StudyPlan
 from bertkit.studies.planned_runs import Outcome, train_runs
 from bertkit.studies.results import FinishedRuns
@@ -91,8 +91,7 @@ def _run_in_directory(plan: StudyPlan, folder: Path | None, started: float) -> R
     """Create the directory of a study, or resume the study in it."""
     name_parts = ("study", plan.task_name, plan.prepared.dataset.name, plan.prepared.model_source.name)
     folder = folder or run_directory.create_default_directory(*name_parts)
-    run_dirs = [TRIALS_DIR, *RUN_DIRS]
-    directory = RunsDirectory(folder, STUDY_PREFIX + plan.task_name, run_dirs, OUTPUT_NAMES)
+    directory = RunsDirectory(folder, STUDY_PREFIX + plan.task_name, OUTPUT_NAMES)
     with directory.open(plan.config, plan.fingerprints):
         return _run(plan, folder, started)
 

@@ -1,13 +1,14 @@
-"""Training of runs that have the same data."""
+"""Runs that are planned, and the data that several of them share."""
 
 import copy
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bertkit import run_directory
 from bertkit.config import RunConfig
@@ -21,7 +22,6 @@ from bertkit.tasks.base import Scores
 from bertkit.training.memory import BATCH_SETTINGS, report_out_of_memory
 from bertkit.utils.reporting import Reporter
 
-T = TypeVar("T")
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 
 
@@ -32,11 +32,13 @@ class RunReporter(Reporter):
         self.reporter = reporter
         self.warnings: set[str] = set()
         self.is_info_shown = False
+        for name in ("on_train_begin", "on_step_end", "on_train_end", "track", "track_position"):
+            setattr(self, name, getattr(reporter, name))
 
     @contextmanager
-    def show_info(self) -> Iterator[None]:
+    def show_info(self, is_shown: bool = True) -> Iterator[None]:
         """Pass on information in the block."""
-        self.is_info_shown = True
+        self.is_info_shown = is_shown
         try:
             yield
         finally:
@@ -53,31 +55,9 @@ class RunReporter(Reporter):
             self.warnings.add(message)
             self.reporter.warn(message)
 
-    def on_train_begin(self, total: int, done: int) -> None:
-        """Pass on that training begins."""
-        self.reporter.on_train_begin(total, done)
-
-    def on_step_end(self, step: int, **metrics: Any) -> None:
-        """Pass on the end of a step."""
-        self.reporter.on_step_end(step, **metrics)
-
-    def on_train_end(self) -> None:
-        """Pass on the end of training."""
-        self.reporter.on_train_end()
-
-    def track(
-        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
-    ) -> Iterator[T]:
-        """Pass on the progress of scoring."""
-        yield from self.reporter.track(batches, total, description, get_size)
-
-    def track_position(self, size: int, description: str) -> AbstractContextManager[Callable[[int], None]]:
-        """Pass on the progress of reading a file."""
-        return self.reporter.track_position(size, description)
-
 
 class Runner:
-    """Trains runs of one task on data that is loaded and parsed once, when the first run needs it.
+    """Prepares runs of one task on data that is loaded and parsed once, when the first run needs it.
 
     Information about the data and about the first run is reported; further runs report only new warnings.
 
@@ -122,9 +102,8 @@ class Runner:
         config = dataclasses.replace(self.config, **settings)
         options = options or RunOptions()
         data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
-        self.reporter.is_info_shown = not self._has_prepared
-        prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
-        self.reporter.is_info_shown = False
+        with self.reporter.show_info(not self._has_prepared):
+            prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
         self._has_prepared = True
         if splits is None:
             score_baselines = partial(self._score_baselines, prepared)
@@ -140,32 +119,46 @@ class Runner:
             self._baselines = task.score_baselines(prepared.splits["train"], prepared.splits["validation"])
         return self._baselines
 
-    def train(
-        self, folder: Path, settings: Mapping[str, Any], splits: Splits | None, options: RunOptions
-    ) -> dict[str, Any]:
-        """Train a run in a locked directory, resume it, or read its metrics if it is finished.
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run that is planned.
+
+    Attributes:
+        folder: The run directory.
+        runner: Prepares the run.
+        settings: Settings of this run, in addition to those of the runner.
+        seed: Seed of the run.
+        splits: Rows by split; by default, those of the runner.
+        options: Options of this run.
+    """
+
+    folder: Path
+    runner: Runner
+    settings: Mapping[str, Any]
+    seed: int
+    splits: Splits | None = None
+    options: RunOptions = field(default_factory=RunOptions)
+
+    def train(self) -> dict[str, Any]:
+        """Train in the locked directory, resume the run, or read its metrics if it is finished.
 
         Afterwards, the caller releases the memory, because an error may keep the tensors alive.
-
-        Args:
-            folder: The run directory.
-            settings: Settings of this run.
-            splits: Rows by split; by default, `self.splits`.
-            options: Options of this run.
 
         Returns:
             Content of `metrics.json`.
         """
-        if (metrics := run_directory.read_metrics(folder)) is None:
-            saved = _read_saved_settings(folder)
-            prepared = self.prepare({**settings, **saved, "output_dir": str(folder)}, splits, options)
+        if (metrics := run_directory.read_metrics(self.folder)) is None:
+            saved = _read_saved_settings(self.folder)
+            settings = {**self.settings, "seed": self.seed, **saved, "output_dir": str(self.folder)}
+            prepared = self.runner.prepare(settings, self.splits, self.options)
             if saved:
-                fingerprints = run_directory.read_provenance(folder)["data"]
-                require_same_data(folder, fingerprints, prepared.fingerprints)
+                fingerprints = run_directory.read_provenance(self.folder)["data"]
+                require_same_data(self.folder, fingerprints, prepared.fingerprints)
             with report_out_of_memory(LOADING_MEMORY):
-                metrics = train_prepared(prepared, folder, self.reporter).metrics
+                metrics = train_prepared(prepared, self.folder, self.runner.reporter).metrics
         # A finished run needs no checkpoints, and those of all runs could fill the disk.
-        shutil.rmtree(folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
+        shutil.rmtree(self.folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics
 
 

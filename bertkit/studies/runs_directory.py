@@ -33,14 +33,12 @@ class RunsDirectory:
     Attributes:
         folder: The directory.
         command: The command, such as "study classify".
-        run_dirs: Directories in `folder` that contain the runs, or are run directories.
-        output_names: Names of the other files and directories in `folder` that `--overwrite` removes, and
-            of all directories that may contain runs.
+        output_names: Patterns of the names of files and directories that the command may write in addition
+            to those of every run directory. `--overwrite` removes them.
     """
 
     folder: Path
     command: str
-    run_dirs: Sequence[str]
     output_names: Sequence[str]
 
     @contextmanager
@@ -65,22 +63,24 @@ class RunsDirectory:
 
     def _create(self, config: RunConfig, fingerprints: Mapping[str, str]) -> None:
         check_output_directory(self.folder, run_directory.RUN, config.overwrite)
-        for name in self.output_names:
-            for path in [self.folder / name, *self.folder.glob(f"{name}/*/")]:
-                locks.require_unlocked(path)
+        for path in [*self._find(), *self._find("/*/")]:
+            locks.require_unlocked(path)
         run_directory.back_up_run(self.folder, self.output_names)
         run_directory.write_settings(self.folder, self.command, config, fingerprints)
 
+    def _find(self, pattern: str = "") -> list[Path]:
+        """Return the outputs, or paths in them that match a pattern."""
+        return [path for name in self.output_names for path in self.folder.glob(name + pattern)]
+
     def _has_runs(self) -> bool:
         """Return whether a run has started."""
-        runs = (self.folder.glob(f"{name}/**/{run_directory.SETTINGS_FILE}") for name in self.run_dirs)
-        return any(any(paths) for paths in runs)
+        return bool(self._find(f"/**/{run_directory.SETTINGS_FILE}"))
 
     def _clean_up(self) -> None:
         """Delete the backup of the replaced runs, or restore the backup if no run has started."""
         if self._has_runs():
             run_directory.delete_backup(self.folder)
             return
-        for name in self.run_dirs:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for path in self._find():
+            shutil.rmtree(path, ignore_errors=True)
         run_directory.discard_unstarted_run(self.folder)

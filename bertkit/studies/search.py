@@ -12,7 +12,7 @@ from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.studies.pruning import PruningCallback, TrialPruned
-from bertkit.studies.runner import Runner
+from bertkit.studies.runner import PlannedRun, Runner
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
@@ -102,7 +102,10 @@ class Search:
         folder = self._get_run_folder(trial)
         try:
             options = RunOptions(has_report=False, callbacks=[callback])
-            metrics = self.runner.train(folder, trial.settings, self.splits, options)
+            metrics = PlannedRun(
+                folder=folder, runner=self.runner, settings=trial.settings, seed=self.runner.config.seed,
+                splits=self.splits, options=options,
+            ).train()  # fmt: skip
         except RunInterrupted:
             raise
         except TrialPruned:

@@ -11,7 +11,7 @@ from bertkit.reports.result_table import ResultTable, format_score
 from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.studies.planned_runs import Outcome
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
-from bertkit.suites.base import DataSources, Suite, SuiteRun, find_data, select_names
+from bertkit.suites.base import Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
@@ -38,7 +38,6 @@ class AblationSuite(Suite):
         self.table = TABLES[config.table]
         names = select_names("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
-        self.run_dirs = [PRETRAINED_DIR, *names]
         dataset = _read_recipe_settings(self.rows[0]).get("data", FALLBACK_TASK.name)
         self.config = fill_unset(self.config, {"data": dataset})
 
@@ -60,24 +59,19 @@ class AblationSuite(Suite):
         choices = [*table_names, FALLBACK_TASK.name]
         names = select_names("--tasks", self.config.tasks, choices, "task of the table")
         has_tasks_flag = bool(self.config.tasks)
-        sources = self._find_data([task for task in self.table.tasks if task.name in names])
-        found, missing, reason = sources.found, sources.missing, sources.reason
+        found, errors = self._find_data([task for task in self.table.tasks if task.name in names])
         if FALLBACK_TASK.name in names and (has_tasks_flag or not found):
-            fallback_sources = self._find_data([FALLBACK_TASK])
-            found = found | fallback_sources.found
-            missing = missing + fallback_sources.missing
-            reason = reason or fallback_sources.reason
-        titles = format_list(
-            task.title for task in [*self.table.tasks, FALLBACK_TASK] if task.name in missing
-        )
-        if missing and (has_tasks_flag or not found):
+            fallback_found, fallback_errors = self._find_data([FALLBACK_TASK])
+            found, errors = found | fallback_found, errors | fallback_errors
+        titles = format_list(task.title for task in [*self.table.tasks, FALLBACK_TASK] if task.name in errors)
+        if errors and (has_tasks_flag or not found):
             flag = f"--tasks {','.join(self.config.tasks)}: " if has_tasks_flag else ""
-            raise UserError(f"{flag}no data for {titles} ({reason})")
-        if missing:
+            raise UserError(f"{flag}no data for {titles} ({next(iter(errors.values()))})")
+        if errors:
             self.reporter.info(f"no data for {titles}: left out of the table")
         return found
 
-    def _find_data(self, tasks: list[DownstreamTask]) -> DataSources:
+    def _find_data(self, tasks: list[DownstreamTask]) -> tuple[dict[str, str], dict[str, str]]:
         return find_data([(task.name, task.command) for task in tasks], self.config.data_dir)
 
     def plan_runs(self, folder: Path) -> list[SuiteRun]:

@@ -19,8 +19,8 @@ from bertkit.pipeline.run import Run
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.result_table import ResultTable
-from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
-from bertkit.studies.runner import Runner, RunReporter
+from bertkit.studies.planned_runs import Outcome, train_runs
+from bertkit.studies.runner import PlannedRun, Runner, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_class
@@ -32,42 +32,26 @@ from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 # ---- the runs
 
 
-@dataclass(frozen=True)
-class DataSources:
-    """Datasets of a suite that were found, and datasets that are missing.
-
-    Attributes:
-        found: Location of each dataset that was found, by name.
-        missing: Names of the datasets that were not found.
-        reason: The error message for the first missing dataset; empty if none is missing.
-    """
-
-    found: dict[str, str]
-    missing: list[str]
-    reason: str
-
-
 def find_data(
     datasets: Iterable[tuple[str, str]], data_dir: str | None, encoding: str | None = None
-) -> DataSources:
+) -> tuple[dict[str, str], dict[str, str]]:
     """Find datasets, so that missing ones are reported before the first run.
 
     Args:
         datasets: Pairs of a dataset and the task that it is loaded for.
         data_dir: The directory of `--data-dir`.
         encoding: The value of `--encoding`.
+
+    Returns:
+        The location of each dataset that was found, and the error message for each missing one, by name.
     """
-    dialect = Dialect(encoding=encoding)
-    found: dict[str, str] = {}
-    missing: list[str] = []
-    reason = ""
+    found, errors = {}, {}
     for name, task_name in datasets:
         try:
-            found[name] = load_dataset(name, task_name, data_dir, dialect).source
+            found[name] = load_dataset(name, task_name, data_dir, Dialect(encoding=encoding)).source
         except UserError as error:
-            missing.append(name)
-            reason = reason or str(error)
-    return DataSources(found, missing, reason)
+            errors[name] = str(error)
+    return found, errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +80,11 @@ class Suite(ABC):
         suite_settings: Names of the settings that are not passed to the runs.
         output_names: Files and directories that the suite may write in addition to those of every run
             directory. `--overwrite` removes them.
-        run_dirs: Directories that contain the selected runs.
     """
 
     name: ClassVar[str]
     suite_settings: ClassVar[frozenset[str]]
     output_names: ClassVar[list[str]]
-    run_dirs: list[str]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
         defaults.check_precision(config)
@@ -144,8 +126,7 @@ class Suite(ABC):
         folder = Path(
             self.config.output_dir or run_directory.create_default_directory(self.name, *name_parts)
         )
-        directory = RunsDirectory(folder, self.name, self.run_dirs, self.output_names)
-        with directory.open(self.config, {}):
+        with RunsDirectory(folder, self.name, self.output_names).open(self.config, {}):
             outcomes = self.execute_runs(folder)
             with locks.wait_for_lock(folder):
                 metrics = run_directory.read_metrics(folder)  # another process may have written them

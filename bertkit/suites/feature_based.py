@@ -39,15 +39,15 @@ class FeatureBasedSuite(Suite):
 
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.spec.name, Ner.spec.config)
+        self.features = select_names("--features", config.features, list(PAPER_F1), "row of the table")
+        recipe = read_recipe(get_recipe_name(self.features[0]), Ner.spec.name, Ner.spec.config)
         self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
         """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
         self.model_source = loading.find_model(str(self.config.model))
         model_config = loading.load_config(self.model_source)
-        for features in self.run_dirs:
+        for features in self.features:
             select_layers(model_config, features)
         dataset = load_dataset(
             str(self.config.data),
@@ -60,13 +60,13 @@ class FeatureBasedSuite(Suite):
 
     def plan_runs(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row. The recipes differ only in the features."""
-        runner = self.make_runner(Ner.spec.name, get_recipe_name(self.run_dirs[0]), {})
+        runner = self.make_runner(Ner.spec.name, get_recipe_name(self.features[0]), {})
         return [
             SuiteRun(
                 folder=folder / features, runner=runner, settings={"features": features},
                 seed=self.config.seed, recipe=get_recipe_name(features), data=self.data_source, metric="f1",
             )
-            for features in self.run_dirs
+            for features in self.features
         ]  # fmt: skip
 
     def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:

@@ -60,7 +60,6 @@ class GlueSuite(Suite):
     def __init__(self, config: GlueConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self.tasks, self.learning_rates = select_tasks(config.tasks), parse_learning_rates(config)
-        self.run_dirs = [task.name for task in self.tasks]
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
         seeds = {"seed": self.config.seed, "split_seed": self.config.seed}
         self.runners = {
@@ -72,11 +71,11 @@ class GlueSuite(Suite):
         """Find the model and the data of every task. Raises `UserError` if data is missing."""
         self.model_source = loading.find_model(str(self.config.model))
         datasets = [(task.name, read_recipe_task(task.recipe)) for task in self.tasks]
-        sources = find_data(datasets, self.config.data_dir, self.config.encoding)
-        self.data_sources = sources.found
-        if sources.missing:
-            fix = f"; run the others with --tasks {','.join(sources.found)}" if sources.found else ""
-            raise UserError(f"no data for {format_list(sources.missing)}{fix} ({sources.reason})")
+        self.data_sources, errors = find_data(datasets, self.config.data_dir, self.config.encoding)
+        if errors:
+            others = ",".join(self.data_sources)
+            fix = f"; run the others with --tasks {others}" if others else ""
+            raise UserError(f"no data for {format_list(errors)}{fix} ({next(iter(errors.values()))})")
         return [self.model_source.name]
 
     def _plan_run(self, task: GlueTask, folder: Path, rate: float | None, seed: int) -> SuiteRun:
