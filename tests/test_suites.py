@@ -3,6 +3,8 @@
 import json
 import shutil
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from conftest import make_document_rows, write_rows
@@ -13,6 +15,7 @@ from bertkit import run_directory
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.pipeline.session import Session
 from bertkit.studies import runner
+from bertkit.studies.planned_runs import train_runs
 from bertkit.studies.runner import RunReporter, _read_saved_settings
 from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.utils import locks
@@ -145,6 +148,28 @@ def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tmp_
     lines = [line.split(":")[0] for line in reporter.messages if line.startswith(str(folder))]
     assert lines == [f"{folder}/{task}/seed0" for task in ("cola", "cola", "sst2", "sst2")]
     assert list(run.metrics["tasks"]) == ["sst2", "cola"]
+
+
+@dataclass(frozen=True)
+class FakeRun:
+    """A planned run that trains nothing."""
+
+    folder: Path
+
+    def train(self):
+        return {"name": self.folder.name}
+
+
+def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
+    runs = [FakeRun(tmp_path / name) for name in "abc"]
+    begun = []
+    with ExitStack() as other_process:
+        assert locks.try_lock(other_process, tmp_path / "a")
+        outcomes = train_runs(
+            runs, lambda run: begun.append(run.folder.name), lambda run, outcome: other_process.close()
+        )
+    assert begun == ["b", "c", "a"]
+    assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
 
 
 def test_changed_data_is_refused_by_resume(cli, tiny, tmp_path, stop_at):
