@@ -166,7 +166,7 @@ def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
     with ExitStack() as other_process:
         assert locks.try_lock(other_process, tmp_path / "a")
         outcomes = train_runs(
-            runs, lambda run: begun.append(run.folder.name), lambda run, outcome: other_process.close()
+            runs, lambda run: begun.append(run.folder.name), lambda *_: other_process.close()
         )
     assert begun == ["b", "c", "a"]
     assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
