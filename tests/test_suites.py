@@ -15,8 +15,8 @@ from bertkit import run_directory
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.pipeline.session import Session
 from bertkit.studies import runner
-from bertkit.studies.planned_runs import train_runs
-from bertkit.studies.runner import RunReporter, _read_saved_settings
+from bertkit.studies.planned_runs import _read_saved_settings, train_runs
+from bertkit.studies.runner import RunReporter
 from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter

@@ -9,7 +9,8 @@ import numpy as np
 
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.run_directory import LOGITS_FILE
-from bertkit.studies.runner import PlannedRun, Runner
+from bertkit.studies.planned_runs import PlannedRun
+from bertkit.studies.runner import Runner
 from bertkit.studies.splits import FinalSplits
 
 FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"

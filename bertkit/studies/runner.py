@@ -1,28 +1,20 @@
-"""Runs that are planned, and the data that several of them share."""
+"""Preparation of runs that have the same data."""
 
 import copy
 import dataclasses
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
-from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.rows import Splits
 from bertkit.metrics.modules import LoadedModule
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
-from bertkit.pipeline.run import require_same_data, train_prepared
 from bertkit.tasks.base import Scores
-from bertkit.training.memory import BATCH_SETTINGS, report_out_of_memory
 from bertkit.utils.reporting import Reporter
-
-LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 
 
 class RunReporter(Reporter):
@@ -118,56 +110,3 @@ class Runner:
             task.config = dataclasses.replace(task.config, seed=self.config.seed)
             self._baselines = task.score_baselines(prepared.splits["train"], prepared.splits["validation"])
         return self._baselines
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """A run that is planned.
-
-    Attributes:
-        folder: The run directory.
-        runner: Prepares the run.
-        settings: Settings of this run, in addition to those of the runner.
-        seed: Seed of the run.
-        splits: Rows by split; by default, those of the runner.
-        options: Options of this run.
-    """
-
-    folder: Path
-    runner: Runner
-    settings: Mapping[str, Any]
-    seed: int
-    splits: Splits | None = None
-    options: RunOptions = field(default_factory=RunOptions)
-
-    def train(self) -> dict[str, Any]:
-        """Train in the locked directory, resume the run, or read its metrics if it is finished.
-
-        Afterwards, the caller releases the memory, because an error may keep the tensors alive.
-
-        Returns:
-            Content of `metrics.json`.
-        """
-        if (metrics := run_directory.read_metrics(self.folder)) is None:
-            saved = _read_saved_settings(self.folder)
-            settings = {**self.settings, "seed": self.seed, **saved, "output_dir": str(self.folder)}
-            prepared = self.runner.prepare(settings, self.splits, self.options)
-            if saved:
-                fingerprints = run_directory.read_provenance(self.folder)["data"]
-                require_same_data(self.folder, fingerprints, prepared.fingerprints)
-            with report_out_of_memory(LOADING_MEMORY):
-                metrics = train_prepared(prepared, self.folder, self.runner.reporter).metrics
-        # A finished run needs no checkpoints, and those of all runs could fill the disk.
-        shutil.rmtree(self.folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
-        return metrics
-
-
-def _read_saved_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings with which an interrupted run is resumed; empty if the run has not started.
-
-    Its batches are smaller than those of a new run if memory ran out.
-    """
-    if not (folder / run_directory.SETTINGS_FILE).exists():
-        return {}
-    saved = run_directory.read_settings(folder)
-    return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}

@@ -11,8 +11,9 @@ from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import RunOptions
+from bertkit.studies.planned_runs import PlannedRun
 from bertkit.studies.pruning import PruningCallback, TrialPruned
-from bertkit.studies.runner import PlannedRun, Runner
+from bertkit.studies.runner import Runner
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory

@@ -80,15 +80,14 @@ class AblationSuite(Suite):
 
     def _plan_pretraining(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each recipe, which rows may share."""
-        names = dict.fromkeys(row.pretraining_recipe for row in self.rows)
-        recipe_by_name = {row.pretraining_recipe: row.recipe for row in self.rows}
+        recipes = {row.pretraining_recipe: row.recipe for row in self.rows}
         return [
             SuiteRun(
                 folder=folder / PRETRAINED_DIR / name, settings={}, seed=self.config.seed,
-                runner=self.make_runner(Pretrain.spec.name, recipe_by_name[name], {}),
-                recipe=recipe_by_name[name], data=self.text.location, metric="perplexity",
+                runner=self.make_runner(Pretrain.spec.name, recipe, {}),
+                recipe=recipe, data=self.text.location, metric="perplexity",
             )
-            for name in names
+            for name, recipe in recipes.items()
         ]  # fmt: skip
 
     def _plan_finetuning(self, folder: Path) -> list[SuiteRun]:

@@ -19,8 +19,8 @@ from bertkit.pipeline.run import Run
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.result_table import ResultTable
-from bertkit.studies.planned_runs import Outcome, train_runs
-from bertkit.studies.runner import PlannedRun, Runner, RunReporter
+from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
+from bertkit.studies.runner import Runner, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_class
