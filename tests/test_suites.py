@@ -14,9 +14,9 @@ import bertkit
 from bertkit import run_directory
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.pipeline.session import Session
-from bertkit.studies import runner
+from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
-from bertkit.studies.runner import RunReporter
+from bertkit.studies.run_group import RunReporter
 from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter
@@ -114,8 +114,8 @@ def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
 
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
     loaded, scored = [], []
-    load_data, score_baselines = runner.load_data, Classify.score_baselines
-    monkeypatch.setattr(runner, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
+    load_data, score_baselines = run_group.load_data, Classify.score_baselines
+    monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
     monkeypatch.setattr(
         Classify, "score_baselines", lambda self, *args: scored.append(self) or score_baselines(self, *args)
     )

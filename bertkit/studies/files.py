@@ -113,7 +113,7 @@ def _summarize_search(plan: StudyPlan, store: TrialStore, held_out_score: float 
 
 def _write_recipe(plan: StudyPlan, folder: Path, settings: Mapping[str, Any]) -> None:
     """Write a recipe with which the task trains with the best settings."""
-    config = dataclasses.replace(plan.runner.data.requested, **settings)
+    config = dataclasses.replace(plan.run_group.data.requested, **settings)
     content = {"task": plan.task_name, "settings": serialize_settings(config)}
     values = ", ".join(f"{name} {format_value(value)}" for name, value in settings.items())
     title = f"# Best settings of the study: {values or 'the defaults'}\n"

@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.run_directory import LOGITS_FILE
 from bertkit.studies.planned_runs import PlannedRun
-from bertkit.studies.runner import Runner
+from bertkit.studies.run_group import RunGroup
 from bertkit.studies.splits import FinalSplits
 
 FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"
@@ -37,7 +37,7 @@ class FinalRun(PlannedRun):
 
 
 def plan_final_runs(
-    runner: Runner,
+    run_group: RunGroup,
     folder: Path,
     settings: Mapping[str, Any],
     seeds: Sequence[int],
@@ -50,7 +50,7 @@ def plan_final_runs(
         for seed in seeds:
             fold = "" if part.fold is None else f"fold{part.fold}-"
             runs.append(FinalRun(
-                folder=folder / f"{fold}seed{seed}", runner=runner, settings=settings, seed=seed,
+                folder=folder / f"{fold}seed{seed}", run_group=run_group, settings=settings, seed=seed,
                 splits=part.splits, options=options, fold=part.fold, test_rows=part.rows,
             ))  # fmt: skip
     return runs

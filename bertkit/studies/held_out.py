@@ -51,7 +51,7 @@ class HeldOutPredictions:
             fold_by_row[run.test_rows] = run.fold or 0
         index = np.flatnonzero(fold_by_row >= 0)
         selected = rows.select(index)
-        prepared = runs[0].runner.prepare(runs[0].settings, {"train": selected, "validation": selected})
+        prepared = runs[0].run_group.prepare(runs[0].settings, {"train": selected, "validation": selected})
         return cls(runs, prepared, index, fold_by_row[index])
 
     @property

@@ -19,7 +19,7 @@ from bertkit.studies.final_runs import (
     FinalRun,
     plan_final_runs,
 )
-from bertkit.studies.runner import Runner, RunReporter
+from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.search import TRIALS_DIR
 from bertkit.studies.space import Dimension, make_default_space
 from bertkit.studies.splits import (
@@ -44,7 +44,7 @@ class StudyPlan:
         splits: The splits of all runs.
         prepared: A prepared run with the default settings and the splits of a trial.
         space: The search space; empty without trials.
-        runner: Trains the runs.
+        run_group: The group of all runs of the study.
         reporter: Receives messages and progress.
         fingerprints: Fingerprints of the parsed rows by split.
     """
@@ -54,7 +54,7 @@ class StudyPlan:
     splits: StudySplits
     prepared: PreparedRun
     space: list[Dimension]
-    runner: Runner
+    run_group: RunGroup
     reporter: Reporter
     fingerprints: dict[str, str]
 
@@ -64,15 +64,15 @@ class StudyPlan:
     ) -> "StudyPlan":
         """Load and split the data, prepare a run, and choose the search space."""
         run_config = make_run_config(task_name, config)
-        runner = Runner(task_name, run_config, RunReporter(reporter))
-        fingerprints = fingerprint_splits(runner.data.dataset.splits)
-        splits = _split(runner.data, config, reporter)
-        prepared = runner.prepare({}, splits.search)
+        run_group = RunGroup(task_name, run_config, RunReporter(reporter))
+        fingerprints = fingerprint_splits(run_group.data.dataset.splits)
+        splits = _split(run_group.data, config, reporter)
+        prepared = run_group.prepare({}, splits.search)
         study_config: Any = config
         if study_config.trials:
             space = space or make_default_space(run_config, prepared.config)
             reporter.info(f"search space: {', '.join(map(str, space))}")
-        return cls(task_name, config, splits, prepared, space, runner, reporter, fingerprints)
+        return cls(task_name, config, splits, prepared, space, run_group, reporter, fingerprints)
 
     @property
     def metric(self) -> str:
@@ -98,12 +98,12 @@ class StudyPlan:
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[FinalRun]:
         """Return the runs with the best settings."""
         name = FOLDS_DIR if self.config.folds else SEEDS_DIR
-        return plan_final_runs(self.runner, folder / name, settings, self.seeds, self.splits.final)
+        return plan_final_runs(self.run_group, folder / name, settings, self.seeds, self.splits.final)
 
     def plan_default_runs(self, folder: Path) -> list[FinalRun]:
         """Return the runs with the default settings, for the comparison with the best settings."""
         unbiased = [part for part in self.splits.final if part.fold != TRIAL_FOLD]
-        return plan_final_runs(self.runner, folder / DEFAULTS_DIR, {}, self.seeds, unbiased)
+        return plan_final_runs(self.run_group, folder / DEFAULTS_DIR, {}, self.seeds, unbiased)
 
     def describe_runs(self) -> dict[str, Any]:
         """Return the planned runs, for `--dry-run`."""

@@ -13,7 +13,7 @@ from bertkit.data.rows import Splits
 from bertkit.errors import TrainingFailed
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.pipeline.run import require_same_data, train_prepared
-from bertkit.studies.runner import Runner
+from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
 
@@ -26,15 +26,15 @@ class PlannedRun:
 
     Attributes:
         folder: The run directory.
-        runner: Prepares the run.
-        settings: Settings of this run, in addition to those of the runner.
+        run_group: Runs with the same data, to which this run belongs.
+        settings: Settings of this run, in addition to those of the group.
         seed: Seed of the run.
-        splits: Rows by split; by default, those of the runner.
+        splits: Rows by split; by default, those of the group.
         options: Options of this run.
     """
 
     folder: Path
-    runner: Runner
+    run_group: RunGroup
     settings: Mapping[str, Any]
     seed: int
     splits: Splits | None = None
@@ -51,12 +51,12 @@ class PlannedRun:
         if (metrics := run_directory.read_metrics(self.folder)) is None:
             saved = _read_saved_settings(self.folder)
             settings = {**self.settings, "seed": self.seed, **saved, "output_dir": str(self.folder)}
-            prepared = self.runner.prepare(settings, self.splits, self.options)
+            prepared = self.run_group.prepare(settings, self.splits, self.options)
             if saved:
                 fingerprints = run_directory.read_provenance(self.folder)["data"]
                 require_same_data(self.folder, fingerprints, prepared.fingerprints)
             with report_out_of_memory(LOADING_MEMORY):
-                metrics = train_prepared(prepared, self.folder, self.runner.reporter).metrics
+                metrics = train_prepared(prepared, self.folder, self.run_group.reporter).metrics
         # A finished run needs no checkpoints, and those of all runs could fill the disk.
         shutil.rmtree(self.folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics

@@ -117,7 +117,7 @@ def _search(plan: StudyPlan, folder: Path, started: float) -> TrialStore:
     (folder / TRIALS_DIR).mkdir(exist_ok=True)
     store = TrialStore(folder / TRIALS_DIR, plan.space, plan.default_settings, plan.config.seed, sign)
     Search(
-        folder, store, plan.runner, plan.reporter, plan.splits.search, plan.metric, plan.config.trials,
+        folder, store, plan.run_group, plan.reporter, plan.splits.search, plan.metric, plan.config.trials,
         None if limit is None else started + 60 * limit,
     ).run()  # fmt: skip
     return store

@@ -13,7 +13,7 @@ from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.studies.planned_runs import PlannedRun
 from bertkit.studies.pruning import PruningCallback, TrialPruned
-from bertkit.studies.runner import Runner
+from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
@@ -32,7 +32,7 @@ class Search:
     Attributes:
         folder: Directory of the study.
         store: The trials.
-        runner: Trains the trials.
+        run_group: The group of all runs of the study.
         reporter: Receives one line for each trial.
         splits: The splits of the trials.
         metric: Name of the validation score.
@@ -42,7 +42,7 @@ class Search:
 
     folder: Path
     store: TrialStore
-    runner: Runner
+    run_group: RunGroup
     reporter: Reporter
     splits: Splits
     metric: str
@@ -104,8 +104,8 @@ class Search:
         try:
             options = RunOptions(has_report=False, callbacks=[callback])
             metrics = PlannedRun(
-                folder=folder, runner=self.runner, settings=trial.settings, seed=self.runner.config.seed,
-                splits=self.splits, options=options,
+                folder=folder, run_group=self.run_group, settings=trial.settings,
+                seed=self.run_group.config.seed, splits=self.splits, options=options,
             ).train()  # fmt: skip
         except RunInterrupted:
             raise

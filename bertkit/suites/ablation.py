@@ -84,7 +84,7 @@ class AblationSuite(Suite):
         return [
             SuiteRun(
                 folder=folder / PRETRAINED_DIR / name, settings={}, seed=self.config.seed,
-                runner=self.make_runner(Pretrain.spec.name, recipe, {}),
+                run_group=self.make_run_group(Pretrain.spec.name, recipe, {}),
                 recipe=recipe, data=self.text.location, metric="perplexity",
             )
             for name, recipe in recipes.items()
@@ -97,13 +97,13 @@ class AblationSuite(Suite):
             "max_eval_samples": self.config.task_eval_samples,
         }
         samples = {name: value for name, value in samples.items() if value is not None}
-        runners = {
-            task.name: self.make_runner(task.command, None, {**samples, **task.settings})
+        run_groups = {
+            task.name: self.make_run_group(task.command, None, {**samples, **task.settings})
             for task in self.tasks
         }
         return [
             SuiteRun(
-                folder=folder / row.name / task.name, runner=runners[task.name],
+                folder=folder / row.name / task.name, run_group=run_groups[task.name],
                 settings=self._get_finetuning_settings(row, folder), seed=self.config.seed, recipe="",
                 data=self.data_sources[task.name], metric=task.metric,
             )

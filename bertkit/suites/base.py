@@ -20,7 +20,7 @@ from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.result_table import ResultTable
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
-from bertkit.studies.runner import Runner, RunReporter
+from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_class
@@ -157,8 +157,8 @@ class Suite(ABC):
             if name not in self.suite_settings
         }
 
-    def make_runner(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> Runner:
-        """Return a runner for runs of a task on the same data.
+    def make_run_group(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> RunGroup:
+        """Return a group for runs of a task on the same data.
 
         Args:
             task_name: The task.
@@ -168,7 +168,7 @@ class Suite(ABC):
         values = {**self.select_shared_settings(task_name), **settings}
         config_class = task_class(task_name).spec.config
         config, _ = resolve_settings(task_name, config_class, values, recipe, self.reporter)
-        return Runner(task_name, config, self.run_reporter)
+        return RunGroup(task_name, config, self.run_reporter)
 
     def train_runs(self, runs: Sequence[SuiteRun]) -> dict[Path, Outcome]:
         """Train the unfinished runs, with a line for the beginning and the end of each run."""

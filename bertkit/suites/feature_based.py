@@ -60,10 +60,10 @@ class FeatureBasedSuite(Suite):
 
     def plan_runs(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row. The recipes differ only in the features."""
-        runner = self.make_runner(Ner.spec.name, get_recipe_name(self.features[0]), {})
+        run_group = self.make_run_group(Ner.spec.name, get_recipe_name(self.features[0]), {})
         return [
             SuiteRun(
-                folder=folder / features, runner=runner, settings={"features": features},
+                folder=folder / features, run_group=run_group, settings={"features": features},
                 seed=self.config.seed, recipe=get_recipe_name(features), data=self.data_source, metric="f1",
             )
             for features in self.features

@@ -62,8 +62,8 @@ class GlueSuite(Suite):
         self.tasks, self.learning_rates = select_tasks(config.tasks), parse_learning_rates(config)
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
         seeds = {"seed": self.config.seed, "split_seed": self.config.seed}
-        self.runners = {
-            task.name: self.make_runner(read_recipe_task(task.recipe), task.recipe, seeds)
+        self.run_groups = {
+            task.name: self.make_run_group(read_recipe_task(task.recipe), task.recipe, seeds)
             for task in self.tasks
         }
 
@@ -80,7 +80,7 @@ class GlueSuite(Suite):
 
     def _plan_run(self, task: GlueTask, folder: Path, rate: float | None, seed: int) -> SuiteRun:
         return SuiteRun(
-            folder=folder / task.name / self._name_run(rate, seed), runner=self.runners[task.name],
+            folder=folder / task.name / self._name_run(rate, seed), run_group=self.run_groups[task.name],
             settings={} if rate is None else {"learning_rate": rate}, seed=seed, recipe=task.recipe,
             data=self.data_sources[task.name], metric=task.scores[0].metric,
         )  # fmt: skip

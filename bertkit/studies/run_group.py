@@ -48,8 +48,8 @@ class RunReporter(Reporter):
             self.reporter.warn(message)
 
 
-class Runner:
-    """Prepares runs of one task on data that is loaded and parsed once, when the first run needs it.
+class RunGroup:
+    """Runs of one task on the same data, which is loaded and parsed once, when the first run needs it.
 
     Information about the data and about the first run is reported; further runs report only new warnings.
 
@@ -104,7 +104,7 @@ class Runner:
         return prepared
 
     def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
-        """Return the scores of the baselines, which all runs with the splits of the runner share."""
+        """Return the scores of the baselines, which all runs with the splits of the group share."""
         if self._baselines is None:
             task = copy.copy(prepared.task)
             task.config = dataclasses.replace(task.config, seed=self.config.seed)
