@@ -9,9 +9,8 @@ from bertkit.errors import UserError, format_list
 from bertkit.recipes import read_recipe
 from bertkit.reports.result_table import ResultTable, format_score
 from bertkit.setting import fill_unset, get_flag, get_settings
-from bertkit.studies.planned_runs import Outcome
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
-from bertkit.suites.base import Suite, SuiteRun, find_data, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
@@ -119,12 +118,11 @@ class AblationSuite(Suite):
         model = folder / PRETRAINED_DIR / row.pretraining_recipe
         return {"model": str(model), "max_length": max_length, **row.finetuning_settings}
 
-    def execute_runs(self, folder: Path) -> dict[Path, Outcome]:
+    def execute_runs(self, folder: Path) -> RunMetrics:
         """Pre-train all models, and then fine-tune those whose pre-training has not failed."""
-        outcomes = self.train_runs(self._plan_pretraining(folder))
-        models = [str(path) for path, outcome in outcomes.items() if not outcome.reason]
-        runs = [run for run in self._plan_finetuning(folder) if run.settings["model"] in models]
-        return outcomes | self.train_runs(runs)
+        results = self.train_runs(self._plan_pretraining(folder))
+        runs = [run for run in self._plan_finetuning(folder) if Path(run.settings["model"]) in results]
+        return results | self.train_runs(runs)
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """Return the settings that apply to pre-training, or only `MACHINE_SETTINGS` for fine-tuning."""
@@ -133,7 +131,7 @@ class AblationSuite(Suite):
             return shared
         return {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
 
-    def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores, intervals and training times of the finished runs of each row."""
         rows = {}
         for row in self.rows:

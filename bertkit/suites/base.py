@@ -29,7 +29,7 @@ from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
-# ---- the runs
+RunMetrics = dict[Path, dict[str, Any]]  # content of `metrics.json`, by run directory
 
 
 def find_data(
@@ -80,6 +80,7 @@ class Suite(ABC):
         suite_settings: Names of the settings that are not passed to the runs.
         output_names: Files and directories that the suite may write in addition to those of every run
             directory. `--overwrite` removes them.
+        failures: Why runs have failed, by run directory.
     """
 
     name: ClassVar[str]
@@ -90,6 +91,7 @@ class Suite(ABC):
         defaults.check_precision(config)
         self.config: Any = fill_data_dir(config)
         self.reporter, self.run_reporter = reporter, RunReporter(reporter)
+        self.failures: dict[Path, str] = {}
 
     @abstractmethod
     def resolve_inputs(self) -> list[str]:
@@ -103,18 +105,13 @@ class Suite(ABC):
     def plan_runs(self, folder: Path) -> list[SuiteRun]:
         """Return the runs of the suite in a directory; settings that depend on other runs may be missing."""
 
-    def execute_runs(self, folder: Path) -> dict[Path, Outcome]:
-        """Execute the unfinished runs, and return the outcome of each run by directory."""
+    def execute_runs(self, folder: Path) -> RunMetrics:
+        """Execute the unfinished runs, and return the metrics of each finished run by directory."""
         return self.train_runs(self.plan_runs(folder))
 
     @abstractmethod
-    def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:
-        """Return the content of the suite's `metrics.json`.
-
-        Args:
-            folder: The directory of the suite.
-            results: The metrics of each finished run by directory.
-        """
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
+        """Return the content of the suite's `metrics.json` from what `execute_runs` has returned."""
 
     @staticmethod
     @abstractmethod
@@ -127,20 +124,15 @@ class Suite(ABC):
             self.config.output_dir or run_directory.create_default_directory(self.name, *name_parts)
         )
         with RunsDirectory(folder, self.name, self.output_names).open(self.config, {}):
-            outcomes = self.execute_runs(folder)
+            results = self.execute_runs(folder)
             with locks.wait_for_lock(folder):
                 metrics = run_directory.read_metrics(folder)  # another process may have written them
                 if metrics is None or metrics.get("failed"):
-                    metrics = self._write_results(folder, outcomes)
+                    metrics = self._write_results(folder, results)
         return Run(folder, metrics)
 
-    def _write_results(self, folder: Path, outcomes: Mapping[Path, Outcome]) -> dict[str, Any]:
-        failed = {
-            path.relative_to(folder).as_posix(): outcome.reason
-            for path, outcome in outcomes.items()
-            if outcome.reason
-        }
-        results = {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
+    def _write_results(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
+        failed = {path.relative_to(folder).as_posix(): reason for path, reason in self.failures.items()}
         if not results:
             name, reason = next(iter(failed.items()))
             raise UserError(f"{self.name}: all runs have failed ({name}: {reason}); change the settings")
@@ -170,8 +162,11 @@ class Suite(ABC):
         config, _ = resolve_settings(task_name, config_class, values, recipe, self.reporter)
         return RunGroup(task_name, config, self.run_reporter)
 
-    def train_runs(self, runs: Sequence[SuiteRun]) -> dict[Path, Outcome]:
-        """Train the unfinished runs, with a line for the beginning and the end of each run."""
+    def train_runs(self, runs: Sequence[SuiteRun]) -> RunMetrics:
+        """Train the unfinished runs, and return the metrics of each finished run by directory.
+
+        A line is reported at the beginning and at the end of each run.
+        """
         already_finished: set[Path] = set()
 
         def announce(run: SuiteRun) -> None:
@@ -182,13 +177,15 @@ class Suite(ABC):
 
         def report(run: SuiteRun, outcome: Outcome) -> None:
             if outcome.reason:
+                self.failures[run.folder] = outcome.reason
                 self.reporter.warn(f"{run.folder} failed: {outcome.reason}")
                 return
             score = f"{run.metric} {outcome.metrics['validation'][run.metric]:.4f}"
             note = " (already finished)" if run.folder in already_finished else ""
             self.reporter.info(f"{run.folder}: {score}{note}")
 
-        return train_runs(runs, announce, report)
+        outcomes = train_runs(runs, announce, report)
+        return {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
 
 
 def run_suite(

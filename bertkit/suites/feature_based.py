@@ -10,7 +10,7 @@ from bertkit.modeling.tagger import select_layers
 from bertkit.recipes import read_recipe
 from bertkit.reports.result_table import ResultTable, format_percent, format_score
 from bertkit.setting import fill_unset
-from bertkit.suites.base import Suite, SuiteRun, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
@@ -69,7 +69,7 @@ class FeatureBasedSuite(Suite):
             for features in self.features
         ]  # fmt: skip
 
-    def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores of each row; data and baselines are the same for all rows."""
         first = next(iter(results.values()))
         return {

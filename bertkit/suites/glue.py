@@ -12,8 +12,7 @@ from bertkit.modeling import loading
 from bertkit.recipes import read_recipe_task
 from bertkit.reports.result_table import ResultTable
 from bertkit.setting import fill_unset
-from bertkit.studies.planned_runs import Outcome
-from bertkit.suites.base import Suite, SuiteRun, find_data, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import GlueConfig
 from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask
@@ -102,11 +101,10 @@ class GlueSuite(Suite):
             for run in [*self._plan_search(task, folder), *self._plan_other_seeds(task, folder, None)]
         ]
 
-    def execute_runs(self, folder: Path) -> dict[Path, Outcome]:
+    def execute_runs(self, folder: Path) -> RunMetrics:
         """Search the learning rate of each task with the first seed, then run the other seeds at it."""
         searches = [self._plan_search(task, folder) for task in self.tasks]
-        outcomes = self.train_runs([run for runs in searches for run in runs])
-        results = {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
+        results = self.train_runs([run for runs in searches for run in runs])
         others: list[SuiteRun] = []
         for task, runs in zip(self.tasks, searches, strict=True):
             if best := find_best(task, runs, results):
@@ -114,7 +112,7 @@ class GlueSuite(Suite):
                 others += self._plan_other_seeds(task, folder, rate)
                 if len(runs) > 1:
                     self.reporter.info(f"{task.name}: the best learning rate is {rate:g}")
-        return outcomes | self.train_runs(others)
+        return results | self.train_runs(others)
 
     def _name_run(self, rate: float | None, seed: int) -> str:
         """Return `seed0`, or `lr5e-05-seed0` with --learning-rates; a rate of None means the best one."""
@@ -122,7 +120,7 @@ class GlueSuite(Suite):
             return f"seed{seed}"
         return f"lr{'BEST' if rate is None else format(rate, 'g')}-seed{seed}"
 
-    def compute_metrics(self, folder: Path, results: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores of each task, and write the leaderboard files with the best runs."""
         tasks = {}
         best_runs = []
@@ -148,9 +146,7 @@ class GlueSuite(Suite):
         return build_glue_table(metrics, folder)
 
 
-def find_best(
-    task: GlueTask, runs: Sequence[SuiteRun], results: Mapping[Path, Mapping[str, Any]]
-) -> SuiteRun | None:
+def find_best(task: GlueTask, runs: Sequence[SuiteRun], results: RunMetrics) -> SuiteRun | None:
     """Return the finished run with the best validation score, or None if no run is finished."""
     finished = [run for run in runs if run.folder in results]
     split, metric = task.scores[0].split, task.scores[0].metric
@@ -158,7 +154,7 @@ def find_best(
 
 
 def _summarize(
-    task: GlueTask, runs: Sequence[SuiteRun], best: SuiteRun, results: Mapping[Path, Mapping[str, Any]]
+    task: GlueTask, runs: Sequence[SuiteRun], best: SuiteRun, results: RunMetrics
 ) -> dict[str, Any]:
     """Return the entry of a task in `metrics.json`.
 
