@@ -26,6 +26,10 @@ class UserError(Exception):
     should_report: bool | None = None
 
 
+class TrainingFailed(UserError):
+    """Training cannot continue with these settings on this machine, because of NaN or a lack of memory."""
+
+
 class RunInterrupted(UserError):
     """Interruption of a run by the user or a signal. The message says how to resume, if that is possible."""
 

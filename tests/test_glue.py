@@ -249,6 +249,10 @@ def test_seeds_are_averaged_over_the_same_rows(cli, tiny, tmp_path):
     summary = json.loads(out)["tasks"]["mrpc"]
     assert summary["validation"]["accuracy"] == pytest.approx(statistics.fmean(scores))
     assert summary["validation_std"]["accuracy"] == pytest.approx(statistics.stdev(scores))
+    low, high = summary["validation_interval"]["accuracy"]
+    assert low <= summary["validation"]["accuracy"] <= high
+    note = "over 3 seeds, 95 % interval of the mean positive_f1 "
+    assert note in (tmp_path / "run" / "README.md").read_text()
     texts = [[record["sentence1"] for record in read_predictions(run)] for run in runs]
     assert texts[0] == texts[1] == texts[2]
     assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 3

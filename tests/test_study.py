@@ -29,12 +29,12 @@ from bertkit.data import tokenization
 from bertkit.data.split import SplitKeys, join_groups
 from bertkit.data.token_store import share_tokens
 from bertkit.data.tokenization import encode, encode_with_offsets
-from bertkit.errors import UserError
+from bertkit.errors import TrainingFailed, UserError
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.loaded_data import load_data
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
-from bertkit.studies.splits import SEARCH_FOLD, hold_out_test_rows, split_into_folds
+from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
 from bertkit.studies.trials import Trial, TrialStore
 from bertkit.tasks import task_class
 from bertkit.tasks.classify import ClassifyConfig
@@ -130,7 +130,7 @@ def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
         assert not texts["test"] & (texts["train"] | texts["validation"])
         assert not texts["train"] & texts["validation"]
         assert sum(map(len, part.splits.values())) == 80
-    assert list(splits.search["validation"]["text"]) == list(splits.final[SEARCH_FOLD].splits["test"]["text"])
+    assert list(splits.search["validation"]["text"]) == list(splits.final[TRIAL_FOLD].splits["test"]["text"])
     assert len(splits.search["train"]) + len(splits.search["validation"]) == 80
 
 
@@ -546,6 +546,18 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     ]  # fmt: skip
     search = run.metrics["search"]
     assert search["steps"] < search["steps_without_pruning"]
+
+
+def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):
+    from bertkit.pipeline.session import Session
+
+    def fail(self):
+        raise TrainingFailed("validation split: logits are NaN")
+
+    monkeypatch.setattr(Session, "_evaluate_validation", fail)
+    settings = {"data": toy, "model": small, "output_dir": tmp_path / "study", "folds": 2, "max_steps": 1}
+    with pytest.raises(UserError, match=r"^fold 0, seed 0: validation split: logits are NaN$"):
+        bertkit.study("classify", **settings, **QUICK)
 
 
 def test_after_the_time_limit_no_trial_begins(toy, small, tmp_path):

@@ -88,7 +88,7 @@ def print_result_table(result: "ResultTable") -> None:
     for cells in result.rows:
         table.add_row(*cells)
     out_console.print(table)
-    for note in result.notes:
+    for note in [*result.notes, *result.describe_failures()]:
         out_console.print(note, soft_wrap=True)
 
 

@@ -280,7 +280,7 @@ def _score(
     reporter: Reporter,
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
-    from bertkit.pipeline.results import compute_scores, summarize_data
+    from bertkit.pipeline.results import compute_scores, summarize_baselines, summarize_data
     from bertkit.pipeline.run import Run
 
     predictor, splits = inputs.predictor, inputs.splits
@@ -289,11 +289,13 @@ def _score(
     evaluations = {
         name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
     }
+    train, rows = inputs.train, evaluations["validation"].outputs.rows
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
-        **compute_scores(task, evaluations, inputs.train, modules),
+        **compute_scores(task, evaluations, modules),
+        **summarize_baselines(task.score_baselines(train, rows) if train else {}, len(train or ())),
     }
     if other:
         metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)

@@ -1,7 +1,7 @@
 """Preparation of a run: from settings to splits, features and a model config, without loading weights."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.setting import fill_unset
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
 from bertkit.utils.reporting import Reporter
@@ -28,16 +28,19 @@ UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the tr
 
 
 @dataclass(frozen=True)
-class StudyPart:
-    """What distinguishes a run that is a part of a study.
-
-    It has no report, no model card, no baselines and no intervals.
+class RunOptions:
+    """What a command that trains several runs determines for each of them, in addition to the settings.
 
     Attributes:
+        has_report: Whether the run has a report, a model card, baselines and intervals.
+        score_baselines: Returns the scores of the baselines on the validation split; by default, those of the
+            task are computed.
         callbacks: Further callbacks of the trainer.
         logits_file: Name of the file in the run directory that receives the logits of the test split.
     """
 
+    has_report: bool = True
+    score_baselines: Callable[[], dict[str, Scores]] | None = None
     callbacks: Sequence[Any] = ()
     logits_file: str | None = None
 
@@ -59,7 +62,7 @@ class PreparedRun:
         trained_length: Length up to which the positions of the model were trained; None for a new model.
         features: Features by split.
         metric_modules: The modules of `--metric`.
-        study_part: Set if the run is a part of a study.
+        options: What the command determines for this run; the defaults are those of a single run.
     """
 
     task: Task
@@ -74,12 +77,20 @@ class PreparedRun:
     trained_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
-    study_part: StudyPart | None = None
+    options: RunOptions = field(default_factory=RunOptions)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Fingerprints of the rows by split; see `bertkit.data.rows.fingerprint_splits`."""
         return fingerprint_splits(self.splits)
+
+    def score_baselines(self) -> dict[str, Scores]:
+        """Return the scores of the baselines on the validation split; empty for a run without report."""
+        if not self.options.has_report:
+            return {}
+        if self.options.score_baselines is not None:
+            return self.options.score_baselines()
+        return self.task.score_baselines(self.splits["train"], self.splits["validation"])
 
     @property
     def config(self) -> Any:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Rows, Splits, combine_fingerprints
+from bertkit.data.rows import Splits, combine_fingerprints
 from bertkit.metrics.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.pipeline.metric_modules import MetricModules
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
 from bertkit.utils.files import write_chunks, write_jsonl
 
@@ -46,18 +46,14 @@ def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Eva
 def compute_scores(
     task: Task,
     evaluations: Mapping[str, Evaluation],
-    train: Rows | None,
     modules: MetricModules,
     has_intervals: bool = True,
 ) -> dict[str, Any]:
-    """Return the scores and details of each labeled split, and the intervals and baselines of validation.
-
-    The section "baseline_rows" exists if a baseline is fitted on a sample of the training rows.
+    """Return the scores and details of each labeled split, and the intervals of validation.
 
     Args:
         task: The task.
         evaluations: Evaluations by split; "validation" is required.
-        train: Rows to fit the baselines on, or None for no baselines.
         modules: The modules of `--metric`.
         has_intervals: Whether to compute the intervals, which takes up to some seconds.
     """
@@ -71,15 +67,25 @@ def compute_scores(
         "test": {},
         **{split: modules.score(evaluation) for split, evaluation in labeled.items()},
         "intervals": intervals,
-        "baselines": {} if train is None else task.score_baselines(train, validation.outputs.rows),
     }
-    if train is not None and len(train) > MAX_TFIDF_ROWS:
-        results["baseline_rows"] = {
-            name: MAX_TFIDF_ROWS for name in results["baselines"] if name in TFIDF_BASELINES
-        }
     details = {split: evaluation.compute_details() for split, evaluation in labeled.items()}
     details = {split: split_details for split, split_details in details.items() if split_details}
     return results | ({"details": details} if details else {})
+
+
+def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[str, Any]:
+    """Return the section "baselines" of `metrics.json`.
+
+    The section "baseline_rows" follows if a baseline is fitted on a sample of the training rows.
+
+    Args:
+        baselines: Scores by baseline.
+        num_rows: Number of training rows.
+    """
+    if not baselines or num_rows <= MAX_TFIDF_ROWS:
+        return {"baselines": baselines}
+    sampled = {name: MAX_TFIDF_ROWS for name in baselines if name in TFIDF_BASELINES}
+    return {"baselines": baselines, "baseline_rows": sampled}
 
 
 def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

@@ -13,7 +13,13 @@ from bertkit.modeling.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.pipeline import upload
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
-from bertkit.pipeline.results import compute_scores, evaluate_splits, summarize_data, write_predictions
+from bertkit.pipeline.results import (
+    compute_scores,
+    evaluate_splits,
+    summarize_baselines,
+    summarize_data,
+    write_predictions,
+)
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.reports.model_card import build_model_card
 from bertkit.tasks import task_class
@@ -102,11 +108,8 @@ def _run(
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
     loaded_modules = distributed.main_process_first(load_modules, getattr(config, "metric", ()))
     prepared = distributed.main_process_first(prepare, task_name, config, reporter, loaded_modules)
-    if fingerprints is not None and (changes := describe_changes(fingerprints, prepared.fingerprints)):
-        raise UserError(
-            f"--resume {config.output_dir}: the data has changed ({changes}); restore it, or train from "
-            "scratch with --overwrite"
-        )
+    if fingerprints is not None:
+        require_same_data(config.output_dir, fingerprints, prepared.fingerprints)
     if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
         for note in preview.notes:
             reporter.info(note)
@@ -121,6 +124,26 @@ def _run(
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
     with locks.lock_directory(default_folder) as folder:
         return train_prepared(prepared, folder, reporter)
+
+
+def require_same_data(
+    folder: Path | str | None, saved: Mapping[str, str], current: Mapping[str, str]
+) -> None:
+    """Check that the data of a run is the same as when the run was started.
+
+    Args:
+        folder: The directory to resume.
+        saved: Fingerprints by split from its `run.yaml`.
+        current: Fingerprints by split of the data.
+
+    Raises:
+        UserError: The data has changed.
+    """
+    if changes := describe_changes(saved, current):
+        raise UserError(
+            f"--resume {folder}: the data has changed ({changes}); restore it, or train from scratch with "
+            "--overwrite"
+        )
 
 
 def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
@@ -209,24 +232,24 @@ def _write_results(
     session.model.config.update(task.fitted_params)
     for name, value in task.fitted_params.items():
         session.reporter.info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
-    part = prepared.study_part
-    baseline_rows = splits["train"] if part is None else None
+    options = prepared.options
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
-        **compute_scores(task, evaluations, baseline_rows, prepared.metric_modules, part is None),
+        **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
+        **summarize_baselines(prepared.score_baselines(), len(splits["train"])),
         "training": training_metrics,
     }
     _write_model(session, weights)
     write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
-    if part is None:
+    if options.has_report:
         provenance = run_directory.read_provenance(folder)
         write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
         write_page(folder, metrics)
-    elif part.logits_file is not None:
-        write_logits(folder / part.logits_file, outputs["test"].logits, task.fitted_params)
+    if options.logits_file is not None:
+        write_logits(folder / options.logits_file, outputs["test"].logits, task.fitted_params)
     run_directory.write_metrics(folder, metrics)
     return metrics
 

@@ -11,7 +11,7 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
-from bertkit.errors import NAN_HINT, RunInterrupted, UserError, format_count
+from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.modeling.layers import freeze_layers
 from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun
@@ -184,7 +184,7 @@ class Session:
         trainer.add_callback(
             ReporterCallback(self.reporter, trainer.build_batch_sampler().list_phase_changes())
         )
-        for callback in self.prepared.study_part.callbacks if self.prepared.study_part else ():
+        for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
 
@@ -358,7 +358,7 @@ class Session:
             mean_loss: Receives the losses.
 
         Raises:
-            UserError: Logits are NaN or infinite.
+            TrainingFailed: Logits are NaN or infinite.
         """
         features = self.features[split]
         logits = self._compute_logits(features, mean_loss)
@@ -366,7 +366,7 @@ class Session:
         # finite. The maximum is NaN if any logit is NaN.
         if not np.isfinite(logits.max(-1)).all():
             step = self.trainer.state.global_step
-            raise UserError(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
+            raise TrainingFailed(f"{split} split: logits are NaN or infinite at step {step}; {NAN_HINT}")
         return Outputs(logits, features, self.prepared.splits[split])
 
     def _compute_logits(self, features: Features, mean_loss: "MeanLoss | None" = None) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The table of the results of several runs, as text for the console and the README."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class ResultTable:
         text_columns: Number of columns at the left that contain text instead of numbers.
         page_title: The title of the Markdown page; if empty, `title` is used.
         notes: Lines below the printed table.
+        failures: Reason of each failed run by name.
     """
 
     title: str
@@ -27,12 +28,17 @@ class ResultTable:
     text_columns: int = 1
     page_title: str = ""
     notes: Sequence[str] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_failures(self) -> list[str]:
+        """Return one line for each failed run."""
+        return [f"{name} failed: {reason}" for name, reason in self.failures.items()]
 
     def to_markdown(self) -> str:
         """Return the title, the table, its caption and the notes on runs as Markdown."""
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-        runs = "\n".join(f"* {line}" for line in self.run_notes)
+        runs = "\n".join(f"* {line}" for line in [*self.run_notes, *self.describe_failures()])
         return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
 
 

@@ -18,7 +18,7 @@ from bertkit.studies.plan import StudyPlan
 from bertkit.studies.results import FinishedRuns, compare, score_held_out, write_ensemble_run
 from bertkit.studies.search import TRIALS_DIR, TRIALS_FILE, summarize_trials
 from bertkit.studies.space import format_value
-from bertkit.studies.splits import SEARCH_FOLD
+from bertkit.studies.splits import TRIAL_FOLD
 from bertkit.studies.tables import build_study_table, build_trial_table, describe_results
 from bertkit.studies.trials import TrialStore
 from bertkit.utils.files import write_jsonl, write_text
@@ -36,13 +36,13 @@ def write_results(
 ) -> dict[str, Any]:
     """Write all results into the directory of the study, with `metrics.json` last."""
     has_search = store is not None
-    unbiased = [run for run in best.runs if not has_search or run.splits.fold != SEARCH_FOLD]
+    unbiased = [run for run in best.runs if not has_search or run.fold != TRIAL_FOLD]
     rows, seed = plan.splits.rows, plan.config.seed
-    predictions = HeldOutPredictions.load(plan.runner, unbiased, rows)
+    predictions = HeldOutPredictions.load(unbiased, rows)
     settings = {"best": _summarize(plan, folder, best, predictions)}
     comparison = None
     if defaults is not None:
-        default_predictions = HeldOutPredictions.load(plan.runner, defaults.runs, rows)
+        default_predictions = HeldOutPredictions.load(defaults.runs, rows)
         settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
         comparison = compare(default_predictions, predictions, plan.metric, seed)
     write_ensemble_run(folder / ENSEMBLE_DIR, best)
@@ -50,8 +50,8 @@ def write_results(
     metrics = {
         "task": "study",
         "command": plan.task_name,
-        "data": summarize_data(plan.probe.dataset, plan.fingerprints, plan.probe.dataset.splits),
-        "model": plan.probe.model_source.name,
+        "data": summarize_data(plan.prepared.dataset, plan.fingerprints, plan.prepared.dataset.splits),
+        "model": plan.prepared.model_source.name,
         "metric": plan.metric,
         "folds": plan.config.folds,
         "seeds": plan.seeds,
@@ -63,7 +63,7 @@ def write_results(
         "ensemble": measure_gain(plan, folder / ENSEMBLE_DIR),
     }
     if plan.config.folds:
-        all_predictions = HeldOutPredictions.load(plan.runner, best.runs, rows)
+        all_predictions = HeldOutPredictions.load(best.runs, rows)
         write_jsonl(folder / PREDICTIONS_FILE, all_predictions.iter_records())
     _write_recipe(plan, folder, best.runs[0].settings)
     _write_page(folder, metrics)
@@ -113,7 +113,7 @@ def _summarize_search(plan: StudyPlan, store: TrialStore, held_out_score: float 
 
 def _write_recipe(plan: StudyPlan, folder: Path, settings: Mapping[str, Any]) -> None:
     """Write a recipe with which the task trains with the best settings."""
-    config = dataclasses.replace(plan.runner.data.requested, **settings)
+    config = dataclasses.replace(plan.run_group.data.requested, **settings)
     content = {"task": plan.task_name, "settings": serialize_settings(config)}
     values = ", ".join(f"{name} {format_value(value)}" for name, value in settings.items())
     title = f"# Best settings of the study: {values or 'the defaults'}\n"

@@ -54,7 +54,7 @@ def _find_rows(plan: StudyPlan) -> tuple[str, Rows | None]:
     if not plan.config.folds:
         return "test", plan.splits.final[0].splits["test"]
     for split in ("test", "validation"):
-        if (rows := parse_labeled_rows(plan.runner.data, split)) is not None:
+        if (rows := parse_labeled_rows(plan.run_group.data, split)) is not None:
             return split, sample_rows(rows, plan.config.max_eval_samples, get_split_seed(plan.config))
     return "", None
 
@@ -86,6 +86,6 @@ def _score(plan: StudyPlan, folder: Path, rows: Rows) -> tuple[Scores, float]:
         predictor = load_predictor(folder)
         predictor.task.featurize(rows, predictor.tokenizer)  # stores the tokens, so that all are timed alike
         started = time.monotonic()
-        outputs = predictor.compute_outputs(rows, plan.runner.reporter, "scoring the ensemble")
+        outputs = predictor.compute_outputs(rows, plan.run_group.reporter, "scoring the ensemble")
         seconds = time.monotonic() - started
     return predictor.task.evaluate(outputs).scores, 1000 * seconds / len(rows)

@@ -16,7 +16,6 @@ from bertkit.pipeline.logits import read_logits
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.run_directory import LOGITS_FILE
 from bertkit.studies.final_runs import FinalRun
-from bertkit.studies.runner import Runner
 from bertkit.tasks.evaluation import Evaluation, Outputs, merge_prediction
 from bertkit.utils.ragged import concat_ranges
 
@@ -40,21 +39,19 @@ class HeldOutPredictions:
     fold: np.ndarray
 
     @classmethod
-    def load(cls, runner: Runner, runs: Sequence[FinalRun], rows: Rows) -> "HeldOutPredictions":
+    def load(cls, runs: Sequence[FinalRun], rows: Rows) -> "HeldOutPredictions":
         """Collect the predictions of finished runs.
 
         Args:
-            runner: Prepares the rows.
             runs: The runs.
             rows: The rows that all final runs of the study predict.
         """
-        parts = {id(run.splits): run.splits for run in runs}.values()
         fold_by_row = np.full(len(rows), -1)
-        for part in parts:
-            fold_by_row[part.rows] = part.fold or 0
+        for run in runs:
+            fold_by_row[run.test_rows] = run.fold or 0
         index = np.flatnonzero(fold_by_row >= 0)
         selected = rows.select(index)
-        prepared = runner.prepare(runs[0].settings, {"train": selected, "validation": selected})
+        prepared = runs[0].run_group.prepare(runs[0].settings, {"train": selected, "validation": selected})
         return cls(runs, prepared, index, fold_by_row[index])
 
     @property
@@ -76,7 +73,7 @@ class HeldOutPredictions:
         num_outputs = max(logits.shape[-1] for logits, _ in contents)
         joined = np.full((offsets[-1], *contents[0][0].shape[1:-1], num_outputs), -np.inf, np.float32)
         for run, (logits, _) in zip(runs, contents, strict=True):
-            rows = np.searchsorted(self.index, run.splits.rows)
+            rows = np.searchsorted(self.index, run.test_rows)
             joined[concat_ranges(offsets[rows], offsets[rows + 1]), ..., : logits.shape[-1]] = logits
         return joined, average_values([params for _, params in contents])
 

@@ -9,8 +9,7 @@ from typing import Any
 from bertkit.config import RunConfig
 from bertkit.data.rows import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.loaded_data import LoadedData, load_data
-from bertkit.pipeline.metric_modules import load_modules
+from bertkit.pipeline.loaded_data import LoadedData
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.studies.config import make_run_config
 from bertkit.studies.final_runs import (
@@ -20,11 +19,11 @@ from bertkit.studies.final_runs import (
     FinalRun,
     plan_final_runs,
 )
-from bertkit.studies.runner import Runner, RunReporter
+from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.search import TRIALS_DIR
 from bertkit.studies.space import Dimension, make_default_space
 from bertkit.studies.splits import (
-    SEARCH_FOLD,
+    TRIAL_FOLD,
     StudySplits,
     hold_out_test_rows,
     split_into_folds,
@@ -43,9 +42,9 @@ class StudyPlan:
         task_name: The task.
         config: The settings of the study.
         splits: The splits of all runs.
-        probe: A prepared run with the default settings and the splits of a trial.
+        prepared: A prepared run with the default settings and the splits of a trial.
         space: The search space; empty without trials.
-        runner: Trains the runs.
+        run_group: The group of all runs of the study.
         reporter: Receives messages and progress.
         fingerprints: Fingerprints of the parsed rows by split.
     """
@@ -53,9 +52,9 @@ class StudyPlan:
     task_name: str
     config: Any
     splits: StudySplits
-    probe: PreparedRun
+    prepared: PreparedRun
     space: list[Dimension]
-    runner: Runner
+    run_group: RunGroup
     reporter: Reporter
     fingerprints: dict[str, str]
 
@@ -65,22 +64,20 @@ class StudyPlan:
     ) -> "StudyPlan":
         """Load and split the data, prepare a run, and choose the search space."""
         run_config = make_run_config(task_name, config)
-        data = load_data(task_name, run_config, reporter)
-        fingerprints = fingerprint_splits(data.dataset.splits)
-        splits = _split(data, config, reporter)
-        modules = load_modules(getattr(config, "metric", ()))
-        probe = Runner(data, run_config, modules, reporter).prepare({}, splits.search)
+        run_group = RunGroup(task_name, run_config, RunReporter(reporter))
+        fingerprints = fingerprint_splits(run_group.data.dataset.splits)
+        splits = _split(run_group.data, config, reporter)
+        prepared = run_group.prepare({}, splits.search)
         study_config: Any = config
         if study_config.trials:
-            space = space or make_default_space(run_config, probe.config)
+            space = space or make_default_space(run_config, prepared.config)
             reporter.info(f"search space: {', '.join(map(str, space))}")
-        runner = Runner(data, run_config, modules, RunReporter(reporter))
-        return cls(task_name, config, splits, probe, space, runner, reporter, fingerprints)
+        return cls(task_name, config, splits, prepared, space, run_group, reporter, fingerprints)
 
     @property
     def metric(self) -> str:
         """Name of the score that selects settings and checkpoints."""
-        return self.probe.task.spec.best_metric[0]
+        return self.prepared.task.spec.best_metric[0]
 
     @property
     def seeds(self) -> list[int]:
@@ -90,36 +87,36 @@ class StudyPlan:
     @cached_property
     def default_settings(self) -> dict[str, Any]:
         """The default values of the settings in the search space."""
-        return {dimension.name: getattr(self.probe.config, dimension.name) for dimension in self.space}
+        return {dimension.name: getattr(self.prepared.config, dimension.name) for dimension in self.space}
 
     @cached_property
     def baselines(self) -> dict[str, Any]:
         """The scores of the baselines, on the test rows of the last fold or on the test split."""
         splits = self.splits.final[-1].splits
-        return self.probe.task.score_baselines(splits["train"], splits["test"])
+        return self.prepared.task.score_baselines(splits["train"], splits["test"])
 
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[FinalRun]:
         """Return the runs with the best settings."""
         name = FOLDS_DIR if self.config.folds else SEEDS_DIR
-        return plan_final_runs(folder / name, settings, self.seeds, self.splits.final)
+        return plan_final_runs(self.run_group, folder / name, settings, self.seeds, self.splits.final)
 
     def plan_default_runs(self, folder: Path) -> list[FinalRun]:
         """Return the runs with the default settings, for the comparison with the best settings."""
-        unbiased = [part for part in self.splits.final if part.fold != SEARCH_FOLD]
-        return plan_final_runs(folder / DEFAULTS_DIR, {}, self.seeds, unbiased)
+        unbiased = [part for part in self.splits.final if part.fold != TRIAL_FOLD]
+        return plan_final_runs(self.run_group, folder / DEFAULTS_DIR, {}, self.seeds, unbiased)
 
     def describe_runs(self) -> dict[str, Any]:
         """Return the planned runs, for `--dry-run`."""
         folder = Path()
         final = [*self.plan_final_runs(folder, {}), *(self.plan_default_runs(folder) if self.space else [])]
         planned = [(f"{TRIALS_DIR}/{number:03d}", self.splits.search) for number in range(self.config.trials)]
-        planned += [(run.folder.as_posix(), run.splits.splits) for run in final]
+        planned += [(run.folder.as_posix(), run.splits or {}) for run in final]
         runs = [
             {"folder": name, **{split: str(len(splits.get(split, ()))) for split in SPLITS}}
             for name, splits in planned
         ]
         space = [str(dimension) for dimension in self.space]
-        return {"task": "study", "model": self.probe.model_source.name, "space": space, "runs": runs}
+        return {"task": "study", "model": self.prepared.model_source.name, "space": space, "runs": runs}
 
 
 def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from bertkit import run_directory
-from bertkit.metrics.averaging import average_values
+from bertkit.metrics.averaging import average_values, compute_t_interval
 from bertkit.metrics.significance import compare_scorers, compute_intervals
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.held_out import HeldOutPredictions
 
 SIGNIFICANCE_LEVEL = 0.05
-MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class FinishedRuns:
         return {
             "runs": [
                 {
-                    "folder": run.folder.relative_to(folder).as_posix(), "fold": run.splits.fold,
+                    "folder": run.folder.relative_to(folder).as_posix(), "fold": run.fold,
                     "seed": run.seed, "score": test.get(metric),
                 }
                 for run, test in zip(runs, tests, strict=True)
@@ -55,17 +54,6 @@ class FinishedRuns:
             "interval": compute_t_interval(scores),
             "seconds": sum(self.metrics[run.folder]["training"]["seconds"] for run in runs),
         }  # fmt: skip
-
-
-def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
-    """Return Student's 95 % interval of the mean of scores, or None for fewer than three scores."""
-    from scipy.stats import t
-
-    if len(scores) < MIN_SCORES:
-        return None
-    half_width = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
-    mean = statistics.fmean(scores)
-    return [mean - half_width, mean + half_width]
 
 
 def score_held_out(predictions: HeldOutPredictions, seed: int) -> dict[str, Any]:

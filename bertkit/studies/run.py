@@ -1,37 +1,30 @@
 """`bertkit study TASK`: run a study from its settings to its files."""
 
-import shlex
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.data.rows import describe_changes
 from bertkit.data.token_store import share_tokens
-from bertkit.errors import RunInterrupted, UserError, format_list
+from bertkit.errors import UserError, format_list
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
-from bertkit.pipeline.run import Run
+from bertkit.pipeline.run import Run, require_same_data
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.recipes import STUDY_PREFIX
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.files import OUTPUT_NAMES, write_results
-from bertkit.studies.final_runs import (
-    RUN_DIRS,
-    FinalRun,
-    train_final_runs,
-)
+from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.plan import StudyPlan
+from bertkit.studies.planned_runs import Outcome, train_runs
 from bertkit.studies.results import FinishedRuns
+from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.studies.search import TRIALS_DIR, Search
 from bertkit.studies.space import Dimension, parse_space
 from bertkit.studies.tables import format_number
 from bertkit.studies.trials import TrialStore, require_optuna
 from bertkit.tasks import task_class
 from bertkit.utils import distributed, locks
-from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
 
@@ -69,29 +62,15 @@ def run_study(
         return Run(folder, metrics)
     space = _check_settings(task_name, config)
     with (
-        silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
-        share_tokens(), _name_resuming_command(task_name, folder, lambda: config.resume),
+        silence_libraries(), use_reporter(reporter), distributed.use_process_group(), share_tokens(),
+        name_resuming_command(STUDY_PREFIX + task_name, folder or Path(), lambda: config.resume),
     ):  # fmt: skip
         plan = StudyPlan.create(task_name, config, space, reporter)
-        if fingerprints and (changes := describe_changes(fingerprints, plan.fingerprints)):
-            raise UserError(f"--resume {folder}: the data has changed ({changes}); restore it")
+        if fingerprints:
+            require_same_data(folder, fingerprints, plan.fingerprints)
         if config.dry_run:
             return Run(None, plan.describe_runs())
         return _run_in_directory(plan, folder, started)
-
-
-@contextmanager
-def _name_resuming_command(
-    task_name: str, folder: Path | None, can_resume: Callable[[], bool]
-) -> Iterator[None]:
-    """If the study in this directory is interrupted in the block, name the command that resumes it."""
-    try:
-        yield
-    except (RunInterrupted, KeyboardInterrupt) as error:
-        if folder is None or not can_resume():
-            raise
-        command = f"bertkit study {task_name} --resume --output-dir {shlex.quote(str(folder))}"
-        raise RunInterrupted(f"interrupted; resume with: {command}") from error
 
 
 def _check_settings(task_name: str, config: Any) -> list[Dimension]:
@@ -110,43 +89,11 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
 
 def _run_in_directory(plan: StudyPlan, folder: Path | None, started: float) -> Run:
     """Create the directory of a study, or resume the study in it."""
-    name_parts = ("study", plan.task_name, plan.probe.dataset.name, plan.probe.model_source.name)
+    name_parts = ("study", plan.task_name, plan.prepared.dataset.name, plan.prepared.model_source.name)
     folder = folder or run_directory.create_default_directory(*name_parts)
-    if not plan.config.resume:
-        with locks.lock_directory(folder):
-            _create_study(plan, folder)
-    try:
-        with _name_resuming_command(plan.task_name, folder, lambda: _has_runs(folder)):
-            return _run(plan, folder, started)
-    finally:
-        if not plan.config.resume:
-            _clean_up(folder)
-
-
-def _create_study(plan: StudyPlan, folder: Path) -> None:
-    """Write the settings of a study; with `--overwrite`, first move the previous study to a backup."""
-    check_output_directory(folder, run_directory.RUN, plan.config.overwrite)
-    for name in (TRIALS_DIR, *RUN_DIRS):
-        for path in (folder / name).glob("*/"):
-            locks.require_unlocked(path)
-    run_directory.back_up_run(folder, OUTPUT_NAMES)
-    run_directory.write_settings(folder, STUDY_PREFIX + plan.task_name, plan.config, plan.fingerprints)
-
-
-def _has_runs(folder: Path) -> bool:
-    """Return whether a run of the study has started."""
-    runs = (folder.glob(f"{name}/*/{run_directory.SETTINGS_FILE}") for name in (TRIALS_DIR, *RUN_DIRS))
-    return any(any(paths) for paths in runs)
-
-
-def _clean_up(folder: Path) -> None:
-    """Delete the backup of the replaced study, or restore the backup if no run has started."""
-    if _has_runs(folder):
-        run_directory.delete_backup(folder)
-        return
-    for name in (TRIALS_DIR, *RUN_DIRS, ENSEMBLE_DIR):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    run_directory.discard_unstarted_run(folder)
+    directory = RunsDirectory(folder, STUDY_PREFIX + plan.task_name, OUTPUT_NAMES)
+    with directory.open(plan.config, plan.fingerprints):
+        return _run(plan, folder, started)
 
 
 # ---- the runs
@@ -166,11 +113,11 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
 
 
 def _search(plan: StudyPlan, folder: Path, started: float) -> TrialStore:
-    limit, sign = plan.config.time_limit, plan.probe.task.spec.best_metric[1]
+    limit, sign = plan.config.time_limit, plan.prepared.task.spec.best_metric[1]
     (folder / TRIALS_DIR).mkdir(exist_ok=True)
     store = TrialStore(folder / TRIALS_DIR, plan.space, plan.default_settings, plan.config.seed, sign)
     Search(
-        folder, store, plan.runner, plan.reporter, plan.splits.search, plan.metric, plan.config.trials,
+        folder, store, plan.run_group, plan.reporter, plan.splits.search, plan.metric, plan.config.trials,
         None if limit is None else started + 60 * limit,
     ).run()  # fmt: skip
     return store
@@ -179,9 +126,12 @@ def _search(plan: StudyPlan, folder: Path, started: float) -> TrialStore:
 def _train(plan: StudyPlan, runs: list[FinalRun], name: str) -> FinishedRuns:
     """Train final runs, with a line for each of them."""
 
-    def report(run: FinalRun, metrics: Mapping[str, Any]) -> None:
+    def report(run: FinalRun, outcome: Outcome) -> None:
         prefix = f"{name}, " if name else ""
-        score = format_number(metrics["test"].get(plan.metric))
+        if outcome.reason:
+            raise UserError(f"{prefix}{run.title}: {outcome.reason}")
+        score = format_number(outcome.metrics["test"].get(plan.metric))
         plan.reporter.info(f"{prefix}{run.title}: {plan.metric} {score}")
 
-    return FinishedRuns(runs, train_final_runs(plan.runner, runs, report))
+    outcomes = train_runs(runs, lambda _: None, report)
+    return FinishedRuns(runs, {folder: outcome.metrics for folder, outcome in outcomes.items()})

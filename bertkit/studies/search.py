@@ -10,9 +10,10 @@ from typing import Any
 from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.pipeline.prepare import StudyPart
+from bertkit.pipeline.prepare import RunOptions
+from bertkit.studies.planned_runs import PlannedRun
 from bertkit.studies.pruning import PruningCallback, TrialPruned
-from bertkit.studies.runner import Runner
+from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
@@ -31,7 +32,7 @@ class Search:
     Attributes:
         folder: Directory of the study.
         store: The trials.
-        runner: Trains the trials.
+        run_group: The group of all runs of the study.
         reporter: Receives one line for each trial.
         splits: The splits of the trials.
         metric: Name of the validation score.
@@ -41,7 +42,7 @@ class Search:
 
     folder: Path
     store: TrialStore
-    runner: Runner
+    run_group: RunGroup
     reporter: Reporter
     splits: Splits
     metric: str
@@ -101,7 +102,11 @@ class Search:
         """Train the run of a trial, and return how it ended, and why if it failed."""
         folder = self._get_run_folder(trial)
         try:
-            metrics = self.runner.train(folder, trial.settings, self.splits, StudyPart([callback]))
+            options = RunOptions(has_report=False, callbacks=[callback])
+            metrics = PlannedRun(
+                folder=folder, run_group=self.run_group, settings=trial.settings,
+                seed=self.run_group.config.seed, splits=self.splits, options=options,
+            ).train()  # fmt: skip
         except RunInterrupted:
             raise
         except TrialPruned:

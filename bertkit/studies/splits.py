@@ -23,7 +23,7 @@ from bertkit.pipeline.loaded_data import LoadedData, split_parsed_rows
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
-SEARCH_FOLD = 0  # the fold that scores the trials
+TRIAL_FOLD = 0  # the fold that scores the trials
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
         data.task.validate_splits(splits)
         final.append(FinalSplits(number, splits, test))
     search = {
-        "train": rows.select(np.flatnonzero(fold != SEARCH_FOLD)),
-        "validation": rows.select(np.flatnonzero(fold == SEARCH_FOLD)),
+        "train": rows.select(np.flatnonzero(fold != TRIAL_FOLD)),
+        "validation": rows.select(np.flatnonzero(fold == TRIAL_FOLD)),
     }
     notes.append(f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})")
     return StudySplits(search, final, rows, notes)

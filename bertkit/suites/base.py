@@ -1,10 +1,9 @@
 """The base class of suites, and the functions that run a suite.
 
-A suite executes several runs in one directory. An interrupted suite can be resumed.
+The runs of a suite are trained like those of a study: in one or several processes, and resumed after an
+interruption.
 """
 
-import shlex
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,57 +14,59 @@ from bertkit import run_directory
 from bertkit.data.loading import load_dataset
 from bertkit.data.readers.delimited import Dialect
 from bertkit.data.registry import normalize_name
-from bertkit.errors import RunInterrupted, UserError, format_list, suggest_similar
-from bertkit.pipeline.run import Run, train
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.pipeline.run import Run
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.result_table import ResultTable
+from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
+from bertkit.studies.run_group import RunGroup, RunReporter
+from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.suites import SUITES, suite_class
+from bertkit.tasks import task_class
 from bertkit.training import defaults
-from bertkit.utils import locks
+from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
-from bertkit.utils.output_paths import check_output_directory
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
-# ---- the runs
-
-
-@dataclass(frozen=True)
-class DataSources:
-    """Datasets of a suite that were found, and datasets that are missing.
-
-    Attributes:
-        found: Location of each dataset that was found, by name.
-        missing: Names of the datasets that were not found.
-        reason: The error message for the first missing dataset; empty if none is missing.
-    """
-
-    found: dict[str, str]
-    missing: list[str]
-    reason: str
+RunMetrics = dict[Path, dict[str, Any]]  # content of `metrics.json`, by run directory
 
 
 def find_data(
     datasets: Iterable[tuple[str, str]], data_dir: str | None, encoding: str | None = None
-) -> DataSources:
+) -> tuple[dict[str, str], dict[str, str]]:
     """Find datasets, so that missing ones are reported before the first run.
 
     Args:
         datasets: Pairs of a dataset and the task that it is loaded for.
         data_dir: The directory of `--data-dir`.
         encoding: The value of `--encoding`.
+
+    Returns:
+        The location of each dataset that was found, and the error message for each missing one, by name.
     """
-    dialect = Dialect(encoding=encoding)
-    found: dict[str, str] = {}
-    missing: list[str] = []
-    reason = ""
+    found, errors = {}, {}
     for name, task_name in datasets:
         try:
-            found[name] = load_dataset(name, task_name, data_dir, dialect).source
+            found[name] = load_dataset(name, task_name, data_dir, Dialect(encoding=encoding)).source
         except UserError as error:
-            missing.append(name)
-            reason = reason or str(error)
-    return DataSources(found, missing, reason)
+            errors[name] = str(error)
+    return found, errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRun(PlannedRun):
+    """A planned run of a suite.
+
+    Attributes:
+        recipe: Name of the recipe of the run; empty without one.
+        data: Location of the data.
+        metric: Name of the validation score on the console.
+    """
+
+    recipe: str
+    data: str
+    metric: str
 
 
 class Suite(ABC):
@@ -79,18 +80,18 @@ class Suite(ABC):
         suite_settings: Names of the settings that are not passed to the runs.
         output_names: Files and directories that the suite may write in addition to those of every run
             directory. `--overwrite` removes them.
-        run_dirs: Directories that contain the selected runs.
+        failures: Why runs have failed, by run directory.
     """
 
     name: ClassVar[str]
     suite_settings: ClassVar[frozenset[str]]
     output_names: ClassVar[list[str]]
-    run_dirs: list[str]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
         defaults.check_precision(config)
         self.config: Any = fill_data_dir(config)
-        self.reporter = reporter
+        self.reporter, self.run_reporter = reporter, RunReporter(reporter)
+        self.failures: dict[Path, str] = {}
 
     @abstractmethod
     def resolve_inputs(self) -> list[str]:
@@ -101,16 +102,16 @@ class Suite(ABC):
         """
 
     @abstractmethod
-    def plan_runs(self) -> list[dict[str, Any]]:
-        """Return the `folder`, the `recipe` and the `data` of each planned run."""
+    def plan_runs(self, folder: Path) -> list[SuiteRun]:
+        """Return the runs of the suite in a directory; settings that depend on other runs may be missing."""
+
+    def execute_runs(self, folder: Path) -> RunMetrics:
+        """Execute the unfinished runs, and return the metrics of each finished run by directory."""
+        return self.train_runs(self.plan_runs(folder))
 
     @abstractmethod
-    def execute_runs(self, folder: Path) -> dict[str, Any]:
-        """Execute the unfinished runs, and return the results of all runs by row or task of the table."""
-
-    @abstractmethod
-    def compute_metrics(self, folder: Path, results: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of the suite's `metrics.json`."""
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
+        """Return the content of the suite's `metrics.json` from what `execute_runs` has returned."""
 
     @staticmethod
     @abstractmethod
@@ -119,30 +120,26 @@ class Suite(ABC):
 
     def run(self, name_parts: list[str]) -> Run:
         """Execute the unfinished runs, and write the table and the metrics."""
-        output_dir = self.config.output_dir
-        if output_dir is None:
-            output_dir = run_directory.create_default_directory(self.name, *name_parts)
-        with locks.lock_directory(Path(output_dir)) as folder:
-            return self._run(folder)
-
-    def _run(self, folder: Path) -> Run:
-        if not self.config.resume:
-            check_output_directory(folder, run_directory.RUN, self.config.overwrite)
-            run_directory.back_up_run(folder, self.output_names)
-            run_directory.write_settings(folder, self.name, self.config, {})
-        try:
+        folder = Path(
+            self.config.output_dir or run_directory.create_default_directory(self.name, *name_parts)
+        )
+        with RunsDirectory(folder, self.name, self.output_names).open(self.config, {}):
             results = self.execute_runs(folder)
-        except (RunInterrupted, KeyboardInterrupt) as error:
-            if not self._has_runs(folder):
-                raise
-            command = f"bertkit {self.name} --resume --output-dir {shlex.quote(str(folder))}"
-            raise RunInterrupted(f"interrupted; resume with: {command}") from error
-        finally:
-            self._clean_up(folder)
-        metrics = self.compute_metrics(folder, results)
-        write_text(folder / "README.md", self.build_table(metrics, folder).to_markdown())
-        run_directory.write_metrics(folder, metrics)
+            with locks.wait_for_lock(folder):
+                metrics = run_directory.read_metrics(folder)  # another process may have written them
+                if metrics is None or metrics.get("failed"):
+                    metrics = self._write_results(folder, results)
         return Run(folder, metrics)
+
+    def _write_results(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
+        failed = {path.relative_to(folder).as_posix(): reason for path, reason in self.failures.items()}
+        if not results:
+            name, reason = next(iter(failed.items()))
+            raise UserError(f"{self.name}: all runs have failed ({name}: {reason}); change the settings")
+        metrics = {**self.compute_metrics(folder, results), "failed": failed}
+        write_text(folder / run_directory.CARD_FILE, self.build_table(metrics, folder).to_markdown())
+        run_directory.write_metrics(folder, metrics)
+        return metrics
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """Return the settings of the suite that apply to its runs of this task."""
@@ -152,46 +149,43 @@ class Suite(ABC):
             if name not in self.suite_settings
         }
 
-    def train(
-        self, task_name: str, recipe: str | None, run_settings: Mapping[str, Any], output_dir: Path
-    ) -> Run:
-        """Train a run, resume an interrupted run, or return a finished run.
+    def make_run_group(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> RunGroup:
+        """Return a group for runs of a task on the same data.
 
         Args:
             task_name: The task.
-            recipe: The recipe of the run, if it has one.
-            run_settings: Settings of this run, which override those of the suite.
-            output_dir: The run directory.
+            recipe: The recipe of the runs, if they have one.
+            settings: Settings of these runs, which override those of the suite.
         """
-        if metrics := run_directory.read_metrics(output_dir):
-            self.reporter.info(f"{output_dir}: already finished")
-            run = Run(output_dir, metrics)
-        elif (output_dir / run_directory.SETTINGS_FILE).exists():
-            run = train(task_name, {"resume": True, "output_dir": str(output_dir)}, None, self.reporter)
-        else:
-            settings = {
-                **self.select_shared_settings(task_name),
-                **run_settings,
-                "output_dir": str(output_dir),
-            }
-            run = train(task_name, settings, recipe, self.reporter)
-        # A finished run needs no checkpoints, and those of all runs could fill the disk.
-        shutil.rmtree(output_dir / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
-        return run
+        values = {**self.select_shared_settings(task_name), **settings}
+        config_class = task_class(task_name).spec.config
+        config, _ = resolve_settings(task_name, config_class, values, recipe, self.reporter)
+        return RunGroup(task_name, config, self.run_reporter)
 
-    def _clean_up(self, folder: Path) -> None:
-        """Delete the backup of the replaced suite, or restore the backup if no new run has started."""
-        if self._has_runs(folder):
-            run_directory.delete_backup(folder)
-            return
-        for run_dir in self.run_dirs:
-            shutil.rmtree(folder / run_dir, ignore_errors=True)
-        run_directory.discard_unstarted_run(folder)
+    def train_runs(self, runs: Sequence[SuiteRun]) -> RunMetrics:
+        """Train the unfinished runs, and return the metrics of each finished run by directory.
 
-    def _has_runs(self, folder: Path) -> bool:
-        """Return whether a run of the suite has started."""
-        patterns = [f"{run_dir}/**/{run_directory.SETTINGS_FILE}" for run_dir in self.run_dirs]
-        return any(any(folder.glob(pattern)) for pattern in patterns)
+        A line is reported at the beginning and at the end of each run.
+        """
+        already_finished: set[Path] = set()
+
+        def announce(run: SuiteRun) -> None:
+            if (run.folder / run_directory.METRICS_FILE).exists():
+                already_finished.add(run.folder)
+            else:
+                self.reporter.info(str(run.folder))
+
+        def report(run: SuiteRun, outcome: Outcome) -> None:
+            if outcome.reason:
+                self.failures[run.folder] = outcome.reason
+                self.reporter.warn(f"{run.folder} failed: {outcome.reason}")
+                return
+            score = f"{run.metric} {outcome.metrics['validation'][run.metric]:.4f}"
+            note = " (already finished)" if run.folder in already_finished else ""
+            self.reporter.info(f"{run.folder}: {score}{note}")
+
+        outcomes = train_runs(runs, announce, report)
+        return {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
 
 
 def run_suite(
@@ -210,15 +204,28 @@ def run_suite(
             f"{name}: {setting_name}: expected a name or a path, found a {kind}; save the data, for example "
             "with Dataset.save_to_disk, and pass the directory"
         )
-    metrics = run_directory.read_metrics(Path(config.output_dir or "")) if config.resume else None
-    if metrics:
-        reporter.info(f"{config.output_dir}: all runs are already finished; showing their scores")
-        return Run(Path(config.output_dir or ""), metrics)
-    suite = suite_class(name)(config, reporter)
-    name_parts = suite.resolve_inputs()
-    if config.dry_run:
-        return Run(None, {"task": name, "model": suite.config.model, "runs": suite.plan_runs()})
-    return suite.run(name_parts)
+    folder = Path(config.output_dir or "")
+    metrics = run_directory.read_metrics(folder) if config.resume else None
+    if metrics and not metrics.get("failed"):
+        reporter.info(f"{folder}: all runs are already finished; showing their scores")
+        return Run(folder, metrics)
+    with (
+        silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
+        name_resuming_command(name, folder, lambda: config.resume),
+    ):  # fmt: skip
+        suite = suite_class(name)(config, reporter)
+        name_parts = suite.resolve_inputs()
+        if config.dry_run:
+            return Run(None, {"task": name, "model": suite.config.model, "runs": _describe_runs(suite)})
+        return suite.run(name_parts)
+
+
+def _describe_runs(suite: Suite) -> list[dict[str, str]]:
+    """Return a line for each planned run, for `--dry-run`."""
+    return [
+        {"folder": run.folder.as_posix(), "recipe": run.recipe, "data": run.data}
+        for run in suite.plan_runs(Path())
+    ]
 
 
 def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:

@@ -7,11 +7,10 @@ from typing import Any
 from bertkit.data.loading import load_dataset
 from bertkit.modeling import loading
 from bertkit.modeling.tagger import select_layers
-from bertkit.pipeline.run import Run
 from bertkit.recipes import read_recipe
 from bertkit.reports.result_table import ResultTable, format_percent, format_score
 from bertkit.setting import fill_unset
-from bertkit.suites.base import Suite, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner import Ner
 from bertkit.utils.reporting import Reporter
@@ -40,15 +39,15 @@ class FeatureBasedSuite(Suite):
 
     def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.run_dirs = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        recipe = read_recipe(get_recipe_name(self.run_dirs[0]), Ner.spec.name, Ner.spec.config)
+        self.features = select_names("--features", config.features, list(PAPER_F1), "row of the table")
+        recipe = read_recipe(get_recipe_name(self.features[0]), Ner.spec.name, Ner.spec.config)
         self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
 
     def resolve_inputs(self) -> list[str]:
         """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
         self.model_source = loading.find_model(str(self.config.model))
         model_config = loading.load_config(self.model_source)
-        for features in self.run_dirs:
+        for features in self.features:
             select_layers(model_config, features)
         dataset = load_dataset(
             str(self.config.data),
@@ -59,29 +58,25 @@ class FeatureBasedSuite(Suite):
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]
 
-    def plan_runs(self) -> list[dict[str, Any]]:
-        """Return one run for each row."""
+    def plan_runs(self, folder: Path) -> list[SuiteRun]:
+        """Return one run for each row. The recipes differ only in the features."""
+        run_group = self.make_run_group(Ner.spec.name, get_recipe_name(self.features[0]), {})
         return [
-            {"folder": features, "recipe": get_recipe_name(features), "data": self.data_source}
-            for features in self.run_dirs
-        ]
+            SuiteRun(
+                folder=folder / features, run_group=run_group, settings={"features": features},
+                seed=self.config.seed, recipe=get_recipe_name(features), data=self.data_source, metric="f1",
+            )
+            for features in self.features
+        ]  # fmt: skip
 
-    def execute_runs(self, folder: Path) -> dict[str, Run]:
-        """Return the run of each row."""
-        return {features: self._run_row(features, folder / features) for features in self.run_dirs}
-
-    def _run_row(self, features: str, output_dir: Path) -> Run:
-        self.reporter.info(f"{features}: {output_dir}")
-        return self.train(Ner.spec.name, get_recipe_name(features), {}, output_dir)
-
-    def compute_metrics(self, folder: Path, results: dict[str, Run]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores of each row; data and baselines are the same for all rows."""
-        first = next(iter(results.values())).metrics
+        first = next(iter(results.values()))
         return {
             "task": self.name,
             "data": first["data"],
             "model": first["model"],
-            "features": {features: _summarize(run.metrics) for features, run in results.items()},
+            "features": {path.name: _summarize(metrics) for path, metrics in results.items()},
             "baselines": first["baselines"],
         }
 
@@ -97,6 +92,7 @@ class FeatureBasedSuite(Suite):
                 f"{features}: trained in {summary['seconds']:.0f} s"
                 for features, summary in metrics["features"].items()
             ],
+            failures=metrics.get("failed", {}),
         )
 
 
@@ -117,6 +113,10 @@ def _build_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
             format_score(PAPER_F1[features]),
         )
         for features, summary in metrics["features"].items()
+    ]
+    rows += [
+        (features, "failed", "", "", format_score(PAPER_F1[features]))
+        for features in metrics.get("failed", {})
     ]
     return [*rows, (BASELINE, format_percent(metrics["baselines"][BASELINE]["f1"]), "", "", "")]
 

@@ -1,37 +1,22 @@
 """`bertkit glue`: run each GLUE task with several learning rates and seeds."""
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
 from bertkit.errors import UserError, format_list
+from bertkit.metrics.averaging import MIN_SCORES, average_values, compute_t_interval
 from bertkit.modeling import loading
 from bertkit.recipes import read_recipe_task
 from bertkit.reports.result_table import ResultTable
 from bertkit.setting import fill_unset
-from bertkit.suites.base import Suite, find_data, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import GlueConfig
 from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask
 from bertkit.utils.reporting import Reporter
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A finished run of a task with one learning rate and one seed."""
-
-    learning_rate: float
-    seed: int
-    output_dir: Path
-    metrics: dict[str, Any]
-
-    def get_selection_score(self, task: GlueTask) -> float:
-        """Return the validation score by which the best run of the task is selected."""
-        reported = task.scores[0]
-        return self.metrics[reported.split][reported.metric]
 
 
 def select_tasks(names: list[str] | None) -> list[GlueTask]:
@@ -74,57 +59,60 @@ class GlueSuite(Suite):
     def __init__(self, config: GlueConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self.tasks, self.learning_rates = select_tasks(config.tasks), parse_learning_rates(config)
-        self.run_dirs = [task.name for task in self.tasks]
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
+        seeds = {"seed": self.config.seed, "split_seed": self.config.seed}
+        self.run_groups = {
+            task.name: self.make_run_group(read_recipe_task(task.recipe), task.recipe, seeds)
+            for task in self.tasks
+        }
 
     def resolve_inputs(self) -> list[str]:
         """Find the model and the data of every task. Raises `UserError` if data is missing."""
         self.model_source = loading.find_model(str(self.config.model))
         datasets = [(task.name, read_recipe_task(task.recipe)) for task in self.tasks]
-        sources = find_data(datasets, self.config.data_dir, self.config.encoding)
-        self.data_sources = sources.found
-        if sources.missing:
-            fix = f"; run the others with --tasks {','.join(sources.found)}" if sources.found else ""
-            raise UserError(f"no data for {format_list(sources.missing)}{fix} ({sources.reason})")
+        self.data_sources, errors = find_data(datasets, self.config.data_dir, self.config.encoding)
+        if errors:
+            others = ",".join(self.data_sources)
+            fix = f"; run the others with --tasks {others}" if others else ""
+            raise UserError(f"no data for {format_list(errors)}{fix} ({next(iter(errors.values()))})")
         return [self.model_source.name]
 
-    def plan_runs(self) -> list[dict[str, Any]]:
+    def _plan_run(self, task: GlueTask, folder: Path, rate: float | None, seed: int) -> SuiteRun:
+        return SuiteRun(
+            folder=folder / task.name / self._name_run(rate, seed), run_group=self.run_groups[task.name],
+            settings={} if rate is None else {"learning_rate": rate}, seed=seed, recipe=task.recipe,
+            data=self.data_sources[task.name], metric=task.scores[0].metric,
+        )  # fmt: skip
+
+    def _plan_search(self, task: GlueTask, folder: Path) -> list[SuiteRun]:
+        """Return a run with the first seed for each learning rate."""
+        return [self._plan_run(task, folder, rate, self.config.seed) for rate in self.learning_rates]
+
+    def _plan_other_seeds(self, task: GlueTask, folder: Path, rate: float | None) -> list[SuiteRun]:
+        """Return a run for each seed but the first one."""
+        seeds = range(self.config.seed + 1, self.config.seed + self.config.seeds)
+        return [self._plan_run(task, folder, rate, seed) for seed in seeds]
+
+    def plan_runs(self, folder: Path) -> list[SuiteRun]:
         """Return a run of each task for each learning rate, and for each further seed at the best rate."""
-        rates_and_seeds = [(rate, self.config.seed) for rate in self.learning_rates]
-        rates_and_seeds += [(None, self.config.seed + offset) for offset in range(1, self.config.seeds)]
         return [
-            {
-                "folder": f"{task.name}/{self._name_run(rate, seed)}",
-                "recipe": task.recipe,
-                "data": self.data_sources[task.name],
-            }
+            run
             for task in self.tasks
-            for rate, seed in rates_and_seeds
+            for run in [*self._plan_search(task, folder), *self._plan_other_seeds(task, folder, None)]
         ]
 
-    def execute_runs(self, folder: Path) -> dict[str, list[Trial]]:
-        """Execute all runs, and return those of each task at its best learning rate."""
-        return {task.name: self._run_task(task, folder) for task in self.tasks}
-
-    def _run_task(self, task: GlueTask, folder: Path) -> list[Trial]:
-        """Search the learning rate with the first seed, then run the other seeds at the best rate."""
-        first_seed = self.config.seed
-        trials = [self._run_trial(task, folder, rate, first_seed) for rate in self.learning_rates]
-        best = max(trials, key=lambda trial: trial.get_selection_score(task))
-        if len(trials) > 1:
-            self.reporter.info(f"{task.name}: the best learning rate is {best.learning_rate:g}")
-        other_seeds = range(first_seed + 1, first_seed + self.config.seeds)
-        return [best, *(self._run_trial(task, folder, best.learning_rate, seed) for seed in other_seeds)]
-
-    def _run_trial(self, task: GlueTask, folder: Path, rate: float | None, seed: int) -> Trial:
-        output_dir = folder / task.name / self._name_run(rate, seed)
-        self.reporter.info(f"{task.name}: {output_dir}")
-        settings: dict[str, Any] = {"seed": seed, "split_seed": self.config.seed}
-        if rate is not None:
-            settings["learning_rate"] = rate
-        run = self.train(read_recipe_task(task.recipe), task.recipe, settings, output_dir)
-        learning_rate = run_directory.read_settings(output_dir)["learning_rate"]
-        return Trial(learning_rate, seed, output_dir, run.metrics)
+    def execute_runs(self, folder: Path) -> RunMetrics:
+        """Search the learning rate of each task with the first seed, then run the other seeds at it."""
+        searches = [self._plan_search(task, folder) for task in self.tasks]
+        results = self.train_runs([run for runs in searches for run in runs])
+        others: list[SuiteRun] = []
+        for task, runs in zip(self.tasks, searches, strict=True):
+            if best := find_best(task, runs, results):
+                rate = best.settings.get("learning_rate")
+                others += self._plan_other_seeds(task, folder, rate)
+                if len(runs) > 1:
+                    self.reporter.info(f"{task.name}: the best learning rate is {rate:g}")
+        return results | self.train_runs(others)
 
     def _name_run(self, rate: float | None, seed: int) -> str:
         """Return `seed0`, or `lr5e-05-seed0` with --learning-rates; a rate of None means the best one."""
@@ -132,26 +120,25 @@ class GlueSuite(Suite):
             return f"seed{seed}"
         return f"lr{'BEST' if rate is None else format(rate, 'g')}-seed{seed}"
 
-    def compute_metrics(self, folder: Path, results: dict[str, list[Trial]]) -> dict[str, Any]:
+    def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores of each task, and write the leaderboard files with the best runs."""
-        best = {
-            task.name: max(results[task.name], key=lambda trial: trial.get_selection_score(task))
-            for task in self.tasks
-        }
+        tasks = {}
+        best_runs = []
+        for task in self.tasks:
+            if first := find_best(task, self._plan_search(task, folder), results):
+                others = self._plan_other_seeds(task, folder, first.settings.get("learning_rate"))
+                runs = [run for run in [first, *others] if run.folder in results]
+                best = find_best(task, runs, results) or first
+                best_runs.append((task, best.folder))
+                tasks[task.name] = _summarize(task, runs, best, results) | {
+                    "best_run": best.folder.relative_to(folder).as_posix()
+                }
         if self.config.max_eval_samples:
             files = []
             self.reporter.info("no leaderboard files were written: --max-eval-samples leaves out test rows")
         else:
-            files = write_submission(folder, [(task, best[task.name].output_dir) for task in self.tasks])
-        return {
-            "task": "glue",
-            "model": self.model_source.name,
-            "tasks": {
-                task.name: _summarize(task, results[task.name], best[task.name], folder)
-                for task in self.tasks
-            },
-            "submission": files,
-        }
+            files = write_submission(folder, best_runs)
+        return {"task": "glue", "model": self.model_source.name, "tasks": tasks, "submission": files}
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
@@ -159,24 +146,38 @@ class GlueSuite(Suite):
         return build_glue_table(metrics, folder)
 
 
-def _summarize(task: GlueTask, trials: list[Trial], best: Trial, folder: Path) -> dict[str, Any]:
+def find_best(task: GlueTask, runs: Sequence[SuiteRun], results: RunMetrics) -> SuiteRun | None:
+    """Return the finished run with the best validation score, or None if no run is finished."""
+    finished = [run for run in runs if run.folder in results]
+    split, metric = task.scores[0].split, task.scores[0].metric
+    return max(finished, key=lambda run: results[run.folder][split][metric], default=None)
+
+
+def _summarize(
+    task: GlueTask, runs: Sequence[SuiteRun], best: SuiteRun, results: RunMetrics
+) -> dict[str, Any]:
     """Return the entry of a task in `metrics.json`.
 
-    `SPLIT_std` has the sample standard deviations over the seeds.
+    `SPLIT_std` has the sample standard deviations over the seeds, and `SPLIT_interval` Student's 95 %
+    intervals of the means.
     """
     summary: dict[str, Any] = {}
+    metrics = [results[run.folder] for run in runs]
     for split in dict.fromkeys([*(reported.split for reported in task.scores), "test"]):
-        scores = [trial.metrics[split] for trial in trials if trial.metrics.get(split)]
+        scores = [run_metrics[split] for run_metrics in metrics if run_metrics.get(split)]
+        values = {name: [s[name] for s in scores] for name in (scores[0] if scores else ())}
         if scores:
-            summary[split] = {name: statistics.fmean(s[name] for s in scores) for name in scores[0]}
+            summary[split] = average_values(scores)
         if len(scores) > 1:
-            summary[f"{split}_std"] = {name: statistics.stdev(s[name] for s in scores) for name in scores[0]}
+            summary[f"{split}_std"] = {name: statistics.stdev(values[name]) for name in values}
+        if len(scores) >= MIN_SCORES:
+            summary[f"{split}_interval"] = {name: compute_t_interval(values[name]) for name in values}
+    best_metrics = results[best.folder]
     return {
         **summary,
-        "majority": best.metrics["baselines"]["majority"],
-        "rows": {split: best.metrics["data"].get(split) for split in ("train", "validation")},
-        "learning_rate": best.learning_rate,
-        "seeds": [trial.seed for trial in trials],
-        "best_run": str(best.output_dir.relative_to(folder)),
-        "seconds": sum(trial.metrics["training"]["seconds"] for trial in trials),
+        "majority": best_metrics["baselines"]["majority"],
+        "rows": {split: best_metrics["data"].get(split) for split in ("train", "validation")},
+        "learning_rate": run_directory.read_settings(best.folder)["learning_rate"],
+        "seeds": [run.seed for run in runs],
+        "seconds": sum(run_metrics["training"]["seconds"] for run_metrics in metrics),
     }

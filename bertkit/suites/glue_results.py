@@ -45,9 +45,12 @@ def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         rows=[astuple(row) for row in build_score_rows(metrics)],
         caption=CAPTION,
         run_notes=[
-            f"{name}: `{summary['best_run']}`, {_describe_seeds(summary)}"
-            for name, summary in metrics["tasks"].items()
+            f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
+            + _describe_seeds(task, metrics["tasks"][task.name])
+            for task in GLUE_TASKS
+            if task.name in metrics["tasks"]
         ],
+        failures=metrics.get("failed", {}),
         text_columns=2,
         page_title=f"GLUE with `{metrics['model']}`",
         notes=[f"leaderboard files: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else [],
@@ -69,6 +72,8 @@ def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
                 averaged.append((ours, reported.bert_base, reported.bert_large))
             if ours is not None:
                 rows.append(_build_row(title, reported, scores))
+            elif any(folder.startswith(f"{task.name}/") for folder in metrics.get("failed", {})):
+                rows.append(_build_failed_row(title, reported))
     our_scores = [ours for ours, _, _ in averaged if ours is not None]
     if len(our_scores) < len(averaged):
         return rows
@@ -100,10 +105,19 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
     )
 
 
-def _describe_seeds(summary: Mapping[str, Any]) -> str:
+def _build_failed_row(title: str, reported: ReportedScore) -> ScoreRow:
+    bert_base, bert_large = format_score(reported.bert_base), format_score(reported.bert_large)
+    return ScoreRow(title, reported.metric, "failed", "", "", bert_base, bert_large)
+
+
+def _describe_seeds(task: GlueTask, summary: Mapping[str, Any]) -> str:
     rate, seeds = f"learning rate {summary['learning_rate']:g}", len(summary["seeds"])
     statistics = "mean and standard deviation over " if seeds > 1 else ""
-    return f"{rate}, {statistics}{format_count(seeds, 'seed')}"
+    split, metric = task.scores[0].split, task.scores[0].metric
+    interval = summary.get(f"{split}_interval", {}).get(metric)
+    bounds = " to ".join(map(format_percent, interval)) if interval else ""
+    note = f", 95 % interval of the mean {metric} {bounds}" if bounds else ""
+    return f"{rate}, {statistics}{format_count(seeds, 'seed')}{note}"
 
 
 # ---- the leaderboard

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from bertkit.errors import NAN_HINT, UserError
+from bertkit.errors import NAN_HINT, TrainingFailed
 from bertkit.utils import devices
 
 
@@ -49,4 +49,4 @@ class LossCheck:
 
 def _raise_if_not_finite(loss: float, step: int) -> None:
     if not math.isfinite(loss):
-        raise UserError(f"the loss is {loss} at step {step}; {NAN_HINT}")
+        raise TrainingFailed(f"the loss is {loss} at step {step}; {NAN_HINT}")

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from bertkit.config import RunConfig
-from bertkit.errors import UserError
+from bertkit.errors import TrainingFailed
 from bertkit.modeling.layers import supports_activation_checkpointing
 from bertkit.setting import ConfigT
 
 # Parts of the messages of PyTorch's CPU allocator, which raises a plain RuntimeError.
 CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")
+BATCH_SETTINGS = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
 
 
-class OutOfMemory(UserError):
+class OutOfMemory(TrainingFailed):
     """The device or the machine has run out of memory."""
 
 
@@ -32,8 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def get_batch_settings(config: RunConfig) -> dict[str, int]:
     """Return those settings that determine the effective batch size and are set."""
-    names = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
-    return {name: value for name in names if (value := getattr(config, name)) is not None}
+    return {name: value for name in BATCH_SETTINGS if (value := getattr(config, name)) is not None}
 
 
 @contextmanager

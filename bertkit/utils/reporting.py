@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -71,18 +71,17 @@ class Reporter:
         """
         yield from batches
 
-    @contextmanager
-    def track_position(self, size: int, description: str) -> Iterator[Callable[[int], None]]:
+    def track_position(self, size: int, description: str) -> AbstractContextManager[Callable[[int], None]]:
         """Report the progress of reading a file during the block.
 
         Args:
             size: Size of the file in bytes.
             description: Name of the progress bar.
 
-        Yields:
-            A function that receives the current position in the file.
+        Returns:
+            A context manager that yields a function that receives the current position in the file.
         """
-        yield lambda _: None
+        return nullcontext(lambda _: None)
 
 
 _active_reporter: ContextVar[Reporter] = ContextVar("active_reporter", default=Reporter())  # noqa: B039

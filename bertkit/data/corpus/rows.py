@@ -52,6 +52,10 @@ class CorpusSet:
         self.entries.append((first, corpus))
         return build_document_rows(corpus, text.files, first), notes
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CorpusSet":
+        """Return the same object, because a run does not change the corpora, which may be large."""
+        return self
+
     def locate_documents(self, rows: Rows) -> tuple[Corpus, np.ndarray]:
         """Return the corpus of the given rows, and the indices of their documents in this corpus."""
         numbers = np.array(rows["document"])

@@ -1,0 +1,112 @@
+"""Preparation of runs that have the same data."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
+
+from bertkit.config import RunConfig
+from bertkit.data.rows import Splits
+from bertkit.metrics.modules import LoadedModule
+from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
+from bertkit.pipeline.metric_modules import load_modules
+from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
+from bertkit.tasks.base import Scores
+from bertkit.utils.reporting import Reporter
+
+
+class RunReporter(Reporter):
+    """A reporter for several runs: it passes on the progress, and each warning only once."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.warnings: set[str] = set()
+        self.is_info_shown = False
+        for name in ("on_train_begin", "on_step_end", "on_train_end", "track", "track_position"):
+            setattr(self, name, getattr(reporter, name))
+
+    @contextmanager
+    def show_info(self, is_shown: bool = True) -> Iterator[None]:
+        """Pass on information in the block."""
+        self.is_info_shown = is_shown
+        try:
+            yield
+        finally:
+            self.is_info_shown = False
+
+    def info(self, message: str) -> None:
+        """Report information in the block of `show_info`, and otherwise nothing."""
+        if self.is_info_shown:
+            self.reporter.info(message)
+
+    def warn(self, message: str) -> None:
+        """Report a warning that no earlier run has reported."""
+        if message not in self.warnings:
+            self.warnings.add(message)
+            self.reporter.warn(message)
+
+
+class RunGroup:
+    """Runs of one task on the same data, which is loaded and parsed once, when the first run needs it.
+
+    Information about the data and about the first run is reported; further runs report only new warnings.
+
+    Args:
+        task_name: The task.
+        config: The settings that the runs have in common.
+        reporter: Receives progress and warnings.
+    """
+
+    def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
+        self.task_name, self.config, self.reporter = task_name, config, reporter
+        self._has_prepared = False
+        self._baselines: dict[str, Scores] | None = None
+
+    @cached_property
+    def data(self) -> LoadedData:
+        """The parsed data."""
+        with self.reporter.show_info():
+            return load_data(self.task_name, self.config, self.reporter)
+
+    @cached_property
+    def modules(self) -> Sequence[LoadedModule]:
+        """The modules of `--metric`."""
+        return load_modules(getattr(self.config, "metric", ()))
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The splits of a single run with these settings."""
+        with self.reporter.show_info():
+            return split_parsed_rows(self.data.task, self.data.dataset, self.reporter)
+
+    def prepare(
+        self, settings: Mapping[str, Any], splits: Splits | None = None, options: RunOptions | None = None
+    ) -> PreparedRun:
+        """Prepare a run.
+
+        Args:
+            settings: Settings of this run. They must not change how rows are parsed.
+            splits: Rows by split; by default, `self.splits`.
+            options: Options of this run.
+        """
+        config = dataclasses.replace(self.config, **settings)
+        options = options or RunOptions()
+        data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
+        with self.reporter.show_info(not self._has_prepared):
+            prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
+        self._has_prepared = True
+        if splits is None:
+            score_baselines = partial(self._score_baselines, prepared)
+            options = dataclasses.replace(options, score_baselines=score_baselines)
+        prepared.options = options
+        return prepared
+
+    def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
+        """Return the scores of the baselines, which all runs with the splits of the group share."""
+        if self._baselines is None:
+            task = copy.copy(prepared.task)
+            task.config = dataclasses.replace(task.config, seed=self.config.seed)
+            self._baselines = task.score_baselines(prepared.splits["train"], prepared.splits["validation"])
+        return self._baselines

@@ -1,0 +1,86 @@
+"""The directory of a study or a suite: it contains several runs, which several processes may train."""
+
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit import run_directory
+from bertkit.config import RunConfig
+from bertkit.errors import RunInterrupted
+from bertkit.utils import locks
+from bertkit.utils.output_paths import check_output_directory
+
+
+@contextmanager
+def name_resuming_command(command: str, folder: Path, can_resume: Callable[[], bool]) -> Iterator[None]:
+    """If Ctrl-C or SIGTERM interrupts the block, name the command that resumes the runs in a directory."""
+    try:
+        yield
+    except (RunInterrupted, KeyboardInterrupt) as error:
+        if not can_resume():
+            raise
+        resume = f"bertkit {command} --resume --output-dir {shlex.quote(str(folder))}"
+        raise RunInterrupted(f"interrupted; resume with: {resume}") from error
+
+
+@dataclass(frozen=True)
+class RunsDirectory:
+    """A directory that contains several runs.
+
+    Attributes:
+        folder: The directory.
+        command: The command, such as "study classify".
+        output_names: Patterns of the names of files and directories that the command may write in addition
+            to those of every run directory. `--overwrite` removes them.
+    """
+
+    folder: Path
+    command: str
+    output_names: Sequence[str]
+
+    @contextmanager
+    def open(self, config: RunConfig, fingerprints: Mapping[str, str]) -> Iterator[None]:
+        """Create the directory, or resume the runs in it.
+
+        With `--overwrite`, the files of a previous command are in a backup until a run has started.
+
+        Args:
+            config: The settings of the command.
+            fingerprints: Fingerprints by split of the data that all runs have in common.
+        """
+        if not config.resume:
+            with locks.lock_directory(self.folder):
+                self._create(config, fingerprints)
+        try:
+            with name_resuming_command(self.command, self.folder, self._has_runs):
+                yield
+        finally:
+            if not config.resume:
+                self._clean_up()
+
+    def _create(self, config: RunConfig, fingerprints: Mapping[str, str]) -> None:
+        check_output_directory(self.folder, run_directory.RUN, config.overwrite)
+        for path in [*self._find(), *self._find("/*/")]:
+            locks.require_unlocked(path)
+        run_directory.back_up_run(self.folder, self.output_names)
+        run_directory.write_settings(self.folder, self.command, config, fingerprints)
+
+    def _find(self, pattern: str = "") -> list[Path]:
+        """Return the outputs, or paths in them that match a pattern."""
+        return [path for name in self.output_names for path in self.folder.glob(name + pattern)]
+
+    def _has_runs(self) -> bool:
+        """Return whether a run has started."""
+        return bool(self._find(f"/**/{run_directory.SETTINGS_FILE}"))
+
+    def _clean_up(self) -> None:
+        """Delete the backup of the replaced runs, or restore the backup if no run has started."""
+        if self._has_runs():
+            run_directory.delete_backup(self.folder)
+            return
+        for path in self._find():
+            shutil.rmtree(path, ignore_errors=True)
+        run_directory.discard_unstarted_run(self.folder)

@@ -1,0 +1,218 @@
+"""What all suites share: their runs are trained like those of a study."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import make_document_rows, write_rows
+from test_glue import COLUMNS, write_split
+
+import bertkit
+from bertkit import run_directory
+from bertkit.errors import TrainingFailed, UserError
+from bertkit.pipeline.session import Session
+from bertkit.studies import run_group
+from bertkit.studies.planned_runs import _read_saved_settings, train_runs
+from bertkit.studies.run_group import RunReporter
+from bertkit.suites.config import GlueConfig
+from bertkit.tasks.classify import Classify, ClassifyConfig
+from bertkit.utils import locks
+from bertkit.utils.reporting import Reporter
+
+FAST = {"max_steps": 1, "batch_size": 8, "bf16": False}
+TASKS = {"cola": "CoLA", "sst2": "SST-2"}
+
+
+class RecordingReporter(Reporter):
+    """A reporter that keeps all messages, and calls a function with each of them."""
+
+    def __init__(self, callback=lambda _: None):
+        self.messages, self.callback = [], callback
+
+    def info(self, message):
+        self.messages.append(message)
+        self.callback(message)
+
+    warn = info
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """Write two datasets of GLUE."""
+    root = tmp_path_factory.mktemp("data_dir")
+    for folder in TASKS.values():
+        for seed, name in enumerate(("train", "dev")):
+            write_split(root / folder / f"{name}.tsv", COLUMNS[folder][0], folder, seed, folder != "CoLA")
+    return root
+
+
+@pytest.fixture
+def glue(tiny, data_dir, tmp_path):
+    """Return a function that runs two tasks in `tmp_path / "run"`."""
+    folder = str(tmp_path / "run")
+
+    def run(reporter=None, **settings):
+        settings = settings or {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
+        return bertkit.glue(output_dir=folder, reporter=reporter, **settings)
+
+    return run
+
+
+@pytest.fixture
+def fail_in(monkeypatch):
+    """Return a function that makes the evaluation fail in the runs whose path contains one of these parts."""
+
+    def arrange(*parts):
+        evaluate = Session._evaluate_validation
+
+        def fail(self):
+            if any(part in str(self.folder) for part in parts):
+                raise TrainingFailed("validation split: logits are NaN")
+            return evaluate(self)
+
+        monkeypatch.setattr(Session, "_evaluate_validation", fail)
+
+    return arrange
+
+
+def test_a_failed_run_is_a_row_and_is_trained_again_by_resume(glue, fail_in, tmp_path, cli, monkeypatch):
+    fail_in("cola")
+    reporter = RecordingReporter()
+    run = glue(reporter)
+    reason = "validation split: logits are NaN"
+    assert run.metrics["failed"] == {"cola/seed0": reason}
+    assert list(run.metrics["tasks"]) == ["sst2"]
+    assert f"{tmp_path / 'run/cola/seed0'} failed: {reason}" in reporter.messages
+    page = (tmp_path / "run" / "README.md").read_text()
+    assert "| CoLA | matthews | failed |" in page
+    assert f"* cola/seed0 failed: {reason}" in page
+    monkeypatch.undo()
+    status, _, err = cli("glue", "--resume", "-o", tmp_path / "run")
+    assert (status, "(already finished)" in err) == (0, True)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["failed"], list(metrics["tasks"])) == ({}, ["sst2", "cola"])
+    assert "failed" not in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_suite_whose_runs_all_fail_ends_with_the_first_reason(glue, fail_in, tmp_path):
+    fail_in("seed0")
+    with pytest.raises(UserError, match=r"all runs have failed \(sst2/seed0: validation split: logits"):
+        glue()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
+    fail_in("lr0.01-seed0")
+    settings = {"tasks": ["sst2"], "model": str(tiny), "data_dir": str(data_dir), **FAST}
+    run = glue(learning_rates="0.01,1e-4", **settings)
+    summary = run.metrics["tasks"]["sst2"]
+    assert (summary["learning_rate"], summary["seeds"]) == (1e-4, [0])
+    assert list(run.metrics["failed"]) == ["sst2/lr0.01-seed0"]
+
+
+def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
+    loaded, scored = [], []
+    load_data, score_baselines = run_group.load_data, Classify.score_baselines
+    monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
+    monkeypatch.setattr(
+        Classify, "score_baselines", lambda self, *args: scored.append(self) or score_baselines(self, *args)
+    )
+    settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
+    run = glue(seeds=2, **settings)
+    assert loaded == ["sst2", "cola"]
+    assert len(scored) == 2
+    paths = sorted(run.output_dir.glob("sst2/*/metrics.json"))
+    baselines = [json.loads(path.read_text())["baselines"] for path in paths]
+    assert len(baselines) == 2
+    assert baselines[0] == baselines[1] != {}
+
+
+def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny, data_dir, tmp_path):
+    """The lock of another process is released when this process has trained the other run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
+    run_directory.write_settings(folder, "glue", GlueConfig(**settings), {})
+    with ExitStack() as other_process:
+        assert locks.try_lock(other_process, folder / "sst2" / "seed0")
+
+        def release(message):
+            if message.startswith(f"{folder}/cola/seed0: "):
+                other_process.close()
+
+        reporter = RecordingReporter(release)
+        run = glue(reporter, resume=True)
+    lines = [line.split(":")[0] for line in reporter.messages if line.startswith(str(folder))]
+    assert lines == [f"{folder}/{task}/seed0" for task in ("cola", "cola", "sst2", "sst2")]
+    assert list(run.metrics["tasks"]) == ["sst2", "cola"]
+
+
+@dataclass(frozen=True)
+class FakeRun:
+    """A planned run that trains nothing."""
+
+    folder: Path
+
+    def train(self):
+        return {"name": self.folder.name}
+
+
+def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
+    runs = [FakeRun(tmp_path / name) for name in "abc"]
+    begun = []
+    with ExitStack() as other_process:
+        assert locks.try_lock(other_process, tmp_path / "a")
+        outcomes = train_runs(
+            runs, lambda run: begun.append(run.folder.name), lambda *_: other_process.close()
+        )
+    assert begun == ["b", "c", "a"]
+    assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
+
+
+def test_changed_data_is_refused_by_resume(cli, tiny, tmp_path, stop_at):
+    data = tmp_path / "data"
+
+    for seed, name in enumerate(("train", "dev")):
+        write_split(data / "SST-2" / f"{name}.tsv", COLUMNS["SST-2"][0], "SST-2", seed)
+    stop_at(2)
+    args = ["--tasks", "sst2", "--model", tiny, "--data-dir", data, "--no-bf16", "--save-steps", 1]
+    assert cli("glue", *args, "--batch-size", 4, "-o", tmp_path / "run")[0] == 130
+    write_split(data / "SST-2" / "dev.tsv", COLUMNS["SST-2"][0], "SST-2", 5)
+    status, _, err = cli("glue", "--resume", "-o", tmp_path / "run")
+    assert (status, "the data has changed (validation" in err) == (2, True)
+
+
+def test_a_model_whose_pretraining_failed_is_not_fine_tuned(fail_in, data_dir, tmp_path):
+    fail_in("objective-ltr")
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
+    settings = {"rows": ["mlm+nsp,ltr"], "tasks": ["sst2"], "data": str(text), "data_dir": str(data_dir)}
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "max_length": 32}
+    run = bertkit.ablation(output_dir=str(tmp_path / "run"), **settings, **sizes, **FAST)
+    assert list(run.metrics["failed"]) == ["pretrained/objective-ltr"]
+    assert run.metrics["rows"]["ltr"] == {}
+    assert not (tmp_path / "run" / "ltr").exists()
+    page = (tmp_path / "run" / "README.md").read_text()
+    assert "| ltr | failed |  | failed (92.1) |" in page
+    assert "| mlm+nsp | " in page
+
+
+def test_each_warning_is_reported_once_and_information_only_on_demand():
+    recording = RecordingReporter()
+    reporter = RunReporter(recording)
+    for _ in range(2):
+        reporter.warn("31% of the tokens are [UNK]")
+        reporter.info("restored the best weights")
+    with reporter.show_info():
+        reporter.info("data: reviews.csv")
+        reporter.warn("31% of the tokens are [UNK]")
+    assert recording.messages == ["31% of the tokens are [UNK]", "data: reviews.csv"]
+
+
+def test_a_run_that_ran_out_of_memory_is_resumed_with_its_smaller_batches(tmp_path):
+    assert _read_saved_settings(tmp_path) == {}
+    config = ClassifyConfig(batch_size=8, gradient_accumulation_steps=4, learning_rate=1e-4)
+    run_directory.write_settings(tmp_path, "classify", config, {})
+    expected = {"resume": True, "batch_size": 8, "gradient_accumulation_steps": 4}
+    assert _read_saved_settings(tmp_path) == expected
