@@ -38,18 +38,37 @@ def pytest_collection_finish():
     A process of a parallel run executes many tests, so it imports the slow libraries here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        freeze_libraries()
-    gc.freeze()
+        import_libraries()
+    freeze_libraries()
 
 
-def freeze_libraries():
-    """Import the slow libraries, and exempt their objects from garbage collection."""
+def import_libraries():
+    """Import the slow libraries that most tests need."""
     import datasets  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
     import sklearn.metrics  # noqa: F401
     import transformers.trainer  # noqa: F401
 
+
+def freeze_libraries():
+    """Exempt the objects of all libraries from garbage collection, and make collections rare.
+
+    Python collects all generations often when few objects are not exempt.
+    """
+    global _frozen_modules
+    gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    _frozen_modules = len(sys.modules)
+
+
+_frozen_modules = 0
+
+
+def pytest_runtest_teardown():
+    """Exempt also the libraries that a test imported, for example those of `bertkit export`."""
+    if len(sys.modules) != _frozen_modules:
+        freeze_libraries()
 
 
 @pytest.fixture(autouse=True)
