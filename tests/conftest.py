@@ -1,5 +1,6 @@
 """Tiny models and data made on the spot, and the command line called in this process."""
 
+import functools
 import gc
 import json
 import os
@@ -101,20 +102,22 @@ def empty_charts(monkeypatch):
 @pytest.fixture
 def stop_at(monkeypatch):
     """Return a function that arranges for SIGTERM after this many optimizer steps, over all runs."""
+    return functools.partial(send_sigterm_after, monkeypatch)
+
+
+def send_sigterm_after(monkeypatch, step):
+    """Arrange for SIGTERM after this many optimizer steps, over all runs."""
     from bertkit.training.callbacks import ReporterCallback
 
-    def arrange(step):
-        original, steps = ReporterCallback.on_step_end, []
+    original, steps = ReporterCallback.on_step_end, []
 
-        def interrupt(self, args, state, control, **kwargs):
-            original(self, args, state, control, **kwargs)
-            steps.append(state.global_step)
-            if len(steps) == step:
-                os.kill(os.getpid(), signal.SIGTERM)
+    def interrupt(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        steps.append(state.global_step)
+        if len(steps) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
-
-    return arrange
+    monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
 
 
 @pytest.fixture
