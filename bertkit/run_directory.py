@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -278,11 +279,17 @@ def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> 
 
 def get_installed_versions(names: list[str]) -> dict[str, str]:
     """Return the versions of packages by name, without packages that are not installed."""
-    versions = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+    versions = {name: _get_installed_version(name) for name in names}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+@cache
+def _get_installed_version(name: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _get_command_line() -> str:

@@ -1,5 +1,6 @@
 """Tiny models and data made on the spot, and the command line called in this process."""
 
+import functools
 import gc
 import json
 import os
@@ -39,18 +40,37 @@ def pytest_collection_finish():
     A process of a parallel run executes many tests, so it imports the slow libraries here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        freeze_libraries()
-    gc.freeze()
+        import_libraries()
+    freeze_libraries()
 
 
-def freeze_libraries():
-    """Import the slow libraries, and exempt their objects from garbage collection."""
+def import_libraries():
+    """Import the slow libraries that most tests need."""
     import datasets  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
     import sklearn.metrics  # noqa: F401
     import transformers.trainer  # noqa: F401
 
+
+def freeze_libraries():
+    """Exempt the objects of all libraries from garbage collection, and make collections rare.
+
+    Python collects all generations often when few objects are not exempt.
+    """
+    global _frozen_modules
+    gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    _frozen_modules = len(sys.modules)
+
+
+_frozen_modules = 0
+
+
+def pytest_runtest_teardown():
+    """Exempt also the libraries that a test imported, for example those of `bertkit export`."""
+    if len(sys.modules) != _frozen_modules:
+        freeze_libraries()
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +88,17 @@ def _empty_charts(request, monkeypatch):
         empty_charts(monkeypatch)
 
 
+@pytest.fixture(scope="session")
+def operator_table():
+    """Let PyTorch's ONNX exporter build its table of operators once, which takes a fifth of a tiny export."""
+    from torch.onnx._internal.exporter import _registration
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        build = functools.cache(_registration.ONNXRegistry.from_torchlib)
+        monkeypatch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(build))
+        yield
+
+
 def empty_charts(monkeypatch):
     """Leave charts empty, also in fixtures that several tests share, which run before `_empty_charts`."""
     from markupsafe import Markup
@@ -83,20 +114,22 @@ def empty_charts(monkeypatch):
 @pytest.fixture
 def stop_at(monkeypatch):
     """Return a function that arranges for SIGTERM after this many optimizer steps, over all runs."""
+    return functools.partial(send_sigterm_after, monkeypatch)
+
+
+def send_sigterm_after(monkeypatch, step):
+    """Arrange for SIGTERM after this many optimizer steps, over all runs."""
     from bertkit.training.callbacks import ReporterCallback
 
-    def arrange(step):
-        original, steps = ReporterCallback.on_step_end, []
+    original, steps = ReporterCallback.on_step_end, []
 
-        def interrupt(self, args, state, control, **kwargs):
-            original(self, args, state, control, **kwargs)
-            steps.append(state.global_step)
-            if len(steps) == step:
-                os.kill(os.getpid(), signal.SIGTERM)
+    def interrupt(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        steps.append(state.global_step)
+        if len(steps) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
-
-    return arrange
+    monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`--help` loads no heavy package and shows every setting."""
 
+import json
 import subprocess
 import sys
 
@@ -25,17 +26,38 @@ COMMANDS = [
 ]
 
 
+# Each command runs in a fork of one process, which has imported the command line and has run nothing.
+RUN_EACH = """
+import json, os, sys
+from bertkit.cli.app import main
+
+commands, heavy = json.loads(sys.argv[1])
+for args in commands:
+    if not os.fork():
+        sys.argv, sys.stdout, status = ["bertkit", *args], open(os.devnull, "w"), "no SystemExit"
+        try:
+            main()
+        except SystemExit as exit:
+            status = exit.code
+        loaded = [name for name in heavy if name in sys.modules]
+        os.write(1, (json.dumps([args, status, loaded]) + "\\n").encode())
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """The exit status of each command, and the heavy packages that it loaded."""
+    command = [sys.executable, "-c", RUN_EACH, json.dumps([COMMANDS, HEAVY])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = map(json.loads, done.stdout.splitlines())
+    return {tuple(args): (status, loaded) for args, status, loaded in lines}
+
+
 @pytest.mark.parametrize("args", COMMANDS)
-def test_no_heavy_package_is_loaded(args):
-    code = (
-        f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
-        "from bertkit.cli.app import main\n"
-        "try: main()\nexcept SystemExit as exit: assert exit.code == 0, exit.code\n"
-        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_no_heavy_package_is_loaded(outcomes, args):
+    assert outcomes[tuple(args)] == (0, [])
 
 
 SLOW = ["torch", "transformers", "datasets", "accelerate", "sklearn", "scipy"]

@@ -34,6 +34,12 @@ def text(tmp_path):
     return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
 
 
+@pytest.fixture
+def short_text(tmp_path):
+    """A third of the documents of `text`, for tests that compare runs."""
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(40))
+
+
 def pretrained(text, folder, **settings):
     usual = {"max_length": 32, "batch_size": 8, "bf16": False, "learning_rate": 3e-3}
     return bertkit.pretrain_mlm_nsp(data=str(text), output_dir=str(folder), **usual | settings)
@@ -108,7 +114,7 @@ def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
 
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
-        text, tmp_path / "run", size="tiny", vocab_size=120, epochs=40, batch_size=16, learning_rate=1e-3
+        text, tmp_path / "run", size="tiny", vocab_size=120, epochs=32, batch_size=16, learning_rate=1e-3
     )
     found = run.metrics["validation"]
     assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
@@ -150,10 +156,10 @@ def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     assert not info["missing_keys"]
 
 
-def test_accumulation_is_equivalent(tiny_without_dropout, text, tmp_path):
+def test_accumulation_is_equivalent(tiny_without_dropout, short_text, tmp_path):
     def run(batch, steps):
         return pretrained(
-            text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2,
+            short_text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2,
             batch_size=batch, gradient_accumulation_steps=steps, **SGD,
         )  # fmt: skip
 
@@ -163,7 +169,7 @@ def test_accumulation_is_equivalent(tiny_without_dropout, text, tmp_path):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
-def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, text, tmp_path, monkeypatch):
+def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, short_text, tmp_path, monkeypatch):
     from transformers.models.bert.modeling_bert import BertIntermediate  # in each layer, once
 
     forward, passes = BertIntermediate.forward, []
@@ -177,7 +183,7 @@ def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, text,
     for saving in (False, True):
         passes.clear()
         run = pretrained(
-            text, tmp_path / f"{saving}", model=str(tiny), max_steps=6, gradient_checkpointing=saving
+            short_text, tmp_path / f"{saving}", model=str(tiny), max_steps=6, gradient_checkpointing=saving
         )
         made.append((run, sum(passes)))
     (plain, once), (saving, twice) = made
@@ -204,10 +210,10 @@ def test_bf16_trains(text, tiny, tmp_path):
 
 @pytest.mark.parametrize("scratch", [True, False])
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
-    scratch, cli, tiny, text, tmp_path, monkeypatch, stop_at
+    scratch, cli, tiny, short_text, tmp_path, monkeypatch, stop_at
 ):
     new = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60]
-    options = ["--data", text, *(new if scratch else ["--model", tiny])]
+    options = ["--data", short_text, *(new if scratch else ["--model", tiny])]
     options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
@@ -222,10 +228,10 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_weights_do_not_depend_on_the_number_of_workers(tiny, text, tmp_path):
+def test_weights_do_not_depend_on_the_number_of_workers(tiny, short_text, tmp_path):
     one, two = (
         pretrained(
-            text,
+            short_text,
             tmp_path / f"of-{workers}",
             model=str(tiny),
             epochs=2,

@@ -8,10 +8,11 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, make_toy_rows, read_predictions, write_rows
+from conftest import assert_refused, make_toy_rows, read_predictions, send_sigterm_after, write_rows
 from malformed.folders import TouchOnUnpickle
 
 import bertkit
+from bertkit.errors import RunInterrupted
 from bertkit.run_directory import find_last_checkpoint
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.files import CHECKSUMS_FILE, write_checksums
@@ -31,24 +32,23 @@ def malicious_pickle(marker):
     return pickle.dumps(TouchOnUnpickle(marker))
 
 
+@pytest.fixture(scope="module")
+def original_run(tiny, tmp_path_factory):
+    """The directory of an interrupted run, which contains a checkpoint. The tests change copies of it."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(80))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
+        send_sigterm_after(monkeypatch, 3)
+        with pytest.raises(RunInterrupted):
+            bertkit.classify(data=data, model=tiny, output_dir=folder / "run", epochs=2, batch_size=8)
+    return folder / "run"
+
+
 @pytest.fixture
-def interrupted_run(cli, tiny, toy, tmp_path, stop_at):
-    """Interrupt a run, and return its directory, which contains a checkpoint."""
-    stop_at(3)
-    args = [
-        "--data",
-        toy,
-        "--model",
-        tiny,
-        "--output-dir",
-        tmp_path / "run",
-        "--epochs",
-        2,
-        "--batch-size",
-        8,
-    ]
-    assert cli("classify", *args)[0] == 130
-    return tmp_path / "run"
+def interrupted_run(original_run, tmp_path):
+    """The directory of an interrupted run, which contains a checkpoint."""
+    return shutil.copytree(original_run, tmp_path / "run")
 
 
 def test_the_malicious_pickle_runs_code_when_unpickled(marker, malicious_pickle):

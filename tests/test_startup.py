@@ -60,26 +60,35 @@ def test_first_step_is_reached_without_libraries_for_results(tiny, toy):
     assert state["frozen"] == 0  # the caller of the Python function decides about its own garbage
 
 
-def test_predict_imports_nothing_for_training(runs):
-    modules, _ = run_in_new_process(COMMAND, ["predict", str(runs / "classify"), "--text", "a good film"])
+@pytest.fixture(scope="module")
+def prediction(runs):
+    """The modules and the state of the collector after `bertkit predict`."""
+    return run_in_new_process(COMMAND, ["predict", str(runs / "classify"), "--text", "a good film"])
+
+
+def test_predict_imports_nothing_for_training(prediction):
+    modules, _ = prediction
     assert "transformers.modeling_utils" in modules
     assert not modules & {*RESULT_MODULES, *OPTIONAL_MODULES, *TRAINING_MODULES}
+
+
+def assert_collection_was_postponed(state):
+    assert state["thresholds"] == [700, 10, 10]
+    assert state["frozen"] > 100_000  # the objects of the libraries
+
+
+def test_predict_collects_garbage_after_the_imports_and_not_during_them(prediction):
+    _, state = prediction
+    assert_collection_was_postponed(state)
+    assert state["full_collections"] == 0
+
+
+def test_classify_collects_garbage_after_the_imports_and_not_during_them(tiny, toy):
+    args = ["classify", "--data", str(toy), "--model", str(tiny), "--max-steps", "1"]
+    assert_collection_was_postponed(run_in_new_process(COMMAND, args)[1])
 
 
 def test_check_imports_no_model_code(toy):
     modules, _ = run_in_new_process(COMMAND, ["check", "classify", "--data", str(toy)])
     unused = {"transformers.modeling_utils", "transformers.trainer", "torch._dynamo", "scipy", "sklearn"}
     assert not modules & {*unused, *RESULT_MODULES, *OPTIONAL_MODULES}
-
-
-@pytest.mark.parametrize("command", ["predict", "classify"])
-def test_garbage_is_collected_after_the_imports_and_not_during_them(command, runs, tiny, toy):
-    args = {
-        "predict": ["predict", str(runs / "classify"), "--text", "a good film"],
-        "classify": ["classify", "--data", str(toy), "--model", str(tiny), "--max-steps", "1"],
-    }
-    _, state = run_in_new_process(COMMAND, args[command])
-    assert state["thresholds"] == [700, 10, 10]
-    assert state["frozen"] > 100_000  # the objects of the libraries
-    if command == "predict":  # Trainer collects garbage itself before the first step
-        assert state["full_collections"] == 0

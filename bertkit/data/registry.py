@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertkit.data.readers.delimited import Dialect
 from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.utils.serialization import read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ def parse_column_mapping(entry: dict[str, Any]) -> ColumnMapping:
 @cache
 def load_registry() -> dict[str, dict[str, Any]]:
     """Return the entries of `registry.yaml` by dataset name."""
-    return yaml.safe_load((Path(__file__).parent / "registry.yaml").read_text("utf-8"))
+    return read_yaml(Path(__file__).parent / "registry.yaml", "registry of datasets", "install bertkit again")
 
 
 @cache

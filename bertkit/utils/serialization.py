@@ -13,7 +13,11 @@ from bertkit.utils.text import replace_surrogates
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: invalid dates or binary values
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+# The loader in C is ten times as fast. Packages of PyYAML may lack it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeyLoader(_SafeLoader):
     """Safe loader of PyYAML that refuses repeated keys, instead of using the last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -54,7 +58,7 @@ def dump_yaml(content: Any) -> str:
     content contains one, all non-ASCII characters are escaped.
     """
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    if yaml.safe_load(text) == content:
+    if yaml.load(text, _SafeLoader) == content:  # noqa: S506 (a safe loader)
         return text
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=False)
 

@@ -21,6 +21,9 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
 
+import pytest
+from conftest import empty_charts
+
 from faults.fault_types import FAULTS
 from faults.harness import FaultHarness
 
@@ -63,6 +66,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default="", help="inject only faults whose name contains this text")
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--empty-charts", action="store_true", help="draw no charts, which takes long")
     return parser.parse_args()
 
 
@@ -73,6 +77,8 @@ def main() -> int:
     injected: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     rng, started = random.Random(args.seed), time.monotonic()
+    if args.empty_charts:
+        empty_charts(pytest.MonkeyPatch())
     with make_temporary_folder() as folder:
         harnesses = prepare_harnesses(args.tasks.split(","), folder, args.seed)
         for number, (task, harness) in zip(range(args.count), cycle(harnesses.items()), strict=False):
