@@ -65,7 +65,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--train-rows", type=int, default=2000)
     parser.add_argument("--fit-rows", type=int, default=1000, help="rows to calibrate on")
-    parser.add_argument("--test-rows", type=int, default=2000)
+    parser.add_argument("--test-rows", type=int, default=5000)
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
     parser.add_argument("--write", action="store_true", help="write the table to docs/calibrate.md")
@@ -126,7 +126,7 @@ def measure_coverage(predictions: Path, seed: int) -> float:
     """Return the mean coverage of prediction sets over random splits of the rows."""
     from bertkit.metrics.prediction_sets import find_members, fit_set_margin, score_sets
 
-    records = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
+    records = [json.loads(line) for line in predictions.read_text("utf-8").split("\n")[:-1]]
     labels = list(records[0]["probabilities"])
     logits = np.log([[max(p, 1e-30) for p in record["probabilities"].values()] for record in records])
     gold = np.array([labels.index(record["gold"]) for record in records])

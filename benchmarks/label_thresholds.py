@@ -89,7 +89,7 @@ def format_report(values: list[list[float]], counts: Counter[str], args: argpars
         *format_table(COLUMNS, rows),
         "",
         f"Difference in macro_f1: {difference:+.1f} points ({100 * interval.low:+.1f} to "
-        f"{100 * interval.high:+.1f}, p = {result.pvalue:.3f}, paired t-test over the seeds).",
+        f"{100 * interval.high:+.1f}, p = {result.pvalue:.1g}, paired t-test over the seeds).",
         "",
         *describe_machine(),
         "",
