@@ -1,0 +1,142 @@
+"""Combine the rows of concurrent requests into batches, which one thread computes in turn."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import UserError
+
+Records = list[dict[str, Any]]
+
+
+class QueueFullError(Exception):
+    """Error for a request whose rows do not fit into the queue."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The rows of one request.
+
+    Attributes:
+        rows: The rows.
+        all_scores: Whether the records have the scores of alternatives.
+        arrival: Time of the request, in seconds of the event loop.
+        result: The records of the rows.
+    """
+
+    rows: list[dict[str, Any]]
+    all_scores: bool
+    arrival: float
+    result: "asyncio.Future[Records]"
+
+
+# Returns the records of each job, or the error of the job.
+ComputeFunction = Callable[[Sequence[Job]], Sequence[Records | UserError]]
+
+
+class Batcher:
+    """A queue of requests and a thread that computes them in batches, in the order of their arrival.
+
+    A batch ends at `max_rows` rows, or `max_delay` seconds after the arrival of its first request. Requests
+    wait for others only while requests arrive concurrently, that is, if the previous batch had more than one.
+    A single client is thus answered without a delay. A request is never divided.
+
+    Args:
+        compute: Computes a batch.
+        max_rows: Maximum number of rows of a batch; a request with more rows is a batch of its own.
+        max_delay: Maximum time in seconds that a request waits for others while the thread is idle.
+        max_waiting_rows: Maximum number of rows in the queue.
+    """
+
+    def __init__(
+        self, compute: ComputeFunction, max_rows: int, max_delay: float, max_waiting_rows: int
+    ) -> None:
+        self._compute, self._max_rows, self._max_delay = compute, max_rows, max_delay
+        self._max_waiting_rows = max_waiting_rows
+        self._queue: deque[Job] = deque()
+        self._has_changed = asyncio.Event()
+        self._is_concurrent = False
+        self._is_closing = False
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="bertkit-serve")
+        self._task: asyncio.Task[None] | None = None
+
+    def count_waiting_rows(self) -> int:
+        """Return the number of rows in the queue."""
+        return sum(len(job.rows) for job in self._queue)
+
+    async def predict(self, rows: list[dict[str, Any]], all_scores: bool = False) -> Records:
+        """Return the records of rows. If the caller is cancelled, the rows leave the queue.
+
+        Raises:
+            QueueFullError: The queue has no room for the rows.
+            UserError: A row cannot be predicted.
+        """
+        if self.count_waiting_rows() + len(rows) > self._max_waiting_rows:
+            raise QueueFullError
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        job = Job(rows, all_scores, loop.time(), loop.create_future())
+        self._queue.append(job)
+        self._has_changed.set()
+        try:
+            return await job.result
+        finally:
+            with suppress(ValueError):  # usually, the job is no longer in the queue
+                self._queue.remove(job)
+
+    async def close(self) -> None:
+        """Compute all waiting requests, and end the thread."""
+        self._is_closing = True
+        self._has_changed.set()
+        if self._task is not None:
+            await self._task
+        self._executor.shutdown(wait=False)
+
+    async def _run(self) -> None:
+        while self._queue or not self._is_closing:
+            if not self._queue:
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                continue
+            await self._wait_for_rows(self._queue[0].arrival)
+            if jobs := self._take_batch():
+                self._is_concurrent = len(jobs) > 1
+                await self._compute_batch(jobs)
+
+    async def _wait_for_rows(self, arrival: float) -> None:
+        """Wait until the batch is full or its time is over."""
+        if not self._is_concurrent:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(arrival + self._max_delay):
+                while self.count_waiting_rows() < self._max_rows and not self._is_closing:
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
+
+    def _take_batch(self) -> list[Job]:
+        """Remove the first requests from the queue: as many as fit into a batch, and at least one."""
+        jobs: list[Job] = []
+        size = 0
+        while self._queue and (not jobs or size + len(self._queue[0].rows) <= self._max_rows):
+            job = self._queue.popleft()
+            jobs.append(job)
+            size += len(job.rows)
+        return jobs
+
+    async def _compute_batch(self, jobs: list[Job]) -> None:
+        computed = asyncio.get_running_loop().run_in_executor(self._executor, self._compute, jobs)
+        await asyncio.wait([computed])  # raises no error of the computation
+        error = computed.exception()
+        results = [error] * len(jobs) if error else computed.result()
+        for job, result in zip(jobs, results, strict=True):
+            if job.result.done():  # cancelled, because the client has disconnected
+                continue
+            if isinstance(result, BaseException):
+                job.result.set_exception(result)
+            else:
+                job.result.set_result(result)
