@@ -22,7 +22,7 @@ class ServeConfig(Settings):
         (), "Name of a run in requests. Repeat it for each run, in the same order.", MODEL,
         default_text="the directory's name",
     )  # fmt: skip
-    max_batch_size: int = setting(32, "Maximum number of rows that are computed together.", BATCHES, min=1)
+    max_batch_size: int = setting(64, "Maximum number of rows that are computed together.", BATCHES, min=1)
     max_delay_ms: float = setting(
         5.0, "Maximum time in milliseconds that a row waits for other rows of its batch.", BATCHES, min=0
     )

@@ -17,6 +17,9 @@ from bertkit.serve.metrics import Metrics
 from bertkit.serve.row_decoder import RowDecoder
 
 MAX_WAITING_ROWS = 1024  # rows in the queue of a model, and rows of a request
+# On a CPU, a batch is computed in parts of rows with similar lengths: less padding makes this faster than one
+# large forward pass.
+CPU_FORWARD_ROWS = 8
 REQUEST = "request"  # the file of the rows in error messages
 
 
@@ -62,7 +65,9 @@ def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Met
     Raises:
         UserError: The directory cannot be loaded.
     """
-    predictor = load_predictor(run).use_batch_size(settings.max_rows)
+    predictor = load_predictor(run)
+    is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
+    predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else settings.max_rows)
     decoder = RowDecoder(predictor.task.input_schema, MAX_WAITING_ROWS)
     for count in {1, settings.max_rows}:
         predict_rows(predictor, [decoder.example] * count, "compact")
@@ -128,9 +133,8 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
     info: dict[str, Any] = {
         "name": name,
         "task": task.spec.name,
-        "description": task.describe(),
         "columns": decoder.kinds,
-        "labels": list(getattr(task, "labels", [])),
+        "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
         "max_length": task.config.max_length,
         "backend": "onnxruntime" if find_onnx_model(run) else "pytorch",
         "members": len(members),
