@@ -11,6 +11,8 @@ from typing import Any
 from bertkit.errors import UserError
 
 Records = list[dict[str, Any]]
+# Steps of the event loop between a result and the end of its response.
+RESPONSE_STEPS = 5
 
 
 class QueueFullError(Exception):
@@ -41,9 +43,10 @@ ComputeFunction = Callable[[Sequence[Job]], Sequence[Records | UserError]]
 class Batcher:
     """A queue of requests and a thread that computes them in batches, in the order of their arrival.
 
-    A batch ends at `max_rows` rows, or `max_delay` seconds after the arrival of its first request. Requests
-    wait for others only while requests arrive concurrently, that is, if the previous batch had more than one.
-    A single client is thus answered without a delay. A request is never divided.
+    A batch ends at `max_rows` rows, or when there are as many requests as after the previous batch, that is,
+    in it and in the queue. It ends at the latest `max_delay` seconds after its first request could have been
+    computed. So clients that have just received their response can join the next batch; otherwise, half of
+    the clients would always wait for the other half. A single client never waits. A request is never divided.
 
     Args:
         compute: Computes a batch.
@@ -59,7 +62,8 @@ class Batcher:
         self._max_waiting_rows = max_waiting_rows
         self._queue: deque[Job] = deque()
         self._has_changed = asyncio.Event()
-        self._is_concurrent = False
+        self._expected_requests = 1
+        self._idle_since = 0.0
         self._is_closing = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="bertkit-serve")
         self._task: asyncio.Task[None] | None = None
@@ -103,20 +107,29 @@ class Batcher:
                 self._has_changed.clear()
                 await self._has_changed.wait()
                 continue
-            await self._wait_for_rows(self._queue[0].arrival)
+            await self._wait_for_rows()
             if jobs := self._take_batch():
-                self._is_concurrent = len(jobs) > 1
                 await self._compute_batch(jobs)
+                self._expected_requests = len(jobs) + len(self._queue)
+                for _ in range(RESPONSE_STEPS):
+                    await asyncio.sleep(0)
+                self._idle_since = asyncio.get_running_loop().time()
 
-    async def _wait_for_rows(self, arrival: float) -> None:
-        """Wait until the batch is full or its time is over."""
-        if not self._is_concurrent:
-            return
+    async def _wait_for_rows(self) -> None:
+        """Wait until the batch ends."""
+        start = max(self._queue[0].arrival, self._idle_since)
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(arrival + self._max_delay):
-                while self.count_waiting_rows() < self._max_rows and not self._is_closing:
+            async with asyncio.timeout_at(start + self._max_delay):
+                while not self._is_complete():
                     self._has_changed.clear()
                     await self._has_changed.wait()
+
+    def _is_complete(self) -> bool:
+        return (
+            self._is_closing
+            or len(self._queue) >= self._expected_requests
+            or self.count_waiting_rows() >= self._max_rows
+        )
 
     def _take_batch(self) -> list[Job]:
         """Remove the first requests from the queue: as many as fit into a batch, and at least one."""

@@ -24,7 +24,7 @@ class ServeConfig(Settings):
     )  # fmt: skip
     max_batch_size: int = setting(64, "Maximum number of rows that are computed together.", BATCHES, min=1)
     max_delay_ms: float = setting(
-        5.0, "Maximum time in milliseconds that a row waits for other rows of its batch.", BATCHES, min=0
+        10.0, "Maximum time in milliseconds that a row waits for other rows of its batch.", BATCHES, min=0
     )
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses.", NETWORK)
     port: int = setting(8000, "Port to listen on; 0 for any free port.", NETWORK, min=0, max=65535)

@@ -66,12 +66,12 @@ async def _run(
     runs = [NamedRun(name, run) for name, run in zip(names, config.run, strict=True)]
     settings = BatchSettings(config.max_batch_size, config.max_delay_ms / 1000)
     registry = ModelRegistry(runs, settings, Metrics())
-    registry.load()
-    server = DrainingServer(make_uvicorn_config(create_app(registry, config, token)), registry)
-    server.on_started = lambda: on_ready({"url": format_url(listener), "models": list(names)})
-    with reload_on_hangup(registry.reload):
+    with reload_on_hangup(registry.reload):  # also while loading: SIGHUP would end the process
+        registry.load()
+        server = DrainingServer(make_uvicorn_config(create_app(registry, config, token)), registry)
+        server.on_started = lambda: on_ready({"url": format_url(listener), "models": list(names)})
         await server.serve(sockets=[listener])
-    await registry.close()
+        await registry.close()
 
 
 @contextlib.contextmanager
