@@ -132,13 +132,17 @@ class Batcher:
         )
 
     def _take_batch(self) -> list[Job]:
-        """Remove the first requests from the queue: as many as fit into a batch, and at least one."""
+        """Remove the first requests from the queue: as many as fit into a batch, and at least one.
+
+        Requests of disconnected clients are dropped.
+        """
         jobs: list[Job] = []
         size = 0
         while self._queue and (not jobs or size + len(self._queue[0].rows) <= self._max_rows):
             job = self._queue.popleft()
-            jobs.append(job)
-            size += len(job.rows)
+            if not job.result.cancelled():
+                jobs.append(job)
+                size += len(job.rows)
         return jobs
 
     async def _compute_batch(self, jobs: list[Job]) -> None:
