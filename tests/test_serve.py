@@ -203,10 +203,10 @@ BODIES = st.binary() | VALUES.map(lambda value: json.dumps(value).encode())
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(body=BODIES, task=st.sampled_from(list(ROW_MAKERS)), cut_at=st.integers(0, 400))
-def test_no_body_causes_a_server_error(client, body, task, cut_at):
+@given(body=BODIES, task=st.sampled_from(list(ROW_MAKERS)), position=st.integers(0, 400))
+def test_no_body_causes_a_server_error(client, body, task, position):
     valid = json.dumps(make_rows(task, 2)).encode()
-    for content in (body, valid[:cut_at] + body + valid[cut_at:]):
+    for content in (body, valid[:position] + body + valid[position:]):
         response = post(client, content, params={"model": task})
         assert response.status_code in (200, 400, 413, 422)
 

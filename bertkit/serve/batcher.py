@@ -146,10 +146,11 @@ class Batcher:
         return jobs
 
     async def _compute_batch(self, jobs: list[Job]) -> None:
-        computed = asyncio.get_running_loop().run_in_executor(self._executor, self._compute, jobs)
-        await asyncio.wait([computed])  # raises no error of the computation
-        error = computed.exception()
-        results = [error] * len(jobs) if error else computed.result()
+        loop = asyncio.get_running_loop()
+        computation = loop.run_in_executor(self._executor, self._compute, jobs)
+        await asyncio.wait([computation])  # raises no error of the computation
+        error = computation.exception()
+        results = [error] * len(jobs) if error else computation.result()
         for job, result in zip(jobs, results, strict=True):
             if job.result.done():  # cancelled, because the client has disconnected
                 continue

@@ -14,8 +14,8 @@ from uvicorn.server import HANDLED_SIGNALS
 from bertkit.serve.model_registry import ModelRegistry
 from bertkit.serve.protocol import LimitedProtocol
 
-# Time between the end of listening and the closing of idle connections. A request that is on its way on an
-# open connection arrives in this time.
+# Time between the end of listening and the closing of idle connections. A request that was sent before then
+# arrives in this time.
 DRAIN_SECONDS = 0.5
 BACKLOG = 2048
 MAX_HEAD_BYTES = 16_384
@@ -53,7 +53,7 @@ class DrainingServer(uvicorn.Server):
         self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer all requests that are on their way, and close the connections.
+        """Stop listening, answer all requests that were sent before, and close the connections.
 
         uvicorn would close idle connections at once. A request that a client sends at this moment would be
         lost.
