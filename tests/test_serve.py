@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import UserError
+from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.serve import protocol, server
 from bertkit.serve.app import create_app
 from bertkit.serve.batcher import Batcher, QueueFullError
@@ -112,6 +113,22 @@ def test_concurrent_requests_are_computed_together_and_get_their_own_records(reg
     assert [record["text"] for record in responses] == [row["text"] for row in rows]
     for record, other in zip(responses, expected, strict=True):
         assert_close(record, json.loads(json.dumps({**other, "id": 0})))
+
+
+def test_an_exported_model_and_an_ensemble_are_served(runs, tmp_path):
+    exported = bertkit.export(runs / "classify", output_dir=tmp_path / "onnx", max_eval_samples=2).output_dir
+    write_ensemble(tmp_path / "ensemble", [runs / "classify", runs / "classify"])
+    paths = {"onnx": exported, "ensemble": tmp_path / "ensemble"}
+    named_runs = [NamedRun(name, str(path)) for name, path in paths.items()]
+    registry = ModelRegistry(named_runs, BatchSettings(8, 0.0), Metrics())
+    registry.load()
+    [row] = make_rows("classify", 1)
+    with open_client(registry) as client:
+        models = {model["name"]: model for model in client.get("/info").json()["models"]}
+        for name, path in paths.items():
+            [expected] = bertkit.predict(path, data=[row])
+            assert post(client, row, params={"model": name}).json() == json.loads(json.dumps(expected))
+    assert (models["onnx"]["backend"], models["ensemble"]["members"]) == ("onnxruntime", 2)
 
 
 def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
