@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 import bertkit
 from bertkit.errors import UserError
 from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.serve import protocol, server
+from bertkit.serve import protocol, served_model, server
 from bertkit.serve.app import create_app
 from bertkit.serve.batcher import Batcher, QueueFullError
 from bertkit.serve.config import ServeConfig
@@ -115,20 +115,15 @@ def test_concurrent_requests_are_computed_together_and_get_their_own_records(reg
         assert_close(record, json.loads(json.dumps({**other, "id": 0})))
 
 
-def test_an_exported_model_and_an_ensemble_are_served(runs, tmp_path):
-    exported = bertkit.export(runs / "classify", output_dir=tmp_path / "onnx", max_eval_samples=2).output_dir
+def test_an_ensemble_is_served(runs, tmp_path):
     write_ensemble(tmp_path / "ensemble", [runs / "classify", runs / "classify"])
-    paths = {"onnx": exported, "ensemble": tmp_path / "ensemble"}
-    named_runs = [NamedRun(name, str(path)) for name, path in paths.items()]
-    registry = ModelRegistry(named_runs, BatchSettings(8, 0.0), Metrics())
+    registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], BatchSettings(8, 0.0), Metrics())
     registry.load()
     [row] = make_rows("classify", 1)
+    [expected] = bertkit.predict(tmp_path / "ensemble", data=[row])
     with open_client(registry) as client:
-        models = {model["name"]: model for model in client.get("/info").json()["models"]}
-        for name, path in paths.items():
-            [expected] = bertkit.predict(path, data=[row])
-            assert post(client, row, params={"model": name}).json() == json.loads(json.dumps(expected))
-    assert (models["onnx"]["backend"], models["ensemble"]["members"]) == ("onnxruntime", 2)
+        assert post(client, row).json() == json.loads(json.dumps(expected))
+        assert client.get("/info").json()["models"][0]["members"] == 2
 
 
 def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
@@ -319,6 +314,16 @@ def test_there_are_no_cors_headers_and_the_page_has_a_policy(client):
     assert "connect-src 'self'" in response.text
 
 
+def test_a_bug_is_500_and_its_traceback_is_logged(runs, monkeypatch, caplog):
+    monkeypatch.setattr(served_model, "compute_jobs", lambda *_: 1 / 0)
+    registry = make_registry(runs, "classify")
+    with open_client(registry) as client:
+        response = post(client, {"text": SECRET})
+    assert (response.status_code, SECRET in caplog.text) == (500, False)
+    assert response.json() == {"error": "server: failed because of a bug; see its log"}
+    assert "ZeroDivisionError" in caplog.text
+
+
 # ---- description and measurements
 
 
@@ -389,6 +394,7 @@ def test_clients_that_wait_for_responses_share_their_batches():
         async def send(n):
             for _ in range(5):
                 await batcher.predict([{"n": n}])
+                await asyncio.sleep(n / 200)
 
         await asyncio.gather(*(send(n) for n in range(4)))
 

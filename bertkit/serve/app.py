@@ -1,6 +1,7 @@
 """The HTTP interface: the FastAPI application with its routes."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
@@ -25,6 +26,8 @@ from bertkit.serve.responses import (
     make_json_response,
 )
 from bertkit.serve.row_decoder import InvalidBodyError
+
+logger = logging.getLogger(__name__)
 
 PREDICTION_SECONDS = 60.0  # time after which a client gets 503 instead of predictions
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -166,5 +169,6 @@ def _handle_query_error(_: Request, error: Exception) -> Response:
     )
 
 
-def _handle_bug(*_: object) -> Response:
+def _handle_bug(_: Request, error: Exception) -> Response:
+    logger.error("a bug; please report it", exc_info=error)
     return make_error_response(RequestError(500, "server: failed because of a bug; see its log"))
