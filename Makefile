@@ -28,7 +28,8 @@ SLOW := ablation architectures bad_input benchmarks browser calibrate chart_page
 	completion coverage defaults determinism distributed embed encodings equivalence evaluate explain \
 	explained_report export faults feature_based fuzz glue help known left_to_right malformed memory \
 	metric_modules ner nli objects output overlap packing phases predict pretrain push qa reading recipes \
-	report row_chunks safety saved_datasets startup stored_tasks study suites swag token_batches varlen waiting
+	report row_chunks safety saved_datasets serve startup stored_tasks study suites swag token_batches varlen \
+	waiting
 
 test-fast: $(INSTALLED) ## Run the tests that take about a minute together
 	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)

@@ -1,5 +1,6 @@
 """An exported model computes what PyTorch computes, for every head and size; exports are atomic."""
 
+import asyncio
 import functools
 import json
 import os
@@ -24,6 +25,8 @@ import bertkit
 from bertkit.infer import export as exporting
 from bertkit.infer import onnx_graph
 from bertkit.infer.onnx_runtime import OnnxModel
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.served_model import BatchSettings, load_served_model
 
 pytestmark = pytest.mark.usefixtures("operator_table")
 
@@ -273,3 +276,10 @@ def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
 def test_an_architecture_that_cannot_be_exported_is_refused(tmp_path, cli):
     run = train_briefly(tmp_path, tiny_of("longformer", tmp_path / "model")[0])
     assert_refused(cli, run, [run], ["longformer: cannot be exported", "chunks"], "export")
+
+
+def test_the_server_runs_an_exported_model(run):
+    exported, rows = bertkit.export(run).output_dir, [{"text": "good"}]
+    model = load_served_model(str(exported), "onnx", BatchSettings(4, 0.0), Metrics())
+    assert model.info["backend"] == "onnxruntime"
+    assert asyncio.run(model.batcher.predict(rows)) == list(bertkit.predict(exported, data=rows))

@@ -13,6 +13,7 @@ from bertkit.cli import check, info_commands, model_commands, study, usage_error
 from bertkit.cli.embed import embed
 from bertkit.cli.label_issues import label_issues
 from bertkit.cli.predict import predict
+from bertkit.cli.serve import serve
 from bertkit.cli.signals import handle_signals
 from bertkit.cli.streams import guard_streams, replace_control_characters
 from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
@@ -73,7 +74,7 @@ def _list_commands() -> dict[str, dict[str, Any]]:
             "env": info_commands.env,
         },
         AFTER_TRAINING: {
-            "predict": predict, "evaluate": model_commands.evaluate,
+            "predict": predict, "serve": serve, "evaluate": model_commands.evaluate,
             "calibrate": model_commands.calibrate, "report": model_commands.report, "embed": embed,
             "fill-mask": model_commands.fill_mask, "export": model_commands.export,
             "label-issues": label_issues,

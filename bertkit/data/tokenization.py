@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -197,9 +198,20 @@ class EncodedBatch:
     spans: np.ndarray
 
 
+_dtypes: WeakKeyDictionary[Any, tuple[int, np.dtype]] = WeakKeyDictionary()
+
+
 def get_token_dtype(tokenizer: Any) -> np.dtype:
-    """Return the smallest dtype that can hold the token ids."""
-    return np.dtype(np.uint16 if max(tokenizer.get_vocab().values()) < 1 << 16 else np.uint32)
+    """Return the smallest dtype that can hold the token ids.
+
+    It is stored for each tokenizer, because copying the vocabulary takes longer than tokenizing a text.
+    """
+    vocab_size = tokenizer.backend_tokenizer.get_vocab_size()  # changes if tokens are added
+    known_size, dtype = _dtypes.get(tokenizer, (None, None))
+    if dtype is None or known_size != vocab_size:
+        dtype = np.dtype(np.uint16 if max(tokenizer.get_vocab().values()) < 1 << 16 else np.uint32)
+        _dtypes[tokenizer] = vocab_size, dtype
+    return dtype
 
 
 def encode_batches(

@@ -9,6 +9,9 @@ from bertkit.errors import UserError
 if TYPE_CHECKING:
     from bertkit.data.rows import Rows
 
+# What a column of a row to predict holds; "words" is a list of words or a text.
+ColumnKind = Literal["text", "words", "texts", "optional text"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputSchema:
@@ -21,6 +24,7 @@ class InputSchema:
         columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
         group_columns: Possible names of the column that defines groups; the first name that exists is used.
             Adjacent rows with the same value form a group and must be predicted together.
+        column_kinds: What those text columns hold that do not hold one text.
         label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
     """
 
@@ -29,6 +33,7 @@ class InputSchema:
     hidden_columns: frozenset[str] = frozenset()
     columns_by_flag: Mapping[str, str] = field(default_factory=dict)
     group_columns: tuple[str, ...] = ()
+    column_kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     label_key: Literal["word", "label"] | None = None
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
@@ -57,6 +62,10 @@ class InputSchema:
     def make_example_row(self) -> dict[str, Any]:
         """Return a row with placeholder texts, for the example code of the model card."""
         return dict.fromkeys(self.text_columns, "...")
+
+    def get_column_kinds(self) -> dict[str, ColumnKind]:
+        """Return what each text column of a row to predict holds."""
+        return {column: self.column_kinds.get(column, "text") for column in self.text_columns}
 
     def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""

@@ -116,6 +116,7 @@ class Ner(Task):
             hidden_columns=frozenset(["tokens", "text", "tags", "iob2", "context"]),
             columns_by_flag={"text": self.config.token_column},
             group_columns=tuple(DOCUMENT_COLUMNS) if self.config.context == "document" else (),
+            column_kinds={"tokens": "words"},
             label_key="word",
         )
 

@@ -12,7 +12,7 @@ from bertkit.setting import DATA, fill_unset, get_column_settings, setting
 from bertkit.tasks.base import Scores, Task, TaskSpec, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.input_schema import InputSchema
+from bertkit.tasks.input_schema import ColumnKind, InputSchema
 from bertkit.tasks.swag_predictions import ChoiceEvaluation, compute_accuracy
 
 if TYPE_CHECKING:
@@ -93,6 +93,13 @@ class ChoiceSchema(InputSchema):
         return row
 
 
+def _get_ending_kinds(columns: tuple[str, ...]) -> dict[str, ColumnKind]:
+    """Return what the columns of endings hold: all endings, or one ending each, of which two are required."""
+    if len(columns) == 1:
+        return {columns[0]: "texts"}
+    return dict.fromkeys(columns[2:], "optional text")
+
+
 class Swag(Task):
     """Multiple choice (Devlin et al. 2018, 4.4).
 
@@ -123,6 +130,7 @@ class Swag(Task):
             gold_columns=frozenset([config.label_column]),
             hidden_columns=frozenset([config.label_column]),
             columns_by_flag={"context": config.context_column, "ending": endings[0]} if endings else {},
+            column_kinds=_get_ending_kinds(endings),
             context_columns=contexts,
             ending_columns=endings,
         )

@@ -1,0 +1,174 @@
+"""The HTTP interface: the FastAPI application with its routes."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from bertkit._version import __version__
+from bertkit.errors import UserError, shorten_repr
+from bertkit.serve.access_log import CLIENT_DISCONNECTED, RECORD_KEY, AccessLogMiddleware
+from bertkit.serve.batcher import QueueFullError, Records
+from bertkit.serve.config import ServeConfig
+from bertkit.serve.limits import MEGABYTE, LimitsMiddleware
+from bertkit.serve.model_registry import ModelRegistry
+from bertkit.serve.page import PAGE_HEADERS, render_page
+from bertkit.serve.responses import (
+    RequestError,
+    handle_request_error,
+    make_error_response,
+    make_json_response,
+)
+from bertkit.serve.row_decoder import InvalidBodyError
+
+logger = logging.getLogger(__name__)
+
+PREDICTION_SECONDS = 60.0  # time after which a client gets 503 instead of predictions
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class PredictParameters(BaseModel):
+    """Query parameters of `POST /predict`."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = None
+    all_scores: bool = False
+
+
+def create_app(registry: ModelRegistry, config: ServeConfig, token: bytes | None) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        registry: The models.
+        config: Settings of the server.
+        token: The bearer token; None if no token is needed.
+    """
+    app = FastAPI(title="bertkit serve", version=__version__, docs_url=None, redoc_url=None)
+    _add_probes(app, registry)
+    _add_model_routes(app, registry)
+    app.add_exception_handler(RequestError, handle_request_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(RequestValidationError, _handle_query_error)
+    app.add_exception_handler(Exception, _handle_bug)
+    limited = LimitsMiddleware(app, config.max_body_mb * MEGABYTE, token)
+    return AccessLogMiddleware(limited, registry, config.log_texts)
+
+
+def _add_probes(app: FastAPI, registry: ModelRegistry) -> None:
+    @app.get("/healthz", summary="Whether the process responds")
+    async def healthz() -> Response:
+        return make_json_response({"status": "ok"})
+
+    @app.get("/readyz", summary="Whether the server accepts requests")
+    async def readyz() -> Response:
+        if registry.is_ready:
+            return make_json_response({"status": "ready"})
+        raise RequestError(503, "server: is about to end; use another server")
+
+    @app.get("/metrics", summary="Measurements in the text format of Prometheus")
+    async def metrics() -> Response:
+        return Response(registry.metrics.format(), headers={"content-type": METRICS_TYPE})
+
+
+def _add_model_routes(app: FastAPI, registry: ModelRegistry) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return Response(render_page(), media_type="text/html", headers=PAGE_HEADERS)
+
+    @app.get("/info", summary="The served models")
+    async def info() -> Response:
+        models = [model.info for model in registry.models.values()]
+        return make_json_response({"version": __version__, "models": models})
+
+    @app.post("/predict", summary="Predict rows", openapi_extra=describe_bodies(registry))
+    async def predict(request: Request, parameters: Annotated[PredictParameters, Query()]) -> Response:
+        return await _predict(registry, request, parameters)
+
+
+async def _predict(registry: ModelRegistry, request: Request, parameters: PredictParameters) -> Response:
+    record = request.scope[RECORD_KEY]
+    try:
+        model = registry.find(parameters.model)
+        record.model, body = model.name, await request.body()
+        record.rows, is_list = model.decoder.decode(body)
+        prediction = model.batcher.predict(record.rows, parameters.all_scores)
+        records = await _wait_for_prediction(request, prediction)
+    except KeyError as error:
+        raise RequestError(422, error.args[0]) from None
+    except InvalidBodyError as error:
+        raise RequestError(error.status, str(error)) from None
+    except UserError as error:
+        raise RequestError(422, str(error)) from None
+    except QueueFullError:
+        raise RequestError(
+            429, "queue: is full; send the request again later", {"retry-after": "1"}
+        ) from None
+    if records is None:
+        return Response(status_code=CLIENT_DISCONNECTED)
+    return make_json_response(records if is_list else records[0])
+
+
+async def _wait_for_prediction(request: Request, prediction: Coroutine[Any, Any, Records]) -> Records | None:
+    """Return the records; None if the client disconnects before they are computed.
+
+    Raises:
+        RequestError: The prediction takes too long.
+    """
+    predicted = asyncio.ensure_future(prediction)
+    disconnected = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait(
+            {predicted, disconnected}, timeout=PREDICTION_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if predicted.done():
+            return predicted.result()
+        if disconnected.done():
+            return None
+        raise RequestError(503, "server: is overloaded; send the request again later", {"retry-after": "1"})
+    finally:
+        predicted.cancel()
+        disconnected.cancel()
+
+
+def describe_bodies(registry: ModelRegistry) -> dict[str, Any]:
+    """Return the OpenAPI description of the rows of all models."""
+    schemas, examples = [], {}
+    for model in registry.models.values():
+        schema = model.decoder.make_json_schema()
+        row = schema.pop("$defs")["Row"] | {"title": model.name}
+        schemas.append({"anyOf": [row, {"type": "array", "items": row}]})
+        examples[model.name] = {"value": model.decoder.example}
+    content = {"schema": {"anyOf": schemas}, "examples": examples}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def _handle_http_error(_: Request, error: Exception) -> Response:
+    """Return the response for an unknown path or method."""
+    assert isinstance(error, HTTPException)
+    problem = {404: "path: does not exist", 405: "method: is not allowed for this path"}
+    message = problem.get(error.status_code, "request: is invalid")
+    return make_error_response(
+        RequestError(error.status_code, f"{message}; see /openapi.json", error.headers)
+    )
+
+
+def _handle_query_error(_: Request, error: Exception) -> Response:
+    """Return the response for a query parameter that is unknown or has an invalid value."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    problem = "is unknown" if first["type"] == "extra_forbidden" else "has an invalid value"
+    name = shorten_repr(first["loc"][-1])
+    return make_error_response(
+        RequestError(422, f"parameter {name}: {problem}; use model=NAME and all_scores=true")
+    )
+
+
+def _handle_bug(_: Request, error: Exception) -> Response:
+    logger.error("a bug; please report it", exc_info=error)
+    return make_error_response(RequestError(500, "server: failed because of a bug; see its log"))

@@ -1,0 +1,118 @@
+"""Decode and validate the rows of a request."""
+
+import json
+import re
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from bertkit.errors import MAX_REPR_LENGTH, UserError, format_count
+from bertkit.tasks.input_schema import ColumnKind, InputSchema
+
+COLUMN_TYPES: dict[ColumnKind, Any] = {
+    "text": str, "words": str | list[str], "texts": list[str], "optional text": str | msgspec.UnsetType,
+}  # fmt: skip
+EXAMPLES: dict[ColumnKind, Any] = {"text": "...", "words": ["..."], "texts": ["...", "..."]}
+ERROR_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?:\[(?P<row>\d+)\])?\.?(?P<key>.*)`)?$", re.DOTALL)
+
+
+class InvalidBodyError(Exception):
+    """Error for a body that has no valid rows.
+
+    Attributes:
+        status: HTTP status: 400 if the body is not JSON, 413 if it has too many rows, else 422.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RowDecoder:
+    """Decodes JSON to rows that have exactly the input columns of a task.
+
+    msgspec validates while it parses: unknown keys, other types, NaN, invalid UTF-8 and half surrogate pairs
+    are errors, and nested values are refused before they are read.
+
+    Args:
+        schema: The columns of the task.
+        max_rows: Maximum number of rows of a request.
+
+    Raises:
+        UserError: The name of a column cannot be a key.
+    """
+
+    def __init__(self, schema: InputSchema, max_rows: int) -> None:
+        self.kinds, self.max_rows = schema.get_column_kinds(), max_rows
+        self._decoder = msgspec.json.Decoder(self.body_type)
+
+    @cached_property
+    def body_type(self) -> Any:
+        """The type of a body: a row, or a list of rows."""
+        fields = [
+            (f"column{index}", COLUMN_TYPES[kind])
+            if kind != "optional text"
+            else (f"column{index}", COLUMN_TYPES[kind], msgspec.UNSET)
+            for index, kind in enumerate(self.kinds.values())
+        ]
+        rename = {f"column{index}": column for index, column in enumerate(self.kinds)}
+        try:
+            row = msgspec.defstruct("Row", fields, rename=rename, forbid_unknown_fields=True, kw_only=True)
+        except ValueError as error:  # such as a quotation mark
+            columns = ", ".join(self.kinds)
+            raise UserError(f"columns {columns}: {error}; rename the columns, and train again") from error
+        return row | list[row]  # type: ignore[valid-type]
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """A valid row with placeholder texts."""
+        return {column: EXAMPLES[kind] for column, kind in self.kinds.items() if kind in EXAMPLES}
+
+    def make_json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a body, with the schema of a row in `$defs`."""
+        return msgspec.json.schema(self.body_type)
+
+    def decode(self, body: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
+        """Return the rows, and whether the body is a list.
+
+        Raises:
+            InvalidBodyError: The body has no valid rows. The message contains no text of the body, except an
+                unknown key.
+        """
+        try:
+            decoded = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise InvalidBodyError(422, self._format_error(str(error))) from None
+        except UnicodeDecodeError:
+            raise InvalidBodyError(400, "request: is not UTF-8; encode it in UTF-8") from None
+        except msgspec.DecodeError as error:
+            problem = str(error).removeprefix("JSON is malformed: ")
+            raise InvalidBodyError(400, f"request: cannot parse it as JSON ({problem}); send JSON") from None
+        is_list = isinstance(decoded, list)
+        rows = [self._to_dict(row) for row in (decoded if is_list else [decoded])]
+        if not rows:
+            raise InvalidBodyError(422, "request: has no rows; send at least one")
+        if len(rows) > self.max_rows:
+            count = format_count(len(rows), "row")
+            raise InvalidBodyError(413, f"request: has {count}; send at most {self.max_rows:,} at a time")
+        return rows, is_list
+
+    def _to_dict(self, row: Any) -> dict[str, Any]:
+        values = zip(self.kinds, msgspec.structs.astuple(row), strict=True)
+        return {column: value for column, value in values if value is not msgspec.UNSET}
+
+    def _format_error(self, error: str) -> str:
+        """Return an error of msgspec as `request: row 1: key 'text': expected str, got int; <fix>`."""
+        match = ERROR_PATH.match(error)
+        assert match is not None
+        problem = match["problem"].replace("`", "'")
+        problem = problem.replace("Object contains unknown field", "unknown key")
+        problem = problem.replace("Object missing required field", "missing key")
+        problem = problem[0].lower() + problem[1:]
+        if len(problem) > MAX_REPR_LENGTH:
+            problem = problem[: MAX_REPR_LENGTH - 3] + "..."
+        row = f"row {int(match['row'] or 0) + 1}: "
+        key = f"key '{match['key']}': " if match["key"] else ""
+        example = json.dumps(self.example, ensure_ascii=False)
+        return f"request: {row}{key}{problem}; send rows such as {example}"

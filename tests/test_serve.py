@@ -1,0 +1,503 @@
+"""`bertkit serve`: predictions over HTTP equal those of `predict`, and no request can break the server."""
+
+import asyncio
+import http.client
+import importlib.util
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import chromium
+import pytest
+from conftest import ROW_MAKERS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+import bertkit
+from bertkit.errors import UserError
+from bertkit.pipeline.ensemble import write_ensemble
+from bertkit.serve import protocol, served_model, server
+from bertkit.serve.app import create_app
+from bertkit.serve.config import ServeConfig
+from bertkit.serve.limits import LimitsMiddleware
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.model_registry import ModelRegistry, NamedRun
+from bertkit.serve.served_model import BatchSettings
+from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
+
+JSON = {"content-type": "application/json"}
+SECRET = "a secret text"
+
+
+def make_rows(task, count=6):
+    """Rows with the input columns of a task only."""
+    gold = {"label", "tags", "answers", "id"}
+    return [{key: row[key] for key in row if key not in gold} for row in ROW_MAKERS[task](count, seed=1)]
+
+
+def make_registry(runs, *tasks):
+    registry = ModelRegistry(
+        [NamedRun(task, str(runs / task)) for task in tasks], BatchSettings(8, 0.01), Metrics()
+    )
+    registry.load()
+    return registry
+
+
+@pytest.fixture(scope="module")
+def registry(runs):
+    return make_registry(runs, *ROW_MAKERS)
+
+
+@contextmanager
+def open_client(registry, token=None, **settings):
+    config = ServeConfig(run=["RUN"], **settings)
+    with TestClient(create_app(registry, config, token), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(registry):
+    with open_client(registry) as client:
+        yield client
+
+
+def post(client, content, **options):
+    body = content if isinstance(content, bytes) else json.dumps(content)
+    return client.post("/predict", content=body, headers=JSON, **options)
+
+
+# ---- predictions
+
+
+def assert_close(found, expected):
+    """Numbers differ by at most 1e-5; everything else is equal."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_close(found[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            assert_close(*pair)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("task", ROW_MAKERS)
+@pytest.mark.parametrize("all_scores", [False, True])
+def test_responses_are_the_records_of_predict(client, runs, task, all_scores):
+    rows, params = make_rows(task), {"model": task, "all_scores": all_scores}
+    predicted = list(bertkit.predict(runs / task, data=rows, all_scores=all_scores))
+    [alone] = bertkit.predict(runs / task, data=rows[:1], all_scores=all_scores)
+    response = post(client, rows[0], params=params)
+    assert (response.status_code, response.json()) == (200, json.loads(json.dumps(alone)))
+    assert_close(post(client, rows, params=params).json(), json.loads(json.dumps(predicted)))
+
+
+def test_concurrent_requests_are_computed_together_and_get_their_own_records(registry, client, runs):
+    rows = make_rows("classify", 40)
+    expected = list(bertkit.predict(runs / "classify", data=rows))
+    with ThreadPoolExecutor(20) as pool:
+        responses = list(pool.map(lambda row: post(client, row, params={"model": "classify"}).json(), rows))
+    assert [record["text"] for record in responses] == [row["text"] for row in rows]
+    for record, other in zip(responses, expected, strict=True):
+        assert_close(record, json.loads(json.dumps({**other, "id": 0})))
+
+
+def test_an_ensemble_is_served(runs, tmp_path):
+    write_ensemble(tmp_path / "ensemble", [runs / "classify", runs / "classify"])
+    registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], BatchSettings(8, 0.0), Metrics())
+    registry.load()
+    [row] = make_rows("classify", 1)
+    [expected] = bertkit.predict(tmp_path / "ensemble", data=[row])
+    with open_client(registry) as client:
+        assert post(client, row).json() == json.loads(json.dumps(expected))
+        assert client.get("/info").json()["models"][0]["members"] == 2
+
+
+def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
+    registry = make_registry(runs, "swag")
+    batcher = registry.models["swag"].batcher
+    good, wrong = make_rows("swag", 1)[0], {"context": "it was", "endings": ["good"]}
+
+    async def predict():
+        requests = [batcher.predict([row]) for row in (good, wrong, good)]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, error, last = asyncio.run(predict())
+    assert first == last
+    assert isinstance(error, UserError)
+    assert "row 1" in str(error)
+
+
+# ---- invalid requests
+
+INVALID = [
+    (b"{", 400, "JSON"),
+    (b"", 400, "JSON"),
+    (b'{"text": NaN}', 400, "JSON"),
+    (b'{"text": "\\ud800"}', 400, "JSON"),
+    (b'{"text": "\xff"}', 400, "UTF-8"),
+    ("ab".encode("utf-16"), 400, "JSON"),
+    (b"[" * 100_000, 422, "row 1"),
+    ({"text": 1}, 422, "row 1: key 'text': expected 'str', got 'int'"),
+    ([{"text": SECRET}, {"text": None}], 422, "row 2: key 'text'"),
+    ({"text": SECRET, "label": SECRET}, 422, "unknown key 'label'"),
+    ({"txt": SECRET}, 422, "unknown key 'txt'"),
+    ({}, 422, "missing key 'text'"),
+    ([], 422, "has no rows"),
+    ([{"text": SECRET}] * 1025, 413, "1,025 rows"),
+    (SECRET, 422, "expected 'object | array'"),
+]
+
+
+@pytest.mark.parametrize(("content", "status", "words"), INVALID)
+def test_an_invalid_body_is_refused_without_repeating_it(client, content, status, words):
+    response = post(client, content, params={"model": "classify"})
+    assert (response.status_code, list(response.json())) == (status, ["error"])
+    assert words in response.json()["error"]
+    assert SECRET not in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/predict", 422, "classify, ner, nli, qa, swag"),
+        ("/predict?model=clasify", 422, "did you mean 'classify'?"),
+        ("/predict?model=classify&scores=all", 422, "'scores': is unknown"),
+        ("/predict?model=classify&all_scores=maybe", 422, "'all_scores': has an invalid value"),
+        ("/nothing", 404, "does not exist"),
+        ("/info", 405, "not allowed"),
+    ],
+)
+def test_an_invalid_address_is_refused(client, path, status, words):
+    response = client.post(path, content='{"text": "good"}', headers=JSON)
+    assert (response.status_code, words in response.json()["error"]) == (status, True), response.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {},
+        {"content-type": "application/json; charset=latin-1"},
+        {**JSON, "content-encoding": "gzip"},
+    ],
+)
+def test_other_types_than_json_are_refused(client, headers):
+    assert client.post("/predict", content=b"{}", headers=headers).status_code == 415
+
+
+def test_a_large_body_is_refused_even_if_its_size_is_not_announced(client):
+    large = json.dumps({"text": "a" * 2_000_001}).encode()
+    assert post(client, large).status_code == 413
+    chunks = (large[start : start + 100_000] for start in range(0, len(large), 100_000))
+    assert client.post("/predict", content=chunks, headers=JSON).status_code == 413
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text() | st.just("text"), values),
+    max_leaves=20,
+)
+BODIES = st.binary() | VALUES.map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=BODIES, task=st.sampled_from(list(ROW_MAKERS)), position=st.integers(0, 400))
+def test_no_body_causes_a_server_error(client, body, task, position):
+    valid = json.dumps(make_rows(task, 2)).encode()
+    for content in (body, valid[:position] + body + valid[position:]):
+        response = post(client, content, params={"model": task})
+        assert response.status_code in (200, 400, 413, 422)
+
+
+def call_with_limits(receive, **options):
+    """Send a request to the middleware alone; return the status of the response."""
+    messages = []
+
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        messages.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/predict",
+        "headers": [(b"content-type", JSON["content-type"].encode())],
+    }
+    middleware = LimitsMiddleware(app, 100, None, **options)
+    asyncio.run(middleware(scope, receive, send))
+    return messages[0]["status"]
+
+
+def test_a_slow_body_is_refused():
+    async def receive():
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    assert call_with_limits(receive, body_seconds=0.1) == 408
+
+
+def test_a_slow_head_ends_the_connection(monkeypatch, registry):
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+
+    async def send_slowly():
+        listener = server.bind("127.0.0.1", 0)
+        http_server = DrainingServer(
+            make_uvicorn_config(create_app(registry, ServeConfig(run=["RUN"]), None)), registry
+        )
+        started = asyncio.Event()
+        http_server.on_started = started.set
+        serving = asyncio.create_task(http_server.serve(sockets=[listener]))
+        await started.wait()
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: a\r\n")
+        first = await asyncio.wait_for(reader.read(), 30)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"\x16\x03 no HTTP\r\n\r\n")
+        second = await asyncio.wait_for(reader.read(), 30)
+        http_server.should_exit = http_server.force_exit = True
+        await serving
+        registry.is_draining = False
+        return first, second
+
+    first, second = asyncio.run(send_slowly())
+    assert first == b""
+    assert second.startswith(b"HTTP/1.1 400")
+    assert b'{"error":"request: invalid http request received; send HTTP/1.1"}' in second
+
+
+# ---- access
+
+
+def test_a_token_is_required_except_for_probes_and_the_page(registry):
+    with open_client(registry, token=b"s3cret") as client:
+        assert [client.get(path).status_code for path in ("/", "/healthz", "/readyz")] == [200] * 3
+        for path in ("/info", "/metrics", "/openapi.json", "/predict"):
+            response = client.get(path)
+            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+        for value in ("Bearer wrong", "Basic s3cret", "Bearer", "Bearer s3cret\xff"):
+            assert client.get("/info", headers={"authorization": value.encode("latin-1")}).status_code == 401
+        assert client.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_the_log_has_texts_only_with_the_flag(runs, caplog):
+    caplog.set_level(logging.INFO, "bertkit.serve")
+    for log_texts in (False, True):
+        caplog.clear()
+        with open_client(make_registry(runs, "classify"), log_texts=log_texts) as client:
+            post(client, {"text": SECRET})
+            client.get(f"/{SECRET}?{SECRET}")
+        assert "POST /predict 200" in caplog.text
+        assert (SECRET in caplog.text) == log_texts
+
+
+def test_there_are_no_cors_headers_and_the_page_has_a_policy(client):
+    response = client.get("/", headers={"origin": "http://example.com"})
+    assert not any(name.startswith("access-control") for name in response.headers)
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    assert "connect-src 'self'" in response.text
+
+
+def test_a_bug_is_500_and_its_traceback_is_logged(runs, monkeypatch, caplog):
+    monkeypatch.setattr(served_model, "compute_jobs", lambda *_: 1 / 0)
+    registry = make_registry(runs, "classify")
+    with open_client(registry) as client:
+        response = post(client, {"text": SECRET})
+    assert (response.status_code, SECRET in caplog.text) == (500, False)
+    assert response.json() == {"error": "server: failed because of a bug; see its log"}
+    assert "ZeroDivisionError" in caplog.text
+
+
+# ---- description and measurements
+
+
+def test_info_describes_each_model_without_paths(client, runs):
+    models = client.get("/info").json()["models"]
+    assert [model["name"] for model in models] == list(ROW_MAKERS)
+    assert models[0]["columns"] == {"text": "text"}
+    assert models[0]["labels"] == ["negative", "positive"]
+    assert models[0]["validation"]["accuracy"] >= 0
+    assert str(runs.parent) not in json.dumps(models)
+
+
+def test_openapi_describes_the_rows_of_each_model(client):
+    body = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]
+    content = body["content"]["application/json"]
+    assert content["examples"]["qa"]["value"] == {"question": "...", "context": "..."}
+    rows = {schema["anyOf"][0]["title"]: schema["anyOf"][0] for schema in content["schema"]["anyOf"]}
+    assert rows["classify"]["required"] == ["text"]
+    assert rows["classify"]["additionalProperties"] is False
+
+
+def test_measurements_count_requests_and_rows(runs):
+    with open_client(make_registry(runs, "classify")) as client:
+        post(client, [{"text": "good"}] * 3)
+        post(client, {"txt": "good"})
+        text = client.get("/metrics").text
+    for line in (
+        'bertkit_requests_total{path="/predict",status="200"} 1.0',
+        'bertkit_requests_total{path="/predict",status="422"} 1.0',
+        'bertkit_rows_total{model="classify"} 3.0',
+        'bertkit_queue_rows{model="classify"} 0.0',
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_full_queue_is_429(runs):
+    registry = make_registry(runs, "classify")
+    registry.models["classify"].batcher._max_waiting_rows = 2
+    with open_client(registry) as client:
+        response = post(client, [{"text": "good"}] * 3)
+    assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+
+
+# ---- reload
+
+
+def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog):
+    run = tmp_path / "run"
+    run.symlink_to(runs / "classify")
+    registry = ModelRegistry([NamedRun("run", str(run))], BatchSettings(8, 0.0), Metrics())
+    registry.load()
+    old = registry.models["run"]
+    run.unlink()
+    asyncio.run(registry.reload())
+    assert registry.models["run"] is old
+    assert "the old models stay" in caplog.text
+    run.symlink_to(runs / "classify")
+    asyncio.run(registry.reload())
+    assert registry.models["run"] is not old
+
+
+# ---- command
+
+
+def refuse(cli, *args):
+    status, out, err = cli("serve", *args)
+    assert (status, out) == (2, ""), err
+    return err.splitlines()[-1]
+
+
+def test_mistakes_are_refused_in_one_line(cli, runs, tmp_path, monkeypatch):
+    run, token = runs / "classify", tmp_path / "token"
+    assert "is not a finished run" in refuse(cli, tmp_path / "none", "--port", 0)
+    assert "does not predict rows" in refuse(cli, runs / "pretrain-mlm-nsp", "--port", 0)
+    assert "2 runs" in refuse(cli, run, runs / "ner", "--name", "a")
+    assert "two runs have the name 'classify'" in refuse(cli, run, run)
+    for content in (b"", b"two words", b"\xff\xfe"):
+        token.write_bytes(content)
+        assert "does not contain one token" in refuse(cli, run, "--token-file", token)
+    assert "cannot be read" in refuse(cli, run, "--token-file", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        assert "Address already in use" in refuse(cli, run, "--port", used.getsockname()[1])
+    assert "--host" in refuse(cli, run, "--host", "203.0.113.1", "--port", 0)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find_spec(name)
+    )
+    assert "pip install 'bertkit[serve]'" in refuse(cli, run)
+
+
+@contextmanager
+def start_server(*args):
+    """Start `bertkit serve`; yield the process and its URL."""
+    command = [sys.executable, "-m", "bertkit", "serve", *map(str, args), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, json.loads(process.stdout.readline())["url"]
+        finally:
+            process.kill()
+
+
+def send_until_refused(url, results, body=b'{"text": "very good"}'):
+    """Send requests on one connection until the server does not accept connections."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    while True:
+        try:
+            connection.connect() if connection.sock is None else None
+        except ConnectionRefusedError:
+            return
+        try:
+            connection.request("POST", "/predict", body, JSON)
+            response = connection.getresponse()
+            results.append(response.status)
+            response.read()
+        except (OSError, http.client.HTTPException) as error:
+            results.append(repr(error))
+            return
+
+
+def test_reloading_and_ending_under_load_loses_no_request(runs):
+    results = []
+    with start_server(runs / "classify") as (process, url):
+        threads = [threading.Thread(target=send_until_refused, args=(url, results)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        process.send_signal(signal.SIGHUP)
+        while "reloaded classify" not in process.stderr.readline():
+            pass
+        before = len(results)
+        drain = threading.Thread(target=process.stderr.read)
+        drain.start()
+        while len(results) < before + 20:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        for thread in (*threads, drain):
+            thread.join(60)
+        assert process.wait(60) == 0
+    assert set(results) == {200}
+
+
+# ---- page
+
+
+@pytest.mark.skipif(
+    chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}"
+)
+def test_the_page_predicts_in_a_browser_and_requests_nothing_elsewhere(runs, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    hostile = "<img src=x onerror='window.hacked = 1'> good"
+    with (
+        start_server(runs / "classify", runs / "ner", "--token-file", token) as (_, url),
+        chromium.open_chromium() as driver,
+    ):
+        chromium.set_viewport(driver, width=390, dark=True)
+        chromium.get_requested_urls(driver)
+        driver.get(url)
+        find = driver.find_element
+        driver.implicitly_wait(20)
+        find("css selector", "#token-form:not([hidden]) input").send_keys("s3cret")
+        find("css selector", "#token-form button").click()
+        find("css selector", "#form:not([hidden]) textarea[name=text]").send_keys(hostile)
+        find("id", "predict").click()
+        assert len(find("css selector", "#result table").find_elements("tag name", "meter")) == 2
+        find(
+            "css selector", "select[name=model] option[value=ner], select[name=model] option:nth-child(2)"
+        ).click()
+        find("css selector", "textarea[name=tokens]").send_keys("the film was good 😀 good")
+        find("id", "predict").click()
+        assert find("css selector", "#result .field").text.startswith("the film was")
+        assert driver.execute_script("return [window.hacked, document.documentElement.scrollWidth]") == [
+            None,
+            390,
+        ]
+        requested = {u for u in chromium.get_requested_urls(driver) if not u.startswith(("chrome:", "data:"))}
+        assert {u.split("?")[0] for u in requested} == {f"{url}/", f"{url}/info", f"{url}/predict"}
+        logged = [entry for entry in driver.get_log("browser") if "401" not in entry["message"]]
+        assert logged == []
