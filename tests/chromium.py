@@ -26,6 +26,11 @@ def find_missing_dependency():
     return "selenium is not installed"
 
 
+needs_browser = pytest.mark.skipif(
+    find_missing_dependency() is not None, reason=f"no browser: {find_missing_dependency()}"
+)
+
+
 @contextmanager
 def open_chromium():
     """A driver with a profile of its own, which logs the console and every request."""

@@ -17,10 +17,6 @@ from bertkit.reports.examples import Attribution, Example, Field, build_error_br
 from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 
-needs_browser = pytest.mark.skipif(
-    chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}"
-)
-
 
 def read_examples(page):
     """Return the examples of a page, with a dictionary of words by column in place of their fields."""
@@ -133,7 +129,7 @@ def explained(tmp_path):
     return render_page(load_finished_run(write_run(tmp_path / "run", records)), {0: explanation})
 
 
-@needs_browser
+@chromium.needs_browser
 def test_words_are_shaded_and_listed_in_a_table(shown, explained):
     driver = shown(explained)
     shaded = driver.find_elements("css selector", "#examples .attribution")
@@ -151,7 +147,7 @@ def test_words_are_shaded_and_listed_in_a_table(shown, explained):
     ]  # fmt: skip
 
 
-@needs_browser
+@chromium.needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_shaded_words_are_readable_without_color(shown, explained, dark):
     driver = shown(explained, width=390, height=800, dark=dark)

@@ -9,9 +9,7 @@ import pytest
 from bertkit.data.label_fixes import LabelFix
 from bertkit.reports.label_review import render_review_page
 
-pytestmark = pytest.mark.skipif(
-    chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}"
-)
+pytestmark = chromium.needs_browser
 SCRIPT = "</script><script>window.hacked = 1</script>"
 
 

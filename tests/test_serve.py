@@ -466,9 +466,7 @@ def test_reloading_and_ending_under_load_loses_no_request(runs):
 # ---- page
 
 
-@pytest.mark.skipif(
-    chromium.find_missing_dependency() is not None, reason=f"no browser: {chromium.find_missing_dependency()}"
-)
+@chromium.needs_browser
 def test_the_page_predicts_in_a_browser_and_requests_nothing_elsewhere(runs, tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")

@@ -428,7 +428,7 @@ def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     assert status == 0, err
     status, _, err = cli("evaluate", run, "-o", folder.parent / "other")
     assert status == 2
-    assert "is a run of a study" in err
+    assert ("is a run of a study" in err, err.count("pass --data")) == (True, 1)
     status, _, err = cli("calibrate", run)
     assert (status, err.count("pass --data")) == (2, 1)
 

@@ -36,8 +36,7 @@ def load_rows(
             return dataset, splits["validation"]
         except UserError as error:
             if config.data is None:
-                fix = "" if str(error).endswith("pass --data") else "; pass --data to calibrate on other rows"
-                raise UserError(f"{error}{fix}") from error
+                raise UserError(f"{error}; pass --data to calibrate on other rows") from error
         reporter.warn(
             "`data` is not the data of this run, so its rows are used as new rows; the calibration is wrong "
             "if the model was trained on them"

@@ -56,7 +56,7 @@ def pass_data_again(config: ConfigT, data: DataObject) -> ConfigT:
 def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
     """Raise a `UserError` unless the data has the fingerprints of a finished run."""
     if (folder / run_directory.LOGITS_FILE).exists():
-        raise UserError(f"{folder}: is a run of a study, whose splits cannot be loaded again; pass --data")
+        raise UserError(f"{folder}: is a run of a study, whose splits cannot be loaded again")
     if changes := describe_changes(run_directory.read_provenance(folder)["data"], fingerprints):
         raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
 

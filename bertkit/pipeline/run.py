@@ -109,7 +109,7 @@ def _run(
     loaded_modules = distributed.main_process_first(load_modules, getattr(config, "metric", ()))
     prepared = distributed.main_process_first(prepare, task_name, config, reporter, loaded_modules)
     if fingerprints is not None:
-        require_same_data(config.output_dir, fingerprints, prepared.fingerprints)
+        require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
     if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
         for note in preview.notes:
             reporter.info(note)
@@ -126,7 +126,7 @@ def _run(
         return train_prepared(prepared, folder, reporter)
 
 
-def require_same_data(
+def require_unchanged_data(
     folder: Path | str | None, saved: Mapping[str, str], current: Mapping[str, str]
 ) -> None:
     """Check that the data of a run is the same as when the run was started.

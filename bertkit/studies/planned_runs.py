@@ -12,7 +12,7 @@ from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import TrainingFailed
 from bertkit.pipeline.prepare import RunOptions
-from bertkit.pipeline.run import require_same_data, train_prepared
+from bertkit.pipeline.run import require_unchanged_data, train_prepared
 from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
@@ -54,7 +54,7 @@ class PlannedRun:
             prepared = self.run_group.prepare(settings, self.splits, self.options)
             if saved:
                 fingerprints = run_directory.read_provenance(self.folder)["data"]
-                require_same_data(self.folder, fingerprints, prepared.fingerprints)
+                require_unchanged_data(self.folder, fingerprints, prepared.fingerprints)
             with report_out_of_memory(LOADING_MEMORY):
                 metrics = train_prepared(prepared, self.folder, self.run_group.reporter).metrics
         # A finished run needs no checkpoints, and those of all runs could fill the disk.

@@ -9,7 +9,7 @@ from bertkit import run_directory
 from bertkit.data.token_store import share_tokens
 from bertkit.errors import UserError, format_list
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
-from bertkit.pipeline.run import Run, require_same_data
+from bertkit.pipeline.run import Run, require_unchanged_data
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.recipes import STUDY_PREFIX
 from bertkit.studies.config import list_study_tasks, make_study_config
@@ -67,7 +67,7 @@ def run_study(
     ):  # fmt: skip
         plan = StudyPlan.create(task_name, config, space, reporter)
         if fingerprints:
-            require_same_data(folder, fingerprints, plan.fingerprints)
+            require_unchanged_data(folder, fingerprints, plan.fingerprints)
         if config.dry_run:
             return Run(None, plan.describe_runs())
         return _run_in_directory(plan, folder, started)
