@@ -11,14 +11,14 @@ from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import RunOptions
-from bertkit.studies.planned_runs import PlannedRun
+from bertkit.studies.planned_runs import PlannedRun, Wait
 from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
 from bertkit.utils.files import write_jsonl
-from bertkit.utils.locks import POLL_SECONDS, try_lock, wait_for_lock
+from bertkit.utils.locks import try_lock, wait_for_lock
 from bertkit.utils.reporting import Reporter
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
@@ -51,13 +51,14 @@ class Search:
 
     def run(self) -> None:
         """Train trials until all have ended, also those of other processes."""
+        wait = Wait(self.reporter, "trial")
         while not self.store.is_search_ended:
             with ExitStack() as stack:
                 trial = self._claim(stack)
                 if trial is not None:
                     self._run_trial(trial)
-                elif self.store.list_running():
-                    time.sleep(POLL_SECONDS)
+                elif running := self.store.list_running():
+                    wait.sleep(len(running))
                 else:
                     self.store.end_search()
 
