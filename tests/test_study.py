@@ -523,7 +523,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     from bertkit.studies import trials
 
     monkeypatch.setattr(trials, "UNPRUNED_TRIALS", 1)
-    reports = iter([0.9, 0.9, 0.1])
+    reports = iter([0.1, 0.9, 0.9, 0.5, 0.5])  # trial 1 is pruned after its second epoch
     original = trials.RunningTrial.report
     monkeypatch.setattr(
         trials.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
@@ -538,7 +538,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
         return evaluate(self)
 
     monkeypatch.setattr(Session, "_evaluate_validation", fail_in_trial_2)
-    options = {"search": ["weight_decay=0..0.1"], "epochs": 2, "trials": 3, "seeds": 1}
+    options = {"search": ["weight_decay=0..0.1"], "epochs": 3, "trials": 3, "seeds": 1}
     run = bertkit.study("classify", data=toy, model=small, output_dir=tmp_path / "study", **options, **QUICK)
     states = [(trial["state"], trial["reason"]) for trial in list_trials(run.output_dir)]
     assert states == [
@@ -546,6 +546,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     ]  # fmt: skip
     search = run.metrics["search"]
     assert search["steps"] < search["steps_without_pruning"]
+    assert [path.name for path in (run.output_dir / "trials").glob("*/")] == ["000"]
 
 
 def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):

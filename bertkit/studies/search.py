@@ -93,7 +93,7 @@ class Search:
             callback.steps, callback.planned_steps, round(time.monotonic() - started, 3), reason,
         )  # fmt: skip
         self.store.end(trial, ended)
-        _delete_weights(self._get_run_folder(trial))
+        _delete_weights(self._get_run_folder(trial), is_complete=outcome == "complete")
         write_jsonl(self.folder / TRIALS_FILE, (trial.to_record() for trial in self.store.list_ended()))
         self.reporter.info(self._describe(ended))
         if callback.is_interrupted:
@@ -131,9 +131,12 @@ class Search:
         return f"trial {trial.number} of {self.num_trials}: {settings}: {result}"
 
 
-def _delete_weights(folder: Path) -> None:
-    """Delete the files of a trial except its settings, its scores and its learning curves."""
-    for path in folder.iterdir() if folder.is_dir() else ():
+def _delete_weights(folder: Path, is_complete: bool) -> None:
+    """Delete the files of a trial; a complete trial keeps settings, scores and learning curves."""
+    if not is_complete:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         elif path.name not in KEPT_FILES:
