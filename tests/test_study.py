@@ -421,6 +421,14 @@ def test_a_study_is_resumed_by_its_own_command_only(cli, studies):
     assert "runs/study-TASK-DATA-MODEL" in cli("study", "nli", "--help")[1]
 
 
+@pytest.mark.parametrize("flags", [{"folds": 2}, {"seeds": 2}])
+def test_the_page_counts_the_rows_that_are_used(toy, small, tmp_path, flags):
+    settings = {"max_train_samples": 20, "max_steps": 1, "output_dir": tmp_path / "study", **flags, **QUICK}
+    run = bertkit.study("classify", data=toy, model=small, **settings)
+    assert run.metrics["data"]["train"] == 20
+    assert "20 training rows" in (tmp_path / "study" / "report.html").read_text("utf-8")
+
+
 def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     folder = studies["nli"].output_dir
     run, data = folder / "folds" / "fold0-seed0", f"{folder}.jsonl"
