@@ -164,10 +164,10 @@ def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
     begun = []
     with ExitStack() as other_process:
         assert locks.try_lock(other_process, tmp_path / "a")
-        outcomes = train_runs(
-            runs, lambda run: begun.append(run.folder.name), lambda *_: other_process.close()
-        )
+        reporter = RecordingReporter(lambda _: other_process.close())
+        outcomes = train_runs(runs, lambda run: begun.append(run.folder.name), lambda *_: None, reporter)
     assert begun == ["b", "c", "a"]
+    assert reporter.messages == ["waiting for 1 run of other processes"]
     assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
 
 

@@ -87,6 +87,8 @@ class ThresholdRecord(TypedDict):
 
 class _CalibrationData(TypedDict):
     rows: int
+    name: NotRequired[str]
+    is_validation_split: NotRequired[bool]
 
 
 class CalibrationRecord(TypedDict):
@@ -148,6 +150,17 @@ class FinishedRun:
     def records(self) -> list[dict[str, Any]]:
         """Predictions for the validation split, or masked samples from it."""
         return list(self._lines(self.predictions_path.name))
+
+    @cached_property
+    def calibration(self) -> CalibrationRecord:
+        """Content of `calibration.json`; empty if the run is not calibrated."""
+        record: CalibrationRecord = self.read_json(run_directory.CALIBRATION_FILE, CalibrationRecord)
+        return record
+
+    @property
+    def is_calibrated_on_validation(self) -> bool:
+        """Whether the calibration used the validation split of the run."""
+        return self.calibration.get("data", {}).get("is_validation_split", False)
 
     @property
     def predictions_path(self) -> Path:

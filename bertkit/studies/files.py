@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
+from bertkit.data.rows import Splits
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
 from bertkit.pipeline.results import summarize_data
 from bertkit.recipes import serialize_settings
@@ -50,7 +51,7 @@ def write_results(
     metrics = {
         "task": "study",
         "command": plan.task_name,
-        "data": summarize_data(plan.prepared.dataset, plan.fingerprints, plan.prepared.dataset.splits),
+        "data": summarize_data(plan.prepared.dataset, plan.fingerprints, _select_used_splits(plan)),
         "model": plan.prepared.model_source.name,
         "metric": plan.metric,
         "folds": plan.config.folds,
@@ -73,6 +74,12 @@ def write_results(
     write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     run_directory.write_metrics(folder, metrics)
     return metrics
+
+
+def _select_used_splits(plan: StudyPlan) -> Splits:
+    """Return the splits of the dataset, with those training rows that the study uses."""
+    used = {"train": plan.splits.rows} if plan.config.folds else plan.splits.final[0].splits
+    return {**plan.prepared.dataset.splits, **used}
 
 
 def _write_page(folder: Path, metrics: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,10 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
     best_settings = store.find_best().settings if store else {}
     best = _train(plan, plan.plan_final_runs(folder, best_settings), "best settings" if store else "")
     defaults = _train(plan, plan.plan_default_runs(folder), "defaults") if best_settings else None
-    with locks.wait_for_lock(folder / ENSEMBLE_DIR):
+    with ExitStack() as stack:
+        if not locks.try_lock(stack, folder / ENSEMBLE_DIR):
+            plan.reporter.info("waiting for another process, which writes the results")
+            stack.enter_context(locks.wait_for_lock(folder / ENSEMBLE_DIR))
         metrics = run_directory.read_metrics(folder)  # another process may have written them
         if metrics is None:
             metrics = write_results(plan, folder, store, best, defaults)
@@ -133,5 +137,5 @@ def _train(plan: StudyPlan, runs: list[FinalRun], name: str) -> FinishedRuns:
         score = format_number(outcome.metrics["test"].get(plan.metric))
         plan.reporter.info(f"{prefix}{run.title}: {plan.metric} {score}")
 
-    outcomes = train_runs(runs, lambda _: None, report)
+    outcomes = train_runs(runs, lambda _: None, report, plan.reporter)
     return FinishedRuns(runs, {folder: outcome.metrics for folder, outcome in outcomes.items()})
