@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.data.readers.delimited import Dialect
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.tasks.evaluation import Evaluation, Outputs
@@ -343,3 +344,15 @@ class Task(ABC):
     @abstractmethod
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""
+
+    def score_encoder_baselines(
+        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+    ) -> dict[str, Scores]:
+        """Return the scores of baselines on the vectors of the encoder before training; by default none.
+
+        Args:
+            encoder: The encoder that training starts from.
+            train: The rows that the baselines are fitted on.
+            rows: The rows that they are scored on.
+        """
+        return {}

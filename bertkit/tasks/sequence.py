@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from bertkit.data.features import Features
+    from bertkit.data.features import Features, TextFeatures
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -320,7 +321,7 @@ class SequenceTask(Task):
     def _load_label_type(self, model_config: Any) -> LabelType:
         """Return the kind of the labels, and their names, from the model config of a finished run."""
 
-    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "TextFeatures":
         """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         from bertkit.data.features import build_features
 
@@ -391,6 +392,27 @@ class SequenceTask(Task):
         [predicted] = predict_tfidf(train_texts, labels, [texts], self.config.seed)
         score = self.label_type.score
         return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+
+    def score_encoder_baselines(
+        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+    ) -> dict[str, Scores]:
+        """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
+        from bertkit.data.split import sample_rows
+        from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, fit_linear_probe
+
+        sample = sample_rows(train, MAX_PROBE_ROWS, self.config.seed)
+        labels, gold = self.encode_labels(sample), self.encode_labels(rows)
+        assert labels is not None
+        assert gold is not None
+        train_vectors, vectors = (
+            encoder.compute_vectors(self.featurize(part, encoder.tokenizer)) for part in (sample, rows)
+        )
+        probe = fit_linear_probe(train_vectors, labels, self._score_selection, self.config.seed)
+        return {LINEAR_PROBE: self.label_type.score(gold, probe.predict(vectors))}
+
+    def _score_selection(self, gold: "np.ndarray", predicted: "np.ndarray") -> float:
+        """Return the score that selects the settings of a linear probe."""
+        return self.label_type.score(gold, predicted)[self.label_type.default_metric]
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
