@@ -140,7 +140,7 @@ class Embedder:
         self.throughput: dict[str, float] = {}
 
     def _default_pooling(self) -> str:
-        pooling = read_pooling_mode(self.source)
+        pooling = read_pooling_mode(self.source, self.model_config)
         if pooling in ("cls", "mean"):
             if not self.config.word:
                 self.reporter.info(f"pooling: {pooling}, with which {self.source.name} was trained")

@@ -13,7 +13,7 @@ from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.modeling.inference import prepare_for_inference
-from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
+from bertkit.modeling.loading import POOLING_KEY, ModelSource, load_model, takes_token_type_ids
 from bertkit.modeling.pooling import is_causal
 from bertkit.utils.reporting import Reporter
 
@@ -46,8 +46,15 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
         raise UserError(f"--layer {layer}: no such layer; {available}; or use {CONCAT_LAST_4}") from None
 
 
-def read_pooling_mode(source: ModelSource) -> str | None:
-    """Return the pooling mode that a sentence-transformers model was trained with; None for other models."""
+def read_pooling_mode(source: ModelSource, config: Any) -> str | None:
+    """Return the pooling mode that a model was trained with; None for models without one.
+
+    Args:
+        source: The model; that of sentence-transformers has a file with the mode.
+        config: The model's config, which has the mode if bertkit trained the model.
+    """
+    if pooling := getattr(config, POOLING_KEY, None):
+        return str(pooling)
     path = source.folder / POOLING_CONFIG
     if not path.is_file():
         return None

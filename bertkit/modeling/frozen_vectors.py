@@ -27,8 +27,8 @@ VECTORS_FILE = "vectors.npy"
 # Keys of `config.json` that do not affect the vectors.
 IRRELEVANT_CONFIG_KEYS = {
     "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
-    "bertkit_trained_length", "classifier_dropout", "use_cache", "dtype", "_name_or_path",
-    "transformers_version",
+    "bertkit_pooling", "bertkit_normalize", "bertkit_trained_length", "classifier_dropout", "use_cache",
+    "dtype", "_name_or_path", "transformers_version",
 }  # fmt: skip
 
 

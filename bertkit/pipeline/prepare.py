@@ -170,6 +170,7 @@ def _has_any_head(model_config: Any) -> bool:
         heads.TOKEN_HEAD,
         heads.QUESTION_HEAD,
         heads.TAGGER_HEAD,
+        heads.VECTOR_HEAD,
     )
 
 
