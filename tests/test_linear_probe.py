@@ -19,8 +19,9 @@ TEXTS = [row["text"] for row in make_toy_rows(24)]
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "bf16": False, "max_length": 32}
 
 
-def accuracy(gold, predicted):
-    return float((gold == predicted).mean())
+def accuracy(labels, logits):
+    predicted = logits > 0 if labels.ndim == 2 else logits.argmax(1)
+    return float((labels == predicted).mean())
 
 
 def make_vectors(labels, informative, seed=0):
@@ -48,31 +49,32 @@ def encode(encoder, texts=TEXTS, **settings):
 def test_cross_validation_chooses_the_pooling(informative):
     labels = np.arange(60) % 3
     vectors = make_vectors(labels, informative)
-    probe = fit_linear_probe(vectors, labels, accuracy, seed=0)
+    probe = fit_linear_probe(vectors, labels, 3, accuracy, seed=0)
     assert probe.pooling == informative
     others = np.arange(30) % 3
-    assert accuracy(others, probe.predict(make_vectors(others, informative, seed=1))) > 0.9
+    assert accuracy(others, probe.compute_logits(make_vectors(others, informative, seed=1))) > 0.9
 
 
-def score_numbers(gold, predicted):
-    return -float(np.square(gold - predicted).mean())
+def score_numbers(labels, outputs):
+    return -float(np.square(labels - outputs[:, 0]).mean())
 
 
 @pytest.mark.usefixtures("five_folds")
-@pytest.mark.parametrize(("noise", "alpha"), [(0, 0.1), (5, 10)])
-def test_cross_validation_chooses_the_regularization(noise, alpha):
+@pytest.mark.parametrize(("noise", "penalty"), [(0, 0.1), (5, 10)])
+def test_cross_validation_chooses_the_regularization(noise, penalty):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, 1, 20))
     numbers = vectors[:, 0, 0] + noise * rng.normal(size=60)
-    assert fit_linear_probe(vectors, numbers, score_numbers, 0).model.alpha == alpha
+    assert fit_linear_probe(vectors, numbers, 1, score_numbers, 0).penalty == penalty
 
 
 @pytest.mark.usefixtures("five_folds")
 @pytest.mark.parametrize("counts", [(1, 20), (1, 1), (1, 2, 30), (1, 1, 9)])
 def test_a_class_may_have_a_single_row(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
-    probes = [fit_linear_probe(make_vectors(labels, 1), labels, accuracy, seed=3) for _ in range(2)]
-    assert np.array_equal(*(probe.predict(make_vectors(labels, 1)) for probe in probes))
+    vectors = make_vectors(labels, 1)
+    probes = [fit_linear_probe(vectors, labels, len(counts), accuracy, seed=3) for _ in range(2)]
+    assert np.array_equal(*(probe.compute_logits(vectors) for probe in probes))
     if sorted(counts)[-2] == 1:
         assert probes[0].pooling == 0
 
@@ -82,12 +84,12 @@ def test_label_sets_and_numbers_are_learned():
     names = np.arange(80) % 4
     sets = np.stack([names == 0, names == 1, names > 5, names < 5], 1).astype(int)  # of no and of all rows
     vectors = make_vectors(names, 1)
-    probe = fit_linear_probe(vectors, sets, accuracy, seed=0)
-    assert (probe.pooling, accuracy(sets, probe.predict(vectors))) == (1, pytest.approx(1, abs=0.05))
+    probe = fit_linear_probe(vectors, sets, 4, accuracy, seed=0)
+    assert (probe.pooling, accuracy(sets, probe.compute_logits(vectors))) == (1, pytest.approx(1, abs=0.05))
     numbers = vectors[:, 1, 0].astype(float) * 3
-    probe = fit_linear_probe(vectors, numbers, score_numbers, 0)
-    assert (probe.pooling, probe.model.alpha) == (1, 0.1)
-    assert np.allclose(probe.predict(vectors), numbers, atol=0.1)
+    probe = fit_linear_probe(vectors, numbers, 1, score_numbers, 0)
+    assert (probe.pooling, probe.penalty) == (1, 0.1)
+    assert np.allclose(probe.compute_logits(vectors)[:, 0], numbers, atol=0.1)
 
 
 # ---- the vectors
@@ -106,8 +108,9 @@ def test_vectors_and_accuracy_equal_those_of_sentence_transformers(tiny):
         ).encode(TEXTS)
         assert np.allclose(vectors[:, index], expected, atol=1e-5)
         model = LogisticRegression(max_iter=1000).fit(expected, labels)
-        probe = fit_linear_probe(vectors[:, [index]], labels, accuracy, 0)
-        assert np.array_equal(probe.predict(vectors[:, [index]]), model.predict(expected))
+        probe = fit_linear_probe(vectors[:, [index]], labels, 2, accuracy, seed=0)
+        logits = probe.compute_logits(vectors[:, [index]])
+        assert np.allclose(np.diff(logits)[:, 0], model.decision_function(expected), atol=1e-3)
 
 
 def test_the_vector_of_windows_is_their_mean(tiny):

@@ -188,8 +188,7 @@ def _fit_tfidf_model(
         ]
     except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
         return None
-    strength = 1.0 if labels.dtype.kind == "f" else 10.0
-    model = build_linear_model(labels, strength).fit(hstack(vectors), labels)
+    model = _build_linear_model(labels).fit(hstack(vectors), labels)
 
     def predict(texts: TextColumns, method: str) -> np.ndarray:
         vectors = [
@@ -200,17 +199,11 @@ def _fit_tfidf_model(
     return predict
 
 
-def build_linear_model(labels: np.ndarray, strength: float) -> Any:
-    """Return a logistic regression, or a ridge regression if the labels are numbers.
-
-    Args:
-        labels: [n] int, [n, classes] int or [n] float, the training labels.
-        strength: Inverse strength of the regularization.
-    """
+def _build_linear_model(labels: np.ndarray) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
 
     if labels.dtype.kind == "f":
-        return Ridge(alpha=1 / strength)
-    model = LogisticRegression(C=strength, max_iter=1000)
+        return Ridge()
+    model = LogisticRegression(C=10.0, max_iter=1000)
     return OneVsRestClassifier(model) if labels.ndim == 2 else model

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.metrics.linear_probe import LinearProbe
     from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -400,7 +401,7 @@ class SequenceTask(Task):
     ) -> dict[str, Scores]:
         """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
         from bertkit.data.split import sample_rows
-        from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, fit_linear_probe
+        from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 
         sample = sample_rows(train, MAX_PROBE_ROWS, self.config.seed)
         labels, gold = self.encode_labels(sample), self.encode_labels(rows)
@@ -409,12 +410,28 @@ class SequenceTask(Task):
         train_vectors, vectors = (
             encoder.compute_vectors(self.featurize(part, encoder.tokenizer)) for part in (sample, rows)
         )
-        probe = fit_linear_probe(train_vectors, labels, self._score_selection, self.config.seed)
-        return {LINEAR_PROBE: self.label_type.score(gold, probe.predict(vectors))}
+        probe = self.fit_linear_probe(train_vectors, labels)
+        predicted = self.label_type.predict(probe.compute_logits(vectors))
+        return {LINEAR_PROBE: self.label_type.score(gold, predicted)}
 
-    def _score_selection(self, gold: "np.ndarray", predicted: "np.ndarray") -> float:
-        """Return the score that selects the settings of a linear probe."""
-        return self.label_type.score(gold, predicted)[self.label_type.default_metric]
+    def fit_linear_probe(
+        self, vectors: "np.ndarray", labels: "np.ndarray", balanced: bool = False
+    ) -> "LinearProbe":
+        """Fit a linear layer to vectors [n, poolings, hidden] of the texts of training rows.
+
+        Args:
+            vectors: The vectors.
+            labels: The encoded labels.
+            balanced: Whether to weight classes by the inverse of their frequency.
+        """
+        from bertkit.metrics.linear_probe import fit_linear_probe
+
+        def score(gold: "np.ndarray", logits: "np.ndarray") -> float:
+            return self.label_type.score(gold, self.label_type.predict(logits))[
+                self.label_type.default_metric
+            ]
+
+        return fit_linear_probe(vectors, labels, len(self.labels) or 1, score, self.config.seed, balanced)
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
