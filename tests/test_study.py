@@ -399,7 +399,7 @@ def test_scores_over_runs_and_baselines(studies):
     low, high = summary["interval"]
     assert low <= summary["mean"]["accuracy"] <= high
     assert summary["held_out"]["rows"] == 24
-    assert set(metrics["baselines"]) == {"majority", "tfidf"}
+    assert set(metrics["baselines"]) == {"majority", "tfidf", "linear_probe"}
     assert metrics["search"] is None
     assert json.loads((studies["classify"].output_dir / "study.json").read_text()) == metrics
 

@@ -112,17 +112,22 @@ def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
     assert list(run.metrics["failed"]) == ["sst2/lr0.01-seed0"]
 
 
+def count_calls(monkeypatch, name):
+    """Return a list that gets an element for each call of a method of `Classify`."""
+    calls, method = [], getattr(Classify, name)
+    monkeypatch.setattr(Classify, name, lambda self, *args: calls.append(self) or method(self, *args))
+    return calls
+
+
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
-    loaded, scored = [], []
-    load_data, score_baselines = run_group.load_data, Classify.score_baselines
+    loaded, load_data = [], run_group.load_data
     monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
-    monkeypatch.setattr(
-        Classify, "score_baselines", lambda self, *args: scored.append(self) or score_baselines(self, *args)
-    )
+    scored = count_calls(monkeypatch, "score_baselines")
+    probed = count_calls(monkeypatch, "score_encoder_baselines")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]
-    assert len(scored) == 2
+    assert (len(scored), len(probed)) == (2, 2)
     paths = sorted(run.output_dir.glob("sst2/*/metrics.json"))
     baselines = [json.loads(path.read_text())["baselines"] for path in paths]
     assert len(baselines) == 2

@@ -1,6 +1,6 @@
 """Collator that pads examples of different lengths into one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
+RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
 GROUPING_KEYS = ("document", "choice")
 
 
@@ -77,6 +78,21 @@ class PaddingCollator:
             type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
             batch["token_type_ids"] = _pad(type_ids, 0)
         return batch
+
+
+@dataclass(frozen=True)
+class VectorCollator:
+    """Collator of batches for which the model returns the vectors of texts in place of logits.
+
+    Attributes:
+        collator: Turns examples into a batch.
+    """
+
+    collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch of the given examples."""
+        return self.collator(items) | {RETURN_VECTORS: torch.tensor(True)}
 
 
 def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) -> torch.Tensor:

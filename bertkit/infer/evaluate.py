@@ -280,6 +280,7 @@ def _score(
     reporter: Reporter,
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
+    from bertkit.pipeline.baselines import score_baselines
     from bertkit.pipeline.results import compute_scores, summarize_baselines, summarize_data
     from bertkit.pipeline.run import Run
 
@@ -290,12 +291,13 @@ def _score(
         name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
     }
     train, rows = inputs.train, evaluations["validation"].outputs.rows
+    baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
-        **summarize_baselines(task.score_baselines(train, rows) if train else {}, len(train or ())),
+        **summarize_baselines(baselines, len(train or ())),
     }
     if other:
         metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)

@@ -114,6 +114,25 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
+class CosineSimilarityLoss:
+    """Squared error of the cosine similarity of pairs, as in sentence-transformers.
+
+    The vectors `[2 * batch, size]` of a pair follow each other; labels `[batch]` are similarities.
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of pairs."""
+        labels = batch["labels"]
+        return {"loss": _full(len(labels), labels.device)}
+
+    def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed squared error."""
+        first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
+        error = F.cosine_similarity(first, second) - batch["labels"].float()
+        return {"loss": error.square().sum()}
+
+
+@dataclass(frozen=True)
 class PretrainingLoss:
     """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
 

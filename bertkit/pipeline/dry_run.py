@@ -30,7 +30,8 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
     batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
-    longest_examples = [features[key] for key in batch_sampler.get_longest_batch()]
+    examples = session.trainer.train_dataset
+    longest_examples = [examples[key] for key in batch_sampler.get_longest_batch()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
     train_step = _build_train_step(session, longest_examples)
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
@@ -70,7 +71,7 @@ def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], flo
     model = trainer.accelerator.prepare(trainer.model)
 
     def train_step() -> float:
-        batch = session.collator(examples)
+        batch = trainer.data_collator(examples)
         num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         loss = trainer.training_step(model, batch, num_items)
         trainer.optimizer.step()

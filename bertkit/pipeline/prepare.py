@@ -13,6 +13,7 @@ from bertkit.errors import UserError
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.baselines import score_baselines
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
 from bertkit.setting import fill_unset
@@ -33,14 +34,14 @@ class RunOptions:
 
     Attributes:
         has_report: Whether the run has a report, a model card, baselines and intervals.
-        score_baselines: Returns the scores of the baselines on the validation split; by default, those of the
-            task are computed.
+        score_baselines: Returns the scores of the baselines on the validation split, and reports progress; by
+            default, those of the task are computed.
         callbacks: Further callbacks of the trainer.
         logits_file: Name of the file in the run directory that receives the logits of the test split.
     """
 
     has_report: bool = True
-    score_baselines: Callable[[], dict[str, Scores]] | None = None
+    score_baselines: Callable[[Reporter], dict[str, Scores]] | None = None
     callbacks: Sequence[Any] = ()
     logits_file: str | None = None
 
@@ -84,13 +85,14 @@ class PreparedRun:
         """Fingerprints of the rows by split; see `bertkit.data.rows.fingerprint_splits`."""
         return fingerprint_splits(self.splits)
 
-    def score_baselines(self) -> dict[str, Scores]:
+    def score_baselines(self, reporter: Reporter) -> dict[str, Scores]:
         """Return the scores of the baselines on the validation split; empty for a run without report."""
         if not self.options.has_report:
             return {}
         if self.options.score_baselines is not None:
-            return self.options.score_baselines()
-        return self.task.score_baselines(self.splits["train"], self.splits["validation"])
+            return self.options.score_baselines(reporter)
+        train, rows = self.splits["train"], self.splits["validation"]
+        return score_baselines(self.task, train, rows, self.tokenizer, reporter)
 
     @property
     def config(self) -> Any:
@@ -168,6 +170,7 @@ def _has_any_head(model_config: Any) -> bool:
         heads.TOKEN_HEAD,
         heads.QUESTION_HEAD,
         heads.TAGGER_HEAD,
+        heads.VECTOR_HEAD,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import Splits, combine_fingerprints
 from bertkit.metrics.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
+from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.pipeline.metric_modules import MetricModules
 from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
@@ -82,10 +83,9 @@ def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[
         baselines: Scores by baseline.
         num_rows: Number of training rows.
     """
-    if not baselines or num_rows <= MAX_TFIDF_ROWS:
-        return {"baselines": baselines}
-    sampled = {name: MAX_TFIDF_ROWS for name in baselines if name in TFIDF_BASELINES}
-    return {"baselines": baselines, "baseline_rows": sampled}
+    limits = {**dict.fromkeys(TFIDF_BASELINES, MAX_TFIDF_ROWS), LINEAR_PROBE: MAX_PROBE_ROWS}
+    sampled = {name: limits[name] for name in baselines if limits.get(name, num_rows) < num_rows}
+    return {"baselines": baselines, **({"baseline_rows": sampled} if sampled else {})}
 
 
 def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

@@ -238,7 +238,7 @@ def _write_results(
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(prepared.score_baselines(), len(splits["train"])),
+        **summarize_baselines(prepared.score_baselines(session.reporter), len(splits["train"])),
         "training": training_metrics,
     }
     _write_model(session, weights)

@@ -16,7 +16,7 @@ from bertkit.modeling.layers import freeze_layers
 from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.upload import format_resume_command
-from bertkit.tasks.base import Scores
+from bertkit.tasks.base import Scores, TrainingInputs
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
@@ -144,6 +144,7 @@ class Session:
         freeze_layers(self.model, prepared.config.freeze)
         optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
+        self.loss = prepared.task.make_loss(prepared.features["train"])
         self.trainer = self._create_trainer()
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
@@ -164,10 +165,11 @@ class Session:
         from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback
         from bertkit.training.trainer import BertkitTrainer
 
-        config, train = self.prepared.config, self.prepared.features["train"]
+        config = self.prepared.config
+        inputs = self._make_training_inputs()
         trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
-            model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.make_loss(train), evaluate_fn=self._evaluate_validation,
+            model=self.model, args=self.training_args, train_dataset=inputs.examples,
+            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -187,6 +189,9 @@ class Session:
         for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
+
+    def _make_training_inputs(self) -> TrainingInputs:
+        return self.prepared.task.make_training_inputs(self.features["train"], self.collator)
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
         """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
@@ -264,7 +269,7 @@ class Session:
             self.features[split] = distributed.main_process_first(
                 prepared.task.precompute_features, self.model, features, self.collator, self.reporter
             )
-        self.trainer.train_dataset = self.features["train"]
+        self.trainer.train_dataset = self._make_training_inputs().examples
 
     @property
     def resume_hint(self) -> str:
@@ -326,10 +331,14 @@ class Session:
     # ---- evaluation
 
     def _evaluate_validation(self) -> Scores:
-        """Return the validation scores and loss of the current weights, and keep the logits of the best."""
+        """Return the validation scores and loss of the current weights, and keep the logits of the best.
+
+        A head that is not trained together with the encoder is fitted first.
+        """
         from bertkit.training.scoring import MeanLoss
 
-        task, mean_loss = self.prepared.task, MeanLoss(self.trainer.loss)
+        task, mean_loss = self.prepared.task, MeanLoss(self.loss)
+        task.fit_head(self.model, self.features["train"], self.collator, self.reporter)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
         modules = self.prepared.metric_modules

@@ -25,8 +25,10 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
         notes += _check_removed_classes(task, splits, all_splits)
     sampled = {}
     for split, rows in all_splits.items():
-        max_samples = config.max_train_samples if split == "train" else config.max_eval_samples
-        sampled[split] = sample_rows(rows, max_samples, seed)
+        if split == "train":
+            sampled[split] = task.sample_training_rows(rows, seed)
+        else:
+            sampled[split] = sample_rows(rows, config.max_eval_samples, seed)
     return sampled, notes
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.data.readers.delimited import Dialect
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.tasks.evaluation import Evaluation, Outputs
@@ -119,6 +120,20 @@ class Preview:
     notes: list[str]
 
 
+class TrainingInputs(NamedTuple):
+    """What the encoder is trained on.
+
+    Attributes:
+        examples: The training examples.
+        collator: Function that turns examples into a batch.
+        loss: The loss of a batch.
+    """
+
+    examples: "Features"
+    collator: Callable[..., Any]
+    loss: "Loss"
+
+
 class Task(ABC):
     """A task with the settings, columns and labels of one run.
 
@@ -193,6 +208,16 @@ class Task(ABC):
     @abstractmethod
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys by which rows are split into training and validation rows."""
+
+    def sample_training_rows(self, rows: "Rows", seed: int) -> "Rows":
+        """Return the rows to train on: at most `--max-train-samples`.
+
+        Raises:
+            UserError: There are too few rows.
+        """
+        from bertkit.data.split import sample_rows
+
+        return sample_rows(rows, self.config.max_train_samples, seed)
 
     @abstractmethod
     def validate_splits(self, splits: "Splits") -> None:
@@ -328,7 +353,27 @@ class Task(ABC):
 
     @abstractmethod
     def make_loss(self, features: "Features") -> "Loss":
-        """Return the loss for these training features."""
+        """Return the loss of predictions, for these training features."""
+
+    def make_training_inputs(self, features: "Features", collator: Callable[..., Any]) -> TrainingInputs:
+        """Return what the encoder is trained on; by default, the rows with the loss of predictions.
+
+        Args:
+            features: Features of the training rows.
+            collator: Result of `make_collator`.
+        """
+        return TrainingInputs(features, collator, self.make_loss(features))
+
+    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
+        """Fit the head of `model` before an evaluation; by default, it is trained together with the encoder.
+
+        Args:
+            model: The model with its current weights; all ranks call this.
+            features: Features of the training rows.
+            collator: Result of `make_collator`.
+            reporter: Shows the progress.
+        """
+        return
 
     # ---- results
 
@@ -343,3 +388,15 @@ class Task(ABC):
     @abstractmethod
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""
+
+    def score_encoder_baselines(
+        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+    ) -> dict[str, Scores]:
+        """Return the scores of baselines on the vectors of the encoder before training; by default none.
+
+        Args:
+            encoder: The encoder that training starts from.
+            train: The rows that the baselines are fitted on.
+            rows: The rows that they are scored on.
+        """
+        return {}

@@ -1,22 +1,35 @@
 """`classify`: predict one label, several labels or a number for a text or a pair of texts."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
-from bertkit.tasks.base import TaskSpec
+from bertkit.tasks.base import TaskSpec, TrainingInputs
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
-from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
+from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
+from bertkit.tasks.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.modeling.loading import ModelSource
+    from bertkit.utils.reporting import Reporter
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
+VECTOR_CAVEAT = "has no class for the head of this model"
+# Settings without effect on a head that is fitted to vectors, and the reason.
+FITTED_HEAD_CONFLICTS = {
+    "head": "the head is fitted to one vector per text",
+    "label_smoothing": "the head is fitted by logistic regression",
+}
+CONTRASTIVE_HYPERPARAMETERS = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +42,10 @@ class ClassifyConfig(SequenceConfig):
     )
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
+    )
+    method: Literal["finetune", "contrastive"] = setting(
+        "finetune",
+        "Fine-tune encoder and head; or, for few rows, train the encoder on pairs of rows, then fit the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
@@ -47,10 +64,22 @@ class Classify(SequenceTask):
     )
     text_settings = ("text_column", "text_pair_column")
 
+    def __init__(self, config: ClassifyConfig) -> None:
+        super().__init__(config)
+        if self._has_fitted_head:
+            self._set_caveat(VECTOR_CAVEAT)
+            self.spec = dataclasses.replace(self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS)
+
+    @property
+    def _has_fitted_head(self) -> bool:
+        """Whether the head is fitted to the vectors of texts, and not trained with the encoder."""
+        return bool(self.config.method != "finetune")
+
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find the columns, and infer the kind of the labels and their names."""
         from bertkit.data.labels import infer_label_type
 
+        self._check_method()
         self._resolve_columns(dataset.splits["train"])
         class_names = dataset.get_class_names(self.config.label_column)
         if class_names:  # then "-", -1 and null mark missing labels
@@ -84,6 +113,10 @@ class Classify(SequenceTask):
 
         problem = self.config.problem
         if problem == "regression":
+            if self._has_fitted_head:
+                raise UserError(
+                    f"--method {self.config.method}: needs classes, but regression has none; omit it"
+                )
             self.label_type = Regression([])
             return
         _, values = train.factorize(self.config.label_column)
@@ -128,6 +161,20 @@ class Classify(SequenceTask):
             raise UserError(f"{flag}: regression has no classes; omit the flag")
         super().validate_splits(splits)
 
+    def _check_method(self) -> None:
+        """Check that the other settings apply to `--method`."""
+        method, defaults = self.config.method, ClassifyConfig()
+        if not self._has_fitted_head:
+            return
+        for name, reason in FITTED_HEAD_CONFLICTS.items():
+            value = getattr(self.config, name)
+            if value != getattr(defaults, name):
+                raise UserError(f"{self._get_flag(name)} {value}: with --method {method}, {reason}; omit it")
+        if self.config.long_texts == "windows":
+            raise UserError(
+                f"--long-texts windows: --method {method} reads one sequence per text; use another value"
+            )
+
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Configure the labels, and save the separator of label sets in the model's config."""
         vars(model_config).pop(SEPARATOR_KEY, None)  # set by an earlier run
@@ -152,3 +199,52 @@ class Classify(SequenceTask):
         single_label = SingleLabel(labels)
         single_label.positive_label = self.config.positive_label
         return single_label
+
+    # ---- a head that is fitted to vectors
+
+    def _can_keep_head(self, model_config: Any) -> bool:
+        return not self._has_fitted_head and super()._can_keep_head(model_config)
+
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
+        """Return a `VectorClassifier` for a head that is fitted to vectors."""
+        if not self._has_fitted_head:
+            return super().build_model(model_config, source)
+        from bertkit.modeling.vector_classifier import load_vector_classifier
+
+        return load_vector_classifier(source, model_config, self.has_new_head)
+
+    def make_training_inputs(self, features: "Features", collator: Callable[..., Any]) -> TrainingInputs:
+        """Return pairs of rows for `--method contrastive`."""
+        if self.config.method != "contrastive":
+            return super().make_training_inputs(features, collator)
+        from bertkit.data.collator import VectorCollator
+        from bertkit.data.few_labels import to_membership
+        from bertkit.data.similarity_pairs import PairFeatures
+        from bertkit.modeling.losses import CosineSimilarityLoss
+
+        membership = to_membership(self._require_labels(features), len(self.labels))
+        pairs = PairFeatures.from_rows(features, membership, self.config.seed)
+        return TrainingInputs(pairs, VectorCollator(collator), CosineSimilarityLoss())
+
+    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
+        """Fit a head to the vectors of the training rows, by logistic regression."""
+        if not self._has_fitted_head:
+            return
+        from bertkit.data.collator import VectorCollator
+        from bertkit.metrics.linear_layer import fit_linear_layer
+        from bertkit.training.scoring import predict_logits
+        from bertkit.utils import distributed
+
+        batch_size, balanced = self.config.eval_batch_size, self.config.class_weights == "balanced"
+        vectors = predict_logits(
+            model, features, VectorCollator(collator), batch_size, reporter, "computing vectors"
+        )
+        labels = self._require_labels(features)
+        layer = distributed.on_main_process(
+            fit_linear_layer, vectors, labels, len(self.labels), balanced=balanced
+        )
+        model.set_output_layer(layer.weight, layer.bias)
+
+    def _require_labels(self, features: "Features") -> "np.ndarray":
+        assert features.labels is not None
+        return features.labels

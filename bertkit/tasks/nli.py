@@ -10,7 +10,8 @@ from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import Scores, TaskSpec
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import SingleLabel
-from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
+from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
+from bertkit.tasks.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     import numpy as np

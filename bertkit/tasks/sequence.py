@@ -4,12 +4,11 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.config import FineTuningConfig, RunConfig
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
+from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.tasks.base import Scores, Task, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from bertkit.data.features import Features
+    from bertkit.data.features import Features, TextFeatures
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
+    from bertkit.metrics.linear_probe import LinearProbe
+    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -35,24 +36,6 @@ SEQUENCE_PIPELINE = TransformersPipeline(
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
 MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two training rows per class
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceConfig(FineTuningConfig):
-    """The settings that `classify` and `nli` share."""
-
-    label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
-    long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
-        "head",
-        "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
-        MODEL,
-    )
-    class_weights: Literal["balanced"] | None = setting(
-        None, "Weight classes in the loss by the inverse of their frequency."
-    )
-    label_smoothing: float = setting(
-        0.0, "Fraction of the target probability spread over all classes.", min=0.0, max=0.99
-    )
 
 
 class SequenceTask(Task):
@@ -176,6 +159,21 @@ class SequenceTask(Task):
             str(label) for cell in cells for label in (cell if isinstance(cell, tuple) else [cell])
         )
 
+    def sample_training_rows(self, rows: "Rows", seed: int) -> "Rows":
+        """Return `--shots` rows per class, or at most `--max-train-samples` rows."""
+        from bertkit.data.few_labels import sample_per_class, to_membership
+
+        shots = self.config.shots
+        if shots is None:
+            return super().sample_training_rows(rows, seed)
+        if self.config.max_train_samples is not None:
+            raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
+        if not self.labels:
+            raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
+        labels = self.encode_labels(rows, required=True)
+        assert labels is not None
+        return sample_per_class(rows, to_membership(labels, len(self.labels)), self.labels, shots, seed)
+
     def validate_splits(self, splits: "Splits") -> None:
         """Check that texts are strings and that labels are known."""
         import numpy as np
@@ -293,14 +291,14 @@ class SequenceTask(Task):
         Raises:
             UserError: The model was trained on other labels.
         """
-        from bertkit.modeling.heads import SEQUENCE_HEAD, has_head_type, match_labels, set_labels
+        from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
             self._set_caveat(
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
             )
-        if not self.config.new_head and has_head_type(model_config, self.config.head):
+        if not self.config.new_head and self._can_keep_head(model_config):
             self.has_new_head, self.label_type.labels = match_labels(
                 model_config, self.labels, source.name, SEQUENCE_HEAD
             )
@@ -308,6 +306,12 @@ class SequenceTask(Task):
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
+
+    def _can_keep_head(self, model_config: Any) -> bool:
+        """Return whether training can start from the head of a model."""
+        from bertkit.modeling.heads import has_head_type
+
+        return has_head_type(model_config, self.config.head)
 
     def load_state(self, model_config: Any) -> None:
         """Restore the labels in the order of the model's outputs, and their thresholds."""
@@ -320,7 +324,7 @@ class SequenceTask(Task):
     def _load_label_type(self, model_config: Any) -> LabelType:
         """Return the kind of the labels, and their names, from the model config of a finished run."""
 
-    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "TextFeatures":
         """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         from bertkit.data.features import build_features
 
@@ -391,6 +395,43 @@ class SequenceTask(Task):
         [predicted] = predict_tfidf(train_texts, labels, [texts], self.config.seed)
         score = self.label_type.score
         return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+
+    def score_encoder_baselines(
+        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+    ) -> dict[str, Scores]:
+        """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
+        from bertkit.data.split import sample_rows
+        from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
+
+        sample = sample_rows(train, MAX_PROBE_ROWS, self.config.seed)
+        labels, gold = self.encode_labels(sample), self.encode_labels(rows)
+        assert labels is not None
+        assert gold is not None
+        train_vectors, vectors = (
+            encoder.compute_vectors(self.featurize(part, encoder.tokenizer)) for part in (sample, rows)
+        )
+        probe = self.fit_linear_probe(train_vectors, labels)
+        predicted = self.label_type.predict(probe.compute_logits(vectors))
+        return {LINEAR_PROBE: self.label_type.score(gold, predicted)}
+
+    def fit_linear_probe(
+        self, vectors: "np.ndarray", labels: "np.ndarray", balanced: bool = False
+    ) -> "LinearProbe":
+        """Fit a linear layer to vectors [n, poolings, hidden] of the texts of training rows.
+
+        Args:
+            vectors: The vectors.
+            labels: The encoded labels.
+            balanced: Whether to weight classes by the inverse of their frequency.
+        """
+        from bertkit.metrics.linear_probe import fit_linear_probe
+
+        def score(gold: "np.ndarray", logits: "np.ndarray") -> float:
+            return self.label_type.score(gold, self.label_type.predict(logits))[
+                self.label_type.default_metric
+            ]
+
+        return fit_linear_probe(vectors, labels, len(self.labels) or 1, score, self.config.seed, balanced)
 
     def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
