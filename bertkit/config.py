@@ -119,6 +119,14 @@ class RunConfig(Settings):
         MODEL,
         min=0,
     )
+    lora: int | None = setting(
+        None,
+        "Freeze the encoder, and train low-rank adapters of this rank and the head (LoRA). The saved model "
+        "contains the merged weights.",
+        MODEL,
+        min=1,
+        default_text="all weights are trained",
+    )
 
     epochs: float | None = setting(
         None,

@@ -313,7 +313,7 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     """
     task, token_budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), prepared.model_config, task.spec.unit
+        len(prepared.splits["train"]), prepared.model_config, task.spec.unit, task.config.lora is not None
     )
     suggestions |= task.spec.default_hyperparameters
     if token_budget is not None:

@@ -12,9 +12,10 @@ from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
-from bertkit.modeling.layers import freeze_layers
+from bertkit.modeling.layers import count_trainable_parameters, freeze_layers
+from bertkit.modeling.lora import add_adapters, merge_adapters, require_trainable_adapters
 from bertkit.pipeline.optimized_model import optimize_model
-from bertkit.pipeline.prepare import PreparedRun
+from bertkit.pipeline.prepare import PreparedRun, count_parameters
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores, TrainingInputs
 from bertkit.tasks.evaluation import Outputs
@@ -141,13 +142,33 @@ class Session:
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
         self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
-        freeze_layers(self.model, prepared.config.freeze)
+        self._choose_trainable_parameters()
         optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.loss = prepared.task.make_loss(prepared.features["train"])
         self.trainer = self._create_trainer()
+        if prepared.config.lora is not None and self.trainer.is_sharded:
+            raise UserError(
+                f"--lora {prepared.config.lora}: cannot be combined with FSDP or DeepSpeed; leave out one of "
+                "them"
+            )
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
+
+    def _choose_trainable_parameters(self) -> None:
+        """Add the adapters of `--lora`, and freeze the layers of `--freeze`."""
+        config = self.prepared.config
+        if config.lora is not None:
+            add_adapters(self.model, config.lora)
+        freeze_layers(self.model, config.freeze)
+        self.num_trainable_parameters = count_trainable_parameters(self.model)
+        if config.lora is not None:
+            require_trainable_adapters(self.model, config.lora, config.freeze)
+            total = count_parameters(self.prepared.model_config)
+            self.reporter.info(
+                f"--lora {config.lora}: trains {self.num_trainable_parameters:,} parameters, those of the "
+                f"adapters and the head; the encoder has {total:,}"
+            )
 
     def _warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
@@ -260,7 +281,10 @@ class Session:
             )
         self._load_best_weights()
         steps_before_resume = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-        return self._build_metrics(seconds, steps_before_resume)
+        metrics = self._build_metrics(seconds, steps_before_resume)
+        if self.prepared.config.lora is not None:
+            self._merge_adapters()
+        return metrics
 
     def _precompute_features(self) -> None:
         """Compute the outputs of frozen parts of the model once, for training and evaluation."""
@@ -299,6 +323,7 @@ class Session:
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
+            "trainable_parameters": self.num_trainable_parameters,
             "padding": 0.0 if self.prepared.config.pack else input_stats.padding_fraction,
             "data_wait": input_stats.wait_seconds / seconds,
             **get_batch_settings(self.prepared.config),
@@ -327,6 +352,14 @@ class Session:
         elif best_step != self.trainer.state.global_step:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
             self.reporter.info(f"restored the best weights, of step {best_step}")
+
+    def _merge_adapters(self) -> None:
+        """Merge the adapters of `--lora`, and discard logits that were computed before.
+
+        Merging changes the last bits of the logits. The predictions must be those of the saved model.
+        """
+        merge_adapters(self.model)
+        self.best_logits.clear()
 
     # ---- evaluation
 

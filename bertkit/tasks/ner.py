@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 # Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
+ENCODER_SETTINGS = ("freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,6 @@ class NerConfig(FineTuningConfig):
         MODEL,
         default_text="none: the encoder is fine-tuned",
     )
-
-
-# Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 class Ner(Task):
