@@ -13,8 +13,10 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.modeling.layers import freeze_layers
+from bertkit.pipeline.distillation import add_teacher_logits, make_loss
 from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun
+from bertkit.pipeline.selected_layers import build_model, get_num_layers
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
@@ -140,7 +142,7 @@ class Session:
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
+        self.model = build_model(prepared.task, prepared.model_config, prepared.model_source)
         freeze_layers(self.model, prepared.config.freeze)
         optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
@@ -167,7 +169,7 @@ class Session:
         config, train = self.prepared.config, self.prepared.features["train"]
         trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.make_loss(train), evaluate_fn=self._evaluate_validation,
+            loss=make_loss(self.prepared), evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -213,7 +215,8 @@ class Session:
         Raises:
             UserError: The outputs are in another order.
         """
-        if not self.prepared.task.has_new_head:
+        # With fewer layers, an untrained model may well predict labels in another order.
+        if not self.prepared.task.has_new_head and get_num_layers(self.prepared.config) is None:
             self.prepared.task.verify_label_order(self._compute_sample_outputs)
 
     def _compute_sample_outputs(self) -> Outputs:
@@ -258,11 +261,15 @@ class Session:
         return self._build_metrics(seconds, steps_before_resume)
 
     def _precompute_features(self) -> None:
-        """Compute the outputs of frozen parts of the model once, for training and evaluation."""
+        """Compute the outputs of frozen parts of the model, and those of a teacher, once."""
         prepared = self.prepared
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
                 prepared.task.precompute_features, self.model, features, self.collator, self.reporter
+            )
+        if prepared.distillation is not None:
+            self.features["train"] = distributed.main_process_first(
+                add_teacher_logits, prepared, self.reporter
             )
         self.trainer.train_dataset = self.features["train"]
 
@@ -305,9 +312,10 @@ class Session:
 
     def _compute_utilization(self, counts: "SequenceCounts", seconds: float) -> dict[str, Any]:
         """Return the MFU, or nothing if the encoder does not run or its sizes are unknown."""
+        from bertkit.modeling.frozen_vectors import VectorFeatures
         from bertkit.training.utilization import compute_utilization
 
-        has_vectors = self.features["train"] is not self.prepared.features["train"]
+        has_vectors = isinstance(self.features["train"], VectorFeatures)
         if has_vectors or self.trainer.is_sharded:
             return {}
         device, precision = self.training_args.device, self.prepared.precision

@@ -75,6 +75,7 @@ class TaskSpec:
             "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
         resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
+        scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
         training_phrase: Words between the initial model and the name of the task in the model card.
@@ -93,6 +94,7 @@ class TaskSpec:
     sequence_grouping: Literal["document", "choice"] | None = None
     uses_windows: bool = False
     resamples_examples: bool = False
+    scores_tokens: bool = False
     predicts_rows: bool = True
     predictions_name: str = "predictions"
     training_phrase: str = "fine-tuned for"

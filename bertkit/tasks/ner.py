@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 # A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
-# Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class NerConfig(FineTuningConfig):
 
 
 # Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
+ENCODER_SETTINGS = ("num_layers", "freeze", "layer_decay", "pack", "compile", "attention_dropout")
 
 
 class Ner(Task):
@@ -86,6 +84,7 @@ class Ner(Task):
         best_metric=("f1", 1),
         reads_conll=True,
         uses_windows=True,
+        scores_tokens=True,
     )
     scheme: "Scheme"
     types: list[str]
