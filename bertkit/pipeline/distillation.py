@@ -12,7 +12,7 @@ import numpy as np
 from bertkit import run_directory
 from bertkit.config import FineTuningConfig
 from bertkit.data.columns import add_renamed_columns
-from bertkit.data.rows import UNLABELED_ROWS, Rows, Splits, describe_changes
+from bertkit.data.rows import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
 from bertkit.data.split import find_remaining
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.modeling import loading
@@ -103,9 +103,10 @@ def _require_same_evaluation_rows(prepared: "PreparedRun", folder: Path) -> None
             f"{folder}: the members of this ensemble were trained on all labeled rows, so none can validate "
             "the student; pass one of the runs, or use data with a validation split"
         )
-    saved, current = run_directory.read_provenance(folder)["data"], prepared.fingerprints
-    changes = describe_changes(*({**part, "train": "", UNLABELED_ROWS: ""} for part in (saved, current)))
-    if changes:
+    saved = run_directory.read_provenance(folder)["data"]
+    saved = {name: value for name, value in saved.items() if name not in ("train", UNLABELED_ROWS)}
+    current = fingerprint_splits({name: rows for name, rows in prepared.splits.items() if name != "train"})
+    if changes := describe_changes(saved, current):
         raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
 
 
