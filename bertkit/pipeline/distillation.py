@@ -17,7 +17,6 @@ from bertkit.data.split import find_remaining
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
-from bertkit.pipeline.combined_models import combine_models
 from bertkit.pipeline.ensemble import find_ensemble, read_members
 from bertkit.pipeline.trained_model import TrainedModel, load_trained_model, serialize_tokenizer
 from bertkit.tasks.base import Task
@@ -48,6 +47,8 @@ class Distillation:
 
     def load_teacher(self) -> TrainedModel:
         """Load the model of the run, or those of the ensemble."""
+        from bertkit.pipeline.combined_models import combine_models
+
         if ensemble := find_ensemble(self.folder):
             folders = read_members(ensemble)
             return combine_models(folders, [load_trained_model(member) for member in folders])

@@ -7,7 +7,6 @@ from typing import Any
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.errors import UserError, format_count
 from bertkit.modeling import loading
-from bertkit.modeling.layers import choose_layers, keep_layers, select_layers_of_config
 from bertkit.modeling.loading import ModelSource
 from bertkit.tasks.base import Task
 
@@ -30,9 +29,12 @@ def select_layers(model_config: Any, config: RunConfig, model: str) -> None:
     Raises:
         UserError: The model does not have more layers.
     """
-    num_layers, count = model_config.num_hidden_layers, get_num_layers(config)
+    count = get_num_layers(config)
     if count is None:
         return
+    from bertkit.modeling.layers import choose_layers, select_layers_of_config
+
+    num_layers = model_config.num_hidden_layers
     if count >= num_layers:
         raise UserError(f"{FLAG} {count}: {model} has {num_layers} layers; pass a smaller number")
     select_layers_of_config(model_config, choose_layers(num_layers, count))
@@ -51,6 +53,8 @@ def build_model(task: Task, model_config: Any, source: ModelSource) -> Any:
     count = get_num_layers(task.config)
     if count is None:
         return task.build_model(model_config, source)
+    from bertkit.modeling.layers import choose_layers, keep_layers
+
     saved = loading.load_config(source)
     full_config = copy.deepcopy(model_config)
     for name in ("num_hidden_layers", "layer_types"):
