@@ -162,6 +162,8 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
             out_console.print(line, markup=False, soft_wrap=True)
     if "compared" in metrics:
         _print_comparison(metrics)
+    if "distillation" in metrics:
+        _print_distillation(metrics)
     if "training" in metrics:
         _print_training(metrics)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
@@ -205,6 +207,18 @@ def _print_comparison(metrics: Mapping[str, Any]) -> None:
     for heading in ("validation", "other run", "difference", "95 % interval", "p-value"):
         table.add_column(heading, justify="left" if heading == "validation" else "right")
     for row in format_comparison_rows(metrics):
+        table.add_row(*row)
+    out_console.print(table)
+
+
+def _print_distillation(metrics: Mapping[str, Any]) -> None:
+    """Print the size and the speed of a student beside those of its teacher."""
+    from bertkit.reports.model_card import format_distillation_rows
+
+    table = Table("", title_justify="left")
+    for heading in ("teacher", "student"):
+        table.add_column(heading, justify="right")
+    for row in format_distillation_rows(metrics):
         table.add_row(*row)
     out_console.print(table)
 

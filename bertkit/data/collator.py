@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.stored_logits import TEACHER_LOGITS
+
 BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
 RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
 GROUPING_KEYS = ("document", "choice")
@@ -42,6 +44,7 @@ class PaddingCollator:
 
     * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
     * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
+    * `teacher_logits`: `[total]` logits of the teacher of all examples, concatenated.
     * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
       batch and of the token in the sequence.
 
@@ -66,6 +69,8 @@ class PaddingCollator:
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
+        if TEACHER_LOGITS in items[0]:
+            batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
         return batch
 
     def _collate_tokens(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

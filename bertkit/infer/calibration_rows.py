@@ -65,8 +65,8 @@ def _warn_about_training_rows(
     run: Path, task: "Task", trained_config: Any, rows: "Rows", reporter: Reporter
 ) -> None:
     """Warn about rows that the model was trained on: it is more confident about them than about new rows."""
+    from bertkit.data.columns import add_renamed_columns
     from bertkit.infer.evaluate import count_overlap
-    from bertkit.infer.predictor import add_renamed_columns
     from bertkit.pipeline.finished_run import reload_run_data
 
     try:

@@ -8,13 +8,14 @@ import torch
 
 from bertkit.data.collator import BATCH_SHAPE, RETURN_VECTORS, BatchShape
 from bertkit.data.features import Features
+from bertkit.data.stored_logits import TEACHER_LOGITS
 from bertkit.modeling.batch_lengths import provide_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 from bertkit.utils.devices import copy_to_device
 
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
-    BATCH_SHAPE, RETURN_VECTORS,
+    BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS,
 }  # fmt: skip
 NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two groups of similar length
 

@@ -1,5 +1,6 @@
 """Find the layers of an encoder, freeze them, compile them, and map parameters to layers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -40,6 +41,46 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
         if isinstance(module, nn.ModuleList) and len(module) == num_layers and _are_layers(module):
             return name, num_layers
     return None
+
+
+def choose_layers(num_layers: int, count: int) -> list[int]:
+    """Return the indices of `count` layers, evenly spread from the first to the last; of one, the first.
+
+    Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh et al. 2019).
+    """
+    return [round(index * (num_layers - 1) / max(1, count - 1)) for index in range(count)]
+
+
+def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
+    """Change the config of a model to that of a model with only these layers."""
+    config.num_hidden_layers = len(indices)
+    if layer_types := getattr(config, "layer_types", None):  # ModernBERT: local or global attention
+        config.layer_types = [layer_types[index] for index in indices]
+
+
+def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
+    """Remove the other encoder layers from a model.
+
+    Args:
+        model: A model.
+        indices: The layers to keep.
+        flag: The flag that needs separate layers, for the error.
+
+    Raises:
+        UserError: The layers share their parameters (ALBERT), or cannot be found.
+    """
+    found = find_encoder_layers(model)
+    if found is None:
+        raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+    parent, _, name = found[0].rpartition(".")
+    layers = model.get_submodule(found[0])
+    kept = nn.ModuleList([layers[index] for index in indices])
+    for number, layer in enumerate(kept):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = number  # type: ignore[assignment]
+    setattr(model.get_submodule(parent), name, kept)
+    select_layers_of_config(model.config, indices)
 
 
 def _are_layers(modules: nn.ModuleList) -> bool:

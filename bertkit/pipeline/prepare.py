@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, fingerprint_splits
+from bertkit.data.rows import UNLABELED_ROWS, Splits, fingerprint_splits
 from bertkit.errors import UserError
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.baselines import score_baselines
+from bertkit.pipeline.distillation import Distillation, add_unlabeled_features, prepare_distillation
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
+from bertkit.pipeline.selected_layers import name_model, select_layers
 from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
@@ -63,6 +65,7 @@ class PreparedRun:
         trained_length: Length up to which the positions of the model were trained; None for a new model.
         features: Features by split.
         metric_modules: The modules of `--metric`.
+        distillation: What the model learns from a teacher; None without a teacher.
         options: What the command determines for this run; the defaults are those of a single run.
     """
 
@@ -78,12 +81,14 @@ class PreparedRun:
     trained_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
+    distillation: Distillation | None = None
     options: RunOptions = field(default_factory=RunOptions)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprints of the rows by split; see `bertkit.data.rows.fingerprint_splits`."""
-        return fingerprint_splits(self.splits)
+        """Fingerprints of the rows by split, and of unlabeled rows; see `fingerprint_splits`."""
+        unlabeled = self.distillation.unlabeled if self.distillation else None
+        return fingerprint_splits({**self.splits, **({UNLABELED_ROWS: unlabeled} if unlabeled else {})})
 
     def score_baselines(self, reporter: Reporter) -> dict[str, Scores]:
         """Return the scores of the baselines on the validation split; empty for a run without report."""
@@ -132,6 +137,7 @@ def prepare(
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
+    select_layers(model_config, task.config, source.name)
     tokenizer = loading.load_tokenizer(source)
     prepared = PreparedRun(
         task=task,
@@ -155,7 +161,10 @@ def prepare(
         set_best_metric(task, names, reporter)
     prepared.features = _featurize(prepared)
     _report_features(prepared, reporter)
+    prepared.distillation = prepare_distillation(prepared, reporter)
+    prepared.features["train"] = add_unlabeled_features(prepared.features["train"], prepared)
     _fill_hyperparameters(prepared, reporter)
+    prepared.model_source = name_model(source, task.config)
     return prepared
 
 

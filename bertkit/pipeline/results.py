@@ -74,6 +74,29 @@ def compute_scores(
     return results | ({"details": details} if details else {})
 
 
+def compare_evaluations(
+    name: str, other: Evaluation, evaluation: Evaluation, modules: MetricModules, seed: int
+) -> dict[str, Any]:
+    """Return the section "compared" of `metrics.json`: how an evaluation differs from another one.
+
+    Args:
+        name: Name of the other run.
+        other: Evaluation of the other run on the same rows.
+        evaluation: Evaluation of this run.
+        modules: The modules of `--metric`.
+        seed: Seed of the resampling.
+    """
+    from bertkit.metrics.significance import compare_scorers
+
+    differences = compare_scorers(other.make_scorer(), evaluation.make_scorer(), seed)
+    differences |= modules.compare(other, evaluation, seed)
+    return {
+        "with": name,
+        "validation": modules.score(other),
+        "difference": {score: difference.to_dict() for score, difference in differences.items()},
+    }
+
+
 def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[str, Any]:
     """Return the section "baselines" of `metrics.json`.
 

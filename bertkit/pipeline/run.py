@@ -11,6 +11,7 @@ from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.pipeline import upload
+from bertkit.pipeline.distillation_results import ScoredTeacher, compare_with_teacher, score_teacher
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
 from bertkit.pipeline.results import (
@@ -202,13 +203,20 @@ def _finish(session: "Session", training_metrics: dict[str, Any]) -> Run:
     outputs = {
         split: session.get_final_outputs(split) for split in session.prepared.splits if split != "train"
     }
+    teacher = score_teacher(session.prepared, session.reporter)
     weights = session.trainer.gather_weights()
-    metrics = distributed.on_main_process(_write_results, session, outputs, training_metrics, weights)
+    metrics = distributed.on_main_process(
+        _write_results, session, outputs, training_metrics, weights, teacher
+    )
     return Run(session.folder, metrics)
 
 
 def _write_results(
-    session: "Session", outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
+    session: "Session",
+    outputs: dict[str, Outputs],
+    training_metrics: dict[str, Any],
+    weights: Any,
+    teacher: ScoredTeacher | None,
 ) -> dict[str, Any]:
     """Write all results into the run directory, with `metrics.json` last.
 
@@ -217,6 +225,7 @@ def _write_results(
         outputs: Model outputs by split.
         training_metrics: The section "training" of `metrics.json`.
         weights: Complete state dict of sharded weights, else None.
+        teacher: The teacher of a student, else None.
 
     Returns:
         Content of `metrics.json`.
@@ -242,6 +251,8 @@ def _write_results(
         "training": training_metrics,
     }
     _write_model(session, weights)
+    if teacher is not None:
+        metrics |= compare_with_teacher(prepared, teacher, evaluations["validation"], folder)
     write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
     if options.has_report:

@@ -14,8 +14,10 @@ from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.modeling.layers import count_trainable_parameters, freeze_layers
 from bertkit.modeling.lora import add_adapters, merge_adapters, require_trainable_adapters
+from bertkit.pipeline.distillation import add_teacher_logits, make_loss
 from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun, count_parameters
+from bertkit.pipeline.selected_layers import build_model, get_num_layers
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores, TrainingInputs
 from bertkit.tasks.evaluation import Outputs
@@ -141,11 +143,11 @@ class Session:
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
+        self.model = build_model(prepared.task, prepared.model_config, prepared.model_source)
         self._choose_trainable_parameters()
         optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
-        self.loss = prepared.task.make_loss(prepared.features["train"])
+        self.loss = make_loss(prepared)
         self.trainer = self._create_trainer()
         if prepared.config.lora is not None and self.trainer.is_sharded:
             raise UserError(
@@ -212,7 +214,8 @@ class Session:
         return trainer
 
     def _make_training_inputs(self) -> TrainingInputs:
-        return self.prepared.task.make_training_inputs(self.features["train"], self.collator)
+        rows = TrainingInputs(self.features["train"], self.collator, self.loss)
+        return self.prepared.task.make_training_inputs(rows)
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
         """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
@@ -239,7 +242,8 @@ class Session:
         Raises:
             UserError: The outputs are in another order.
         """
-        if not self.prepared.task.has_new_head:
+        # With fewer layers, an untrained model may well predict labels in another order.
+        if not self.prepared.task.has_new_head and get_num_layers(self.prepared.config) is None:
             self.prepared.task.verify_label_order(self._compute_sample_outputs)
 
     def _compute_sample_outputs(self) -> Outputs:
@@ -287,11 +291,15 @@ class Session:
         return metrics
 
     def _precompute_features(self) -> None:
-        """Compute the outputs of frozen parts of the model once, for training and evaluation."""
+        """Compute the outputs of frozen parts of the model, and those of a teacher, once."""
         prepared = self.prepared
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
                 prepared.task.precompute_features, self.model, features, self.collator, self.reporter
+            )
+        if prepared.distillation is not None:
+            self.features["train"] = distributed.main_process_first(
+                add_teacher_logits, prepared, self.reporter
             )
         self.trainer.train_dataset = self._make_training_inputs().examples
 
@@ -335,9 +343,10 @@ class Session:
 
     def _compute_utilization(self, counts: "SequenceCounts", seconds: float) -> dict[str, Any]:
         """Return the MFU, or nothing if the encoder does not run or its sizes are unknown."""
+        from bertkit.modeling.frozen_vectors import VectorFeatures
         from bertkit.training.utilization import compute_utilization
 
-        has_vectors = self.features["train"] is not self.prepared.features["train"]
+        has_vectors = isinstance(self.features["train"], VectorFeatures)
         if has_vectors or self.trainer.is_sharded:
             return {}
         device, precision = self.training_args.device, self.prepared.precision

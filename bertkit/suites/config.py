@@ -50,6 +50,7 @@ class FeatureBasedConfig(NerConfig):
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
         "head", "freeze", "lora", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
+        "num_layers",
     }  # fmt: skip
 
     data: DataSource | None = setting(

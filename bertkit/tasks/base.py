@@ -76,6 +76,7 @@ class TaskSpec:
             "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
         resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
+        scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
         training_phrase: Words between the initial model and the name of the task in the model card.
@@ -94,6 +95,7 @@ class TaskSpec:
     sequence_grouping: Literal["document", "choice"] | None = None
     uses_windows: bool = False
     resamples_examples: bool = False
+    scores_tokens: bool = False
     predicts_rows: bool = True
     predictions_name: str = "predictions"
     training_phrase: str = "fine-tuned for"
@@ -355,14 +357,13 @@ class Task(ABC):
     def make_loss(self, features: "Features") -> "Loss":
         """Return the loss of predictions, for these training features."""
 
-    def make_training_inputs(self, features: "Features", collator: Callable[..., Any]) -> TrainingInputs:
-        """Return what the encoder is trained on; by default, the rows with the loss of predictions.
+    def make_training_inputs(self, rows: TrainingInputs) -> TrainingInputs:
+        """Return what the encoder is trained on; by default, the training rows with the loss of predictions.
 
         Args:
-            features: Features of the training rows.
-            collator: Result of `make_collator`.
+            rows: The training rows, with the result of `make_collator` and the loss of predictions.
         """
-        return TrainingInputs(features, collator, self.make_loss(features))
+        return rows
 
     def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
         """Fit the head of `model` before an evaluation; by default, it is trained together with the encoder.

@@ -1,7 +1,6 @@
 """`classify`: predict one label, several labels or a number for a text or a pair of texts."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -213,18 +212,18 @@ class Classify(SequenceTask):
 
         return load_vector_classifier(source, model_config, self.has_new_head)
 
-    def make_training_inputs(self, features: "Features", collator: Callable[..., Any]) -> TrainingInputs:
+    def make_training_inputs(self, rows: TrainingInputs) -> TrainingInputs:
         """Return pairs of rows for `--method contrastive`."""
         if self.config.method != "contrastive":
-            return super().make_training_inputs(features, collator)
+            return super().make_training_inputs(rows)
         from bertkit.data.collator import VectorCollator
         from bertkit.data.few_labels import to_membership
         from bertkit.data.similarity_pairs import PairFeatures
         from bertkit.modeling.losses import CosineSimilarityLoss
 
-        membership = to_membership(self._require_labels(features), len(self.labels))
-        pairs = PairFeatures.from_rows(features, membership, self.config.seed)
-        return TrainingInputs(pairs, VectorCollator(collator), CosineSimilarityLoss())
+        membership = to_membership(self._require_labels(rows.examples), len(self.labels))
+        pairs = PairFeatures.from_rows(rows.examples, membership, self.config.seed)
+        return TrainingInputs(pairs, VectorCollator(rows.collator), CosineSimilarityLoss())
 
     def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
         """Fit a head to the vectors of the training rows, by logistic regression."""

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 # Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout")
+ENCODER_SETTINGS = (
+    "num_layers", "freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class Ner(Task):
         best_metric=("f1", 1),
         reads_conll=True,
         uses_windows=True,
+        scores_tokens=True,
     )
     scheme: "Scheme"
     types: list[str]
