@@ -149,7 +149,8 @@ def require_unchanged_data(
 
 def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
-    from bertkit.pipeline.session import Session, train_with_retry
+    from bertkit.pipeline.memory_retry import train_with_retry
+    from bertkit.pipeline.session import Session
 
     config = prepared.config
     if not config.resume:

@@ -8,27 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bertkit import run_directory
-from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
-from bertkit.modeling.layers import count_trainable_parameters, freeze_layers
-from bertkit.modeling.lora import add_adapters, merge_adapters, require_trainable_adapters
+from bertkit.modeling.layers import count_trainable_parameters
+from bertkit.modeling.lora import merge_adapters
 from bertkit.pipeline.distillation import add_teacher_logits, make_loss
-from bertkit.pipeline.optimized_model import optimize_model
-from bertkit.pipeline.prepare import PreparedRun, count_parameters
-from bertkit.pipeline.selected_layers import build_model, get_num_layers
+from bertkit.pipeline.prepare import PreparedRun
+from bertkit.pipeline.selected_layers import get_num_layers
+from bertkit.pipeline.trainable_model import build_trainable_model
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores, TrainingInputs
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
-    OutOfMemory,
     get_batch_settings,
     get_peak_memory_mb,
-    halve_batch,
-    release_memory,
     report_out_of_memory,
     suggest_memory_fixes,
 )
@@ -46,71 +42,6 @@ SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # tra
 HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
 # Exceptions that Trainer raises for an invalid value of an argument.
 TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
-
-
-# ---- retry after running out of memory
-
-
-def train_with_retry(session: "Session") -> dict[str, Any]:
-    """Train to the end; if memory runs out, retry once with smaller batches.
-
-    The effective batch size stays the same.
-
-    Returns:
-        The section "training" of `metrics.json`.
-
-    Raises:
-        OutOfMemory: Memory ran out again, or a retry is not possible.
-        RunInterrupted: See `Session.train`.
-    """
-    config = session.prepared.config
-    try:
-        return session.train(resume=config.resume)
-    except OutOfMemory:
-        smaller_config = _choose_smaller_batches(session)
-        if smaller_config is None:
-            raise
-    # This is outside the `except` block, because the error keeps the model and its activations in memory.
-    _restart(session, smaller_config)
-    return session.train(resume=True)
-
-
-def _choose_smaller_batches(session: "Session") -> RunConfig | None:
-    """Return the settings for a retry, or None if a retry is not possible.
-
-    With several ranks, a retry is not possible because all ranks would have to choose the same settings.
-    With `tokens_per_batch`, a retry is not possible after a checkpoint. A smaller budget changes the batches
-    of the epoch, so the steps after the checkpoint would repeat some examples and skip others.
-    """
-    config, task = session.prepared.config, session.prepared.task
-    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
-    if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
-        return None
-    return halve_batch(config, min_tokens=task.config.max_training_length())
-
-
-def _restart(session: "Session", config: RunConfig) -> None:
-    """Create a new model and trainer with these settings, and save the settings in the run directory."""
-    previous_config = session.prepared.config
-    session.prepared.task.config = config
-    del session.trainer, session.model
-    release_memory()
-    session.set_up()
-    reason = {"out_of_memory_at": get_batch_settings(previous_config)}
-    run_directory.update_settings(session.folder, config, reason)
-    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
-    action = "resumes from the last checkpoint" if has_checkpoint else "restarts"
-    session.reporter.warn(
-        f"out of memory at {_format_batch_settings(previous_config)}: training {action} with "
-        f"{_format_batch_settings(config)} (same effective batch size)"
-    )
-
-
-def _format_batch_settings(config: RunConfig) -> str:
-    return ", ".join(f"{name} {value}" for name, value in get_batch_settings(config).items())
-
-
-# ---- the session
 
 
 class Session:
@@ -143,9 +74,8 @@ class Session:
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = build_model(prepared.task, prepared.model_config, prepared.model_source)
-        self._choose_trainable_parameters()
-        optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
+        self.model = build_trainable_model(prepared, self.reporter)
+        self.num_trainable_parameters = count_trainable_parameters(self.model)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.loss = make_loss(prepared)
         self.trainer = self._create_trainer()
@@ -156,21 +86,6 @@ class Session:
             )
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
-
-    def _choose_trainable_parameters(self) -> None:
-        """Add the adapters of `--lora`, and freeze the layers of `--freeze`."""
-        config = self.prepared.config
-        if config.lora is not None:
-            add_adapters(self.model, config.lora)
-        freeze_layers(self.model, config.freeze)
-        self.num_trainable_parameters = count_trainable_parameters(self.model)
-        if config.lora is not None:
-            require_trainable_adapters(self.model, config.lora, config.freeze)
-            total = count_parameters(self.prepared.model_config)
-            self.reporter.info(
-                f"--lora {config.lora}: trains {self.num_trainable_parameters:,} parameters, those of the "
-                f"adapters and the head; the encoder has {total:,}"
-            )
 
     def _warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
