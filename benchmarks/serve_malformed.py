@@ -226,7 +226,7 @@ def measure(server: Server, args: argparse.Namespace) -> tuple[dict[str, Counter
     row, port = read_row(server.url), int(server.url.rpartition(":")[2])
     warmup = argparse.Namespace(requests=args.requests // 10, seed=args.seed + 1)
     asyncio.run(send_all(port, row, warmup))
-    memory, total = [server.read_memory_mb()], {}
+    memory, total = [server.read_memory_mb()], dict[str, Counter[str]]()
     for half in range(2):
         part = argparse.Namespace(requests=args.requests // 2, seed=args.seed + 2 + half)
         for kind, counts in asyncio.run(send_all(port, row, part)).items():
