@@ -1,6 +1,8 @@
-"""Create the pictures of the page of `bertkit serve`; missing runs are trained first, on the samples.
+"""Create the pictures of the page of `bertkit serve`; missing runs are trained first.
 
-python tests/server_screenshots.py
+BERTKIT_DATA_DIR=DATA python tests/server_screenshots.py
+
+Models for nli and qa learn too little from the samples, so they are trained on MNLI and SQuAD.
 """
 
 import json
@@ -17,15 +19,15 @@ from screenshots import PHONE, is_missing, save_picture
 import bertkit
 
 RUNS = Path("runs/screenshots-serve")
-DESKTOP = {"width": 900, "height": 700}
-# Settings with which a model learns the sample of each task, and texts of our own.
+WIDTH = 900
 SETTINGS: dict[str, dict[str, Any]] = {
-    "classify": {"epochs": 8},
-    "nli": {"epochs": 8},
-    "ner": {"epochs": 12},
-    "qa": {"epochs": 12},
-    "swag": {"epochs": 8},
+    "classify": {"data": "sample", "epochs": 8},
+    "nli": {"data": "mnli", "max_train_samples": 8000, "epochs": 2},
+    "ner": {"data": "sample", "epochs": 12},
+    "qa": {"squad": "v1", "max_train_samples": 4000, "epochs": 2},
+    "swag": {"data": "sample", "epochs": 8},
 }
+# Texts of our own: no text of a dataset may be in a picture of the repository.
 TEXTS: dict[str, list[str]] = {
     "classify": ["The plot is thin, but the two leads are a joy to watch, and the last scene is perfect."],
     "nli": ["A woman is repairing her bicycle in front of the house.", "The woman is asleep."],
@@ -36,9 +38,11 @@ TEXTS: dict[str, list[str]] = {
         "and returns at noon.",
     ],
     "swag": [
-        "Tom puts the kettle on the stove.",
-        "He waits until the water boils.\nHe paints the kettle green.\nHe swims to the stove.\n"
-        "The stove sings a song.",
+        "Tom puts the kettle on the stove. He",
+        "waits until the water boils.",
+        "paints the kettle green.",
+        "swims to the stove.",
+        "forgets to wake up.",
     ],
 }
 
@@ -52,8 +56,9 @@ def main() -> None:
     with serve() as url, chromium.open_chromium() as driver:
         driver.implicitly_wait(20)
         for task in SETTINGS:
-            chromium.set_viewport(driver, **DESKTOP)
+            chromium.set_viewport(driver, width=WIDTH)
             show_prediction(driver, url, task)
+            chromium.set_viewport(driver, width=WIDTH, height=measure_height(driver))
             save_picture(driver, f"serve-{task}")
         chromium.set_viewport(driver, **PHONE, dark=True)
         show_prediction(driver, url, "ner")
@@ -64,7 +69,7 @@ def train(task: str) -> None:
     """Train on the sample of a task."""
     if is_missing(RUNS / task):
         command = getattr(bertkit, task)
-        command(data="sample", model="minilm", output_dir=str(RUNS / task), overwrite=True, **SETTINGS[task])
+        command(model="minilm", output_dir=str(RUNS / task), overwrite=True, **SETTINGS[task])
 
 
 @contextmanager
@@ -84,12 +89,19 @@ def show_prediction(driver: Any, url: str, task: str) -> None:
     """Predict the texts of a task on the page."""
     driver.get(url)
     find = driver.find_element
-    find("css selector", f"#form:not([hidden]) select[name=model] option[value={task}]").click()
+    find("xpath", f"//form[@id='form'][not(@hidden)]//option[.='{task}']").click()
     boxes = driver.find_elements("css selector", "#fields textarea")
     for box, text in zip(boxes, TEXTS[task], strict=False):
         box.send_keys(text)
     find("id", "predict").click()
     find("css selector", "#result > *")
+
+
+def measure_height(driver: Any) -> int:
+    """Return the height of the page down to the end of the prediction."""
+    driver.execute_script("scrollTo(0, 0)")
+    script = "return document.getElementById('result').getBoundingClientRect().bottom"
+    return int(driver.execute_script(script)) + 16
 
 
 if __name__ == "__main__":
