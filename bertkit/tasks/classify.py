@@ -45,7 +45,7 @@ class ClassifyConfig(SequenceConfig):
     )
     method: Literal["finetune", "contrastive"] = setting(
         "finetune",
-        "Fine-tune encoder and head; or, for few rows, train the encoder on pairs of rows, then fit the head.",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
