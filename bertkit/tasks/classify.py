@@ -52,8 +52,8 @@ class ClassifyConfig(SequenceConfig):
     )
     method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
-        "Fine-tune encoder and head; for few rows, train the encoder on pairs of rows, then fit the head; or "
-        "only fit the head to the vectors of the encoder.",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only fit "
+        "the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
