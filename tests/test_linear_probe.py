@@ -1,10 +1,19 @@
 """The baseline `linear_probe`: a linear model on the vectors of the encoder before training."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
-from conftest import make_toy_rows, save_tiny_model
+from conftest import (
+    assert_refused,
+    make_tokenizer,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
+from safetensors.numpy import load_file
 from sklearn.linear_model import LogisticRegression
 
 import bertkit
@@ -12,7 +21,6 @@ from bertkit.data.features import build_features
 from bertkit.metrics.linear_probe import fit_linear_probe
 from bertkit.modeling import frozen_encoder
 from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
-from bertkit.modeling.loading import find_model, load_tokenizer
 from bertkit.utils.reporting import Reporter
 
 TEXTS = [row["text"] for row in make_toy_rows(24)]
@@ -32,12 +40,12 @@ def make_vectors(labels, informative, seed=0):
 
 
 def make_encoder(folder):
-    return FrozenEncoder(str(folder), load_tokenizer(find_model(str(folder))), Reporter())
+    return FrozenEncoder(str(folder), make_tokenizer().pad_token_id, Reporter())
 
 
 def encode(encoder, texts=TEXTS, **settings):
     """Return the features and the vectors of texts."""
-    features = build_features([texts], None, encoder.tokenizer, **{"max_length": 32, **settings})
+    features = build_features([texts], None, make_tokenizer(), **{"max_length": 32, **settings})
     return features, encoder.compute_vectors(features)
 
 
@@ -117,7 +125,7 @@ def test_the_vector_of_windows_is_their_mean(tiny):
     encoder, text = make_encoder(tiny), " ".join(["good film was warm"] * 6)
     features, vectors = encode(encoder, ["good", text], max_length=12, long_texts="windows")
     assert features.sequence_offsets[-1] > 3
-    windows = [encoder.tokenizer.decode(features.get_sequence(n)[0][1:-1]) for n in range(1, 4)]
+    windows = [make_tokenizer().decode(features.get_sequence(n)[0][1:-1]) for n in range(1, 4)]
     _, separate = encode(encoder, windows)
     assert np.allclose(vectors[1], separate.mean(0), atol=1e-5)
 
@@ -184,3 +192,120 @@ def test_a_run_that_replaces_its_own_model_has_the_baseline(toy, tmp_path):
         data=toy, model=first.output_dir, max_steps=1, output_dir=first.output_dir, overwrite=True, **FAST
     )
     assert set(again.metrics["baselines"]) >= {"majority", "tfidf"}
+
+
+# ---- classify --method linear-probe
+
+
+PROBE = {"method": "linear-probe", "max_length": 32}
+
+
+@pytest.fixture(scope="module")
+def probed(tiny, tmp_path_factory):
+    """A run of `--method linear-probe`, and its data."""
+    folder = tmp_path_factory.mktemp("probed")
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(120))
+    return bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **PROBE), data
+
+
+def test_a_run_has_the_scores_of_the_baseline(probed):
+    run, _ = probed
+    probe = run.metrics["baselines"]["linear_probe"]
+    assert probe == {name: pytest.approx(run.metrics["validation"][name]) for name in probe}
+    assert (run.metrics["training"]["steps"], run.metrics["training"]["precision"]) == (0, "fp32")
+    assert {"config.json", "model.safetensors", "report.html"} <= {p.name for p in run.output_dir.iterdir()}
+
+
+def test_the_encoder_does_not_change(probed, tiny):
+    run, _ = probed
+    weights, saved = (load_file(folder / "model.safetensors") for folder in (tiny, run.output_dir))
+    prefix = "bert."
+    encoder = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
+    assert encoder.keys() == weights.keys()
+    assert all(np.array_equal(encoder[name], weights[name]) for name in encoder)
+
+
+def test_finished_runs_are_used_like_others(probed, cli, tmp_path):
+    run, data = probed
+    folder = shutil.copytree(run.output_dir, tmp_path / "copy")
+    records = read_predictions(folder)
+    loaded = list(bertkit.load(folder).predict([{"text": record["text"]} for record in records]))
+    for record, again in zip(records, loaded, strict=True):
+        assert again["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
+    for command in (
+        ["predict", folder, "--text", "good film", "--explain"],
+        ["evaluate", folder],
+        ["classify", "--resume", "-o", folder],
+        ["calibrate", folder, "--data", data],
+    ):
+        status, _, err = cli(*command)
+        assert status == 0, (command, err)
+
+
+@pytest.mark.usefixtures("operator_table")
+def test_exported_runs_predict_the_same(probed, cli, tmp_path):
+    run, _ = probed
+    status, _, err = cli("export", run.output_dir, "-o", tmp_path / "onnx")
+    assert status == 0, err
+    rows = [{"text": text} for text in TEXTS]
+    found, expected = (bertkit.load(folder).predict(rows) for folder in (tmp_path / "onnx", run.output_dir))
+    for row, other in zip(found, expected, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-4)
+
+
+@pytest.mark.usefixtures("five_folds")
+@pytest.mark.parametrize("kind", ["label sets", "numbers", "pairs", "windows", "shots"])
+def test_kinds_of_labels_and_texts(kind, tiny, tmp_path):
+    rows = make_toy_rows(60)
+    settings = {**PROBE}
+    for number, row in enumerate(rows):
+        if kind == "label sets":
+            row["label"] = [row["label"], "even" if number % 2 else "long"]
+        if kind == "numbers":
+            row["label"] = len(row["text"]) / 7
+        if kind == "pairs":
+            row["text_pair"] = "it was here"
+    if kind == "windows":
+        settings |= {"long_texts": "windows", "max_length": 8}
+    if kind == "shots":
+        settings |= {"shots": 9}
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    run = bertkit.classify(data=data, model=tiny, output_dir=tmp_path / "run", **settings)
+    probe = run.metrics["baselines"]["linear_probe"]
+    assert probe == {name: pytest.approx(run.metrics["validation"][name], abs=1e-4) for name in probe}
+    assert run.metrics["data"]["train"] == (18 if kind == "shots" else 54)
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--epochs", 2], "--epochs 2"),
+        (["--learning-rate", 1e-3], "--learning-rate 0.001"),
+        (["--bf16"], "--bf16"),
+        (["--set", "adam_beta2=0.9"], "--set"),
+        (["--head", "bilstm"], "--head bilstm"),
+    ],
+)
+def test_settings_of_training_are_refused(flags, word, toy, tiny, cli, tmp_path):
+    args = ["--data", toy, "--model", tiny, "--method", "linear-probe", *flags]
+    assert_refused(cli, tmp_path, args, [word, "with --method linear-probe"])
+
+
+def test_a_dry_run_estimates_the_time(toy, tiny, cli, tmp_path):
+    args = ["--data", toy, "--model", tiny, "--method", "linear-probe", "--dry-run"]
+    status, out, err = cli("classify", *args, "--json")
+    assert status == 0, err
+    estimate = json.loads(out)
+    assert (estimate["steps"], estimate["loss"], estimate["estimated_seconds"] > 0) == (0, None, True)
+    status, out, err = cli("classify", *args)
+    assert (status, "longest batch" in out) == (0, True), err
+
+
+def test_a_study_has_folds_but_no_trials(toy, tiny, cli, tmp_path):
+    args = ["classify", "--data", toy, "--model", tiny, "--method", "linear-probe", "-o", tmp_path / "study"]
+    status, out, err = cli("study", *args, "--folds", 2, "--json")
+    assert status == 0, err
+    assert json.loads(out)["settings"]["best"]["held_out"]["rows"] == 80
+    status, _, err = cli("study", *args[:-1], tmp_path / "other", "--trials", 2)
+    assert status == 2
+    assert "--trials" in err.splitlines()[-1]

@@ -242,7 +242,8 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
     extent = _describe_extent(training, metrics["data"]["train"], task_class(metrics["task"]).spec.unit)
-    line = f"trained {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
+    verb = "trained" if training["steps"] else "fitted"
+    line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
 
 
@@ -265,6 +266,7 @@ def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> s
 def print_dry_run(estimate: Mapping[str, Any]) -> None:
     """Print the data, the settings and the estimated cost of a run that was not started."""
     num_rows, length = estimate["longest_batch"]
+    loss = "" if estimate["loss"] is None else f", loss {estimate['loss']:.3f}"
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
@@ -275,7 +277,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         "model": f"{estimate['model']}, {estimate['precision']}",
         **_describe_long_texts(estimate),
         "steps": f"{estimate['steps']:,}",
-        "longest batch": f"{num_rows} x {length} tokens, loss {estimate['loss']:.3f}",
+        "longest batch": f"{num_rows} x {length} tokens{loss}",
         "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }

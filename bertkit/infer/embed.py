@@ -201,7 +201,9 @@ class Embedder:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
-        return Encoder(self.source, self.model_config, self.tokenizer, self.layers, self.config.normalize)
+        return Encoder(
+            self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.config.normalize
+        )
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))

@@ -95,20 +95,20 @@ class Encoder:
     Args:
         source: The model whose weights are loaded.
         config: The model's config.
-        tokenizer: The model's tokenizer, which defines the padding token.
+        pad_token_id: Id of the padding token.
         layers: Indices of the layers whose vectors are concatenated (0: embeddings).
         normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(
-        self, source: ModelSource, config: Any, tokenizer: Any, layers: Sequence[int], normalize: bool
+        self, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int], normalize: bool
     ) -> None:
         from transformers import AutoModel
 
         self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
         config.use_cache = False  # the key/value cache only serves generation
         self.model = prepare_for_inference(load_model(AutoModel, source, config))
-        self.collator = PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(self.model))
+        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
 
     @property
     def dimension(self) -> int:

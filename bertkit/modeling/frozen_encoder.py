@@ -21,12 +21,12 @@ class FrozenEncoder:
 
     Args:
         model: Name or path of the model.
-        tokenizer: The tokenizer of the model.
+        pad_token_id: Id of the padding token.
         reporter: Shows the progress.
     """
 
-    def __init__(self, model: str, tokenizer: Any, reporter: Reporter) -> None:
-        self.model, self.tokenizer, self.reporter = model, tokenizer, reporter
+    def __init__(self, model: str, pad_token_id: int, reporter: Reporter) -> None:
+        self.model, self.pad_token_id, self.reporter = model, pad_token_id, reporter
 
     @cached_property
     def _source(self) -> ModelSource:
@@ -43,7 +43,7 @@ class FrozenEncoder:
     @cached_property
     def _encoder(self) -> Encoder:
         layers = [self._config.num_hidden_layers]
-        return Encoder(self._source, self._config, self.tokenizer, layers, normalize=False)
+        return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
 
     def compute_vectors(self, features: TextFeatures) -> np.ndarray:
         """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.

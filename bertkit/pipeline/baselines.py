@@ -34,10 +34,10 @@ def score_encoder_baselines(
     """
     from bertkit.modeling.frozen_encoder import FrozenEncoder
 
-    encoder = FrozenEncoder(task.config.model, tokenizer, reporter)
+    encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
     try:
         with report_out_of_memory("out of memory"):
-            return task.score_encoder_baselines(encoder, train, rows)
+            return task.score_encoder_baselines(encoder, tokenizer, train, rows)
     except UserError as error:
         reporter.warn(f"no baselines of the encoder before training: {error}")
         return {}

@@ -45,6 +45,8 @@ def _choose_smaller_batches(session: "Session") -> RunConfig | None:
     has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
     if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
         return None
+    if not task.spec.trains_encoder:
+        return None
     return halve_batch(config, min_tokens=task.config.max_training_length())
 
 

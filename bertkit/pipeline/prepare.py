@@ -131,7 +131,9 @@ def prepare(
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset, reporter))
     task, dataset, splits = data.task, data.dataset, data.splits
     requested_max_length = data.requested.max_length
-    precision, precision_reason = choose_precision(config)
+    precision, precision_reason = "fp32", "the encoder is not trained"
+    if task.spec.trains_encoder:
+        precision, precision_reason = choose_precision(config)
     task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
     source = task.resolve_model(config.model is not None, reporter)
     checkpoint_config = loading.load_config(source)
@@ -325,6 +327,9 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
         len(prepared.splits["train"]), prepared.model_config, task.spec.unit, task.config.lora is not None
     )
     suggestions |= task.spec.default_hyperparameters
+    if not task.spec.trains_encoder:
+        task.config = fill_unset(task.config, {"eval_batch_size": 2 * int(suggestions["batch_size"])})
+        return
     if token_budget is not None:
         del suggestions["batch_size"]
     chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}

@@ -90,7 +90,8 @@ class Session:
     def _warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
-        has_warmup = args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
+        is_trained = self.prepared.task.spec.trains_encoder
+        has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
         if has_warmup and args.get_warmup_steps(total_steps) >= total_steps:
             self.reporter.warn(
                 f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
@@ -181,6 +182,8 @@ class Session:
             RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
+        if not self.prepared.task.spec.trains_encoder:
+            return self._fit_head()
         checkpoint = run_directory.find_last_checkpoint(self.folder) if resume else None
         self._precompute_features()
         started = time.perf_counter()
@@ -204,6 +207,23 @@ class Session:
         if self.prepared.config.lora is not None:
             self._merge_adapters()
         return metrics
+
+    def _fit_head(self) -> dict[str, Any]:
+        """Fit the head of an encoder that is not trained, and return the section "training"."""
+        config, features = self.prepared.config, self.prepared.features["train"]
+        started = time.perf_counter()
+        with report_out_of_memory(f"out of memory at --max-length {config.max_length}; try a smaller one"):
+            self.trainer.evaluate()
+        seconds, world_size = time.perf_counter() - started, distributed.get_world_size()
+        return {
+            "seconds": seconds,
+            "steps": 0,
+            "examples_per_second": len(features) / seconds,
+            "tokens_per_second": float(features.lengths.sum()) / seconds,
+            "peak_memory_mb": get_peak_memory_mb(),
+            "precision": self.prepared.precision,
+            **({"processes": world_size} if world_size > 1 else {}),
+        }
 
     def _precompute_features(self) -> None:
         """Compute the outputs of frozen parts of the model, and those of a teacher, once."""

@@ -79,6 +79,8 @@ class TaskSpec:
         scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
+        trains_encoder: Whether the encoder is trained. Otherwise, the head is fitted to the vectors of texts
+            (see `Task.fit_head`), and the run has no training steps.
         training_phrase: Words between the initial model and the name of the task in the model card.
     """
 
@@ -98,6 +100,7 @@ class TaskSpec:
     scores_tokens: bool = False
     predicts_rows: bool = True
     predictions_name: str = "predictions"
+    trains_encoder: bool = True
     training_phrase: str = "fine-tuned for"
 
     def make_dialect(self, encoding: str | None) -> "Dialect":
@@ -391,12 +394,13 @@ class Task(ABC):
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""
 
     def score_encoder_baselines(
-        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+        self, encoder: "FrozenEncoder", tokenizer: Any, train: "Rows", rows: "Rows"
     ) -> dict[str, Scores]:
         """Return the scores of baselines on the vectors of the encoder before training; by default none.
 
         Args:
             encoder: The encoder that training starts from.
+            tokenizer: The tokenizer of the model.
             train: The rows that the baselines are fitted on.
             rows: The rows that they are scored on.
         """

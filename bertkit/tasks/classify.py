@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
+    from bertkit.metrics.linear_probe import LinearProbe
     from bertkit.modeling.loading import ModelSource
     from bertkit.utils.reporting import Reporter
 
@@ -28,6 +29,12 @@ FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
 }
+# Settings without effect if the encoder is not trained.
+ENCODER_TRAINING_SETTINGS = (
+    "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
+    "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
+    "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
+)  # fmt: skip
 CONTRASTIVE_HYPERPARAMETERS = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
 
 
@@ -42,9 +49,10 @@ class ClassifyConfig(SequenceConfig):
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
     )
-    method: Literal["finetune", "contrastive"] = setting(
+    method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
-        "Fine-tune encoder and head; or, for few rows, train the encoder on pairs of rows, then fit the head.",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only fit "
+        "the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
@@ -67,7 +75,11 @@ class Classify(SequenceTask):
         super().__init__(config)
         if self._has_fitted_head:
             self._set_caveat(VECTOR_CAVEAT)
+        if config.method == "contrastive":
             self.spec = dataclasses.replace(self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS)
+        if config.method == "linear-probe":
+            phrase = "with a linear layer on its vectors, fitted for"
+            self.spec = dataclasses.replace(self.spec, trains_encoder=False, training_phrase=phrase)
 
     @property
     def _has_fitted_head(self) -> bool:
@@ -112,7 +124,7 @@ class Classify(SequenceTask):
 
         problem = self.config.problem
         if problem == "regression":
-            if self._has_fitted_head:
+            if self.config.method == "contrastive":
                 raise UserError(
                     f"--method {self.config.method}: needs classes, but regression has none; omit it"
                 )
@@ -165,11 +177,16 @@ class Classify(SequenceTask):
         method, defaults = self.config.method, ClassifyConfig()
         if not self._has_fitted_head:
             return
-        for name, reason in FITTED_HEAD_CONFLICTS.items():
+        conflicts = FITTED_HEAD_CONFLICTS
+        if not self.spec.trains_encoder:
+            conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+        for name, reason in conflicts.items():
             value = getattr(self.config, name)
-            if value != getattr(defaults, name):
+            if value not in (getattr(defaults, name), []):
                 raise UserError(f"{self._get_flag(name)} {value}: with --method {method}, {reason}; omit it")
-        if self.config.long_texts == "windows":
+        if self.config.bf16 and not self.spec.trains_encoder:
+            raise UserError(f"--bf16: with --method {method}, the encoder is not trained; omit it")
+        if self.config.long_texts == "windows" and method == "contrastive":
             raise UserError(
                 f"--long-texts windows: --method {method} reads one sequence per text; use another value"
             )
@@ -201,8 +218,11 @@ class Classify(SequenceTask):
 
     # ---- a head that is fitted to vectors
 
-    def _can_keep_head(self, model_config: Any) -> bool:
-        return not self._has_fitted_head and super()._can_keep_head(model_config)
+    @property
+    def _head_kind(self) -> str:
+        from bertkit.modeling.heads import VECTOR_HEAD
+
+        return VECTOR_HEAD if self._has_fitted_head else super()._head_kind
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return a `VectorClassifier` for a head that is fitted to vectors."""
@@ -226,9 +246,16 @@ class Classify(SequenceTask):
         return TrainingInputs(pairs, VectorCollator(rows.collator), CosineSimilarityLoss())
 
     def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
-        """Fit a head to the vectors of the training rows, by logistic regression."""
-        if not self._has_fitted_head:
-            return
+        """Fit a head to the vectors of the training rows."""
+        if self.config.method == "contrastive":
+            self._fit_output_layer(model, features, collator, reporter)
+        elif self.config.method == "linear-probe":
+            self._fit_probe(model, features, collator.pad_token_id, reporter)
+
+    def _fit_output_layer(
+        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
+    ) -> None:
+        """Fit a head by logistic regression to the vectors of the current weights."""
         from bertkit.data.collator import VectorCollator
         from bertkit.metrics.linear_layer import fit_linear_layer
         from bertkit.training.scoring import predict_logits
@@ -243,6 +270,24 @@ class Classify(SequenceTask):
             fit_linear_layer, vectors, labels, len(self.labels), balanced=balanced
         )
         model.set_output_layer(layer.weight, layer.bias)
+
+    def _fit_probe(self, model: Any, features: Any, pad_token_id: int, reporter: "Reporter") -> None:
+        """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
+        from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
+        from bertkit.utils import distributed
+
+        encoder = FrozenEncoder(self.config.model, pad_token_id, reporter)
+        labels = self._require_labels(features)
+
+        def fit() -> "LinearProbe":
+            vectors = encoder.compute_vectors(features)
+            return self.fit_linear_probe(vectors, labels, self.config.class_weights == "balanced")
+
+        probe = distributed.on_main_process(fit)
+        pooling = POOLINGS[probe.pooling]
+        reporter.info(f"linear probe: {pooling} pooling, penalty {probe.penalty:g}")
+        model.set_pooling(pooling, normalize=False)
+        model.set_output_layer(*probe.layer)
 
     def _require_labels(self, features: "Features") -> "np.ndarray":
         assert features.labels is not None

@@ -1,5 +1,6 @@
 """The base class of tasks that classify a text or a pair of texts: `classify` and `nli`."""
 
+import copy
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -291,27 +292,28 @@ class SequenceTask(Task):
         Raises:
             UserError: The model was trained on other labels.
         """
-        from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels, set_labels
+        from bertkit.modeling.heads import has_head_type, match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
             self._set_caveat(
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
             )
-        if not self.config.new_head and self._can_keep_head(model_config):
+        if not self.config.new_head and has_head_type(model_config, self.config.head):
             self.has_new_head, self.label_type.labels = match_labels(
-                model_config, self.labels, source.name, SEQUENCE_HEAD
+                model_config, self.labels, source.name, self._head_kind
             )
         vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
 
-    def _can_keep_head(self, model_config: Any) -> bool:
-        """Return whether training can start from the head of a model."""
-        from bertkit.modeling.heads import has_head_type
+    @property
+    def _head_kind(self) -> str:
+        """The kind of head that training can start from; see `bertkit.modeling.heads.has_head`."""
+        from bertkit.modeling.heads import SEQUENCE_HEAD
 
-        return has_head_type(model_config, self.config.head)
+        return SEQUENCE_HEAD
 
     def load_state(self, model_config: Any) -> None:
         """Restore the labels in the order of the model's outputs, and their thresholds."""
@@ -397,7 +399,7 @@ class SequenceTask(Task):
         return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
 
     def score_encoder_baselines(
-        self, encoder: "FrozenEncoder", train: "Rows", rows: "Rows"
+        self, encoder: "FrozenEncoder", tokenizer: Any, train: "Rows", rows: "Rows"
     ) -> dict[str, Scores]:
         """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
         from bertkit.data.split import sample_rows
@@ -408,11 +410,16 @@ class SequenceTask(Task):
         assert labels is not None
         assert gold is not None
         train_vectors, vectors = (
-            encoder.compute_vectors(self.featurize(part, encoder.tokenizer)) for part in (sample, rows)
+            encoder.compute_vectors(self.featurize(part, tokenizer)) for part in (sample, rows)
         )
         probe = self.fit_linear_probe(train_vectors, labels)
-        predicted = self.label_type.predict(probe.compute_logits(vectors))
-        return {LINEAR_PROBE: self.label_type.score(gold, predicted)}
+        return {LINEAR_PROBE: self._score_logits(gold, probe.compute_logits(vectors))}
+
+    def _score_logits(self, gold: "np.ndarray", logits: "np.ndarray") -> Scores:
+        """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
+        label_type = copy.copy(self.label_type)
+        label_type.thresholds = {}
+        return label_type.score(gold, label_type.predict(logits))
 
     def fit_linear_probe(
         self, vectors: "np.ndarray", labels: "np.ndarray", balanced: bool = False
@@ -427,9 +434,7 @@ class SequenceTask(Task):
         from bertkit.metrics.linear_probe import fit_linear_probe
 
         def score(gold: "np.ndarray", logits: "np.ndarray") -> float:
-            return self.label_type.score(gold, self.label_type.predict(logits))[
-                self.label_type.default_metric
-            ]
+            return self._score_logits(gold, logits)[self.label_type.default_metric]
 
         return fit_linear_probe(vectors, labels, len(self.labels) or 1, score, self.config.seed, balanced)
 
