@@ -52,8 +52,8 @@ class ClassifyConfig(SequenceConfig):
     )
     method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
-        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only fit "
-        "the head.",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only "
+        "fit the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
@@ -178,7 +178,7 @@ class Classify(SequenceTask):
         method, defaults = self.config.method, ClassifyConfig()
         if not self._has_fitted_head:
             return
-        conflicts = FITTED_HEAD_CONFLICTS
+        conflicts = dict(FITTED_HEAD_CONFLICTS)
         if not self.spec.trains_encoder:
             conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
         for name, reason in conflicts.items():
