@@ -220,7 +220,9 @@ def test_contrastive_run_learns_and_saves_its_own_class(run):
     assert config["architectures"] == ["VectorClassifier"]
     assert (config["bertkit_pooling"], config["bertkit_normalize"]) == ("mean", True)
     assert run.metrics["validation"]["accuracy"] > 0.8
-    assert "bertkit.load" in (run.output_dir / "README.md").read_text()
+    card = (run.output_dir / "README.md").read_text()
+    assert "trained on pairs of rows for `classify`" in card
+    assert "bertkit.load" in card
 
 
 def read_bytes(folder):

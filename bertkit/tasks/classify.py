@@ -68,7 +68,11 @@ class Classify(SequenceTask):
         super().__init__(config)
         if self._has_fitted_head:
             self._set_caveat(VECTOR_CAVEAT)
-            self.spec = dataclasses.replace(self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS)
+        if self.config.method == "contrastive":
+            self.spec = dataclasses.replace(
+                self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS,
+                training_phrase="trained on pairs of rows for",
+            )  # fmt: skip
 
     @property
     def _has_fitted_head(self) -> bool:
