@@ -77,7 +77,10 @@ class Classify(SequenceTask):
         if self._has_fitted_head:
             self._set_caveat(VECTOR_CAVEAT)
         if config.method == "contrastive":
-            self.spec = dataclasses.replace(self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS)
+            self.spec = dataclasses.replace(
+                self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS,
+                training_phrase="trained on pairs of rows for",
+            )  # fmt: skip
         if config.method == "linear-probe":
             phrase = "with a linear layer on its vectors, fitted for"
             self.spec = dataclasses.replace(self.spec, trains_encoder=False, training_phrase=phrase)
