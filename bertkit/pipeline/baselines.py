@@ -5,7 +5,6 @@ from typing import Any
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.tasks.base import Scores, Task
-from bertkit.training.memory import report_out_of_memory
 from bertkit.utils.reporting import Reporter
 
 
@@ -33,6 +32,7 @@ def score_encoder_baselines(
     fail because of this, so the baselines are then left out.
     """
     from bertkit.modeling.frozen_encoder import FrozenEncoder
+    from bertkit.training.memory import report_out_of_memory
 
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
     try:

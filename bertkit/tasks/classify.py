@@ -51,8 +51,8 @@ class ClassifyConfig(SequenceConfig):
     )
     method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
-        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only fit "
-        "the head.",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only "
+        "fit the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
@@ -76,7 +76,10 @@ class Classify(SequenceTask):
         if self._has_fitted_head:
             self._set_caveat(VECTOR_CAVEAT)
         if config.method == "contrastive":
-            self.spec = dataclasses.replace(self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS)
+            self.spec = dataclasses.replace(
+                self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS,
+                training_phrase="trained on pairs of rows for",
+            )  # fmt: skip
         if config.method == "linear-probe":
             phrase = "with a linear layer on its vectors, fitted for"
             self.spec = dataclasses.replace(self.spec, trains_encoder=False, training_phrase=phrase)
@@ -177,7 +180,7 @@ class Classify(SequenceTask):
         method, defaults = self.config.method, ClassifyConfig()
         if not self._has_fitted_head:
             return
-        conflicts = FITTED_HEAD_CONFLICTS
+        conflicts = dict(FITTED_HEAD_CONFLICTS)
         if not self.spec.trains_encoder:
             conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
         for name, reason in conflicts.items():
