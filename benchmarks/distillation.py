@@ -44,7 +44,7 @@ COLUMNS = [
     "p95 ms",
 ]
 INTRODUCTION = (
-    "`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes tokenization, in "
+    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes tokenization, in "
     "batches; p50 and p95 are the latency of a single row."
 )
 

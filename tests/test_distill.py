@@ -14,6 +14,7 @@ import bertkit
 from bertkit.modeling.distillation import DistillationLoss
 from bertkit.modeling.layers import choose_layers
 from bertkit.modeling.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from bertkit.pipeline.distill import resolve_student_settings
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.run_directory import read_settings
 from bertkit.training import teacher_logits
@@ -281,7 +282,6 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, task):
     """Each example gets the logits that the teacher predicts for it alone."""
     from bertkit.modeling.forward import compute_logits
-    from bertkit.pipeline.distill import resolve_student_settings
     from bertkit.pipeline.distillation import add_teacher_logits
     from bertkit.pipeline.prepare import prepare
     from bertkit.tasks import task_class
@@ -379,6 +379,17 @@ def test_the_settings_of_the_run_are_the_defaults(runs, cli, tmp_path):
     assert status == 0, err
     one, two = weights(student.output_dir), weights(repeated)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_flags_replace_alternative_settings_of_the_run(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    text = (run / "run.yaml").read_text()
+    (run / "run.yaml").write_text(text.replace("settings:\n", "settings:\n  max_steps: 3\n"))
+    for flag, replaced in (("epochs", "max_steps"), ("tokens_per_batch", "batch_size")):
+        _, plain = resolve_student_settings({"run": str(run), "num_layers": 1})
+        _, settings = resolve_student_settings({"run": str(run), "num_layers": 1, flag: 64})
+        assert plain.keys() - settings.keys() == {replaced}
 
 
 def test_evaluation_rows_are_left_out_of_the_unlabeled_rows(runs, cli, tmp_path):
