@@ -44,8 +44,8 @@ COLUMNS = [
     "p95 ms",
 ]
 INTRODUCTION = (
-    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes tokenization, in "
-    "batches; p50 and p95 are the latency of a single row."
+    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes "
+    "tokenization, in batches; p50 and p95 are the latency of a single row."
 )
 
 
