@@ -217,7 +217,7 @@ def format_report(
 def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
-    results = {}
+    results: dict[str, list[dict[str, Measurement]]] = {}
     for name in args.work:
         results[name] = []
         for seed in range(1, args.seeds + 1):
