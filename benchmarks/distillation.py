@@ -44,8 +44,8 @@ COLUMNS = [
     "p95 ms",
 ]
 INTRODUCTION = (
-    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes tokenization, in "
-    "batches; p50 and p95 are the latency of a single row."
+    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes "
+    "tokenization, in batches; p50 and p95 are the latency of a single row."
 )
 
 
@@ -217,7 +217,7 @@ def format_report(
 def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
-    results = {}
+    results: dict[str, list[dict[str, Measurement]]] = {}
     for name in args.work:
         results[name] = []
         for seed in range(1, args.seeds + 1):
