@@ -26,6 +26,7 @@ CORES = 2  # per replica
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(CORES)}},
     },
     autoscaling_config={"min_replicas": 1, "max_replicas": 4},
+    max_ongoing_requests=128,  # of a replica: those of a batch, and of the next one
     max_queued_requests=1024,
 )
 class Model:
