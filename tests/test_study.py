@@ -582,6 +582,7 @@ def test_after_the_time_limit_no_trial_begins(toy, small, tmp_path):
         (["--folds", 1], ["--folds", "at least 2"]),
         (["--folds", 2, "--search", "epochs=1,2"], ["--search", "without --trials"]),
         (["--trials", 2, "--search", "epoch=1,2"], ["unknown setting", "'epochs'"]),
+        (["--seeds", 2, "--seed", 2**32 - 1], ["--seeds 2", "lower --seed"]),
         (["--folds", 99], ["--folds 99", "only 80 different rows"]),
         (["--folds", 2, "--nproc", 2], ["--nproc", "no such option"]),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
+from bertkit.config import MAX_SEED
 from bertkit.data.token_store import share_tokens
 from bertkit.errors import UserError, format_list
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
@@ -78,6 +79,8 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
     """Check the settings of a study, and return the search space of the user."""
     if not (config.folds or config.trials or config.seeds > 1):
         raise UserError("study: nothing to compare; pass --folds, --seeds or --trials")
+    if config.seed + config.seeds - 1 > MAX_SEED:
+        raise UserError(f"--seeds {config.seeds}: the last seed is above {MAX_SEED}; pass a lower --seed")
     if config.search and not config.trials:
         raise UserError("--search: has no effect without --trials; pass the number of trials")
     if config.trials:
