@@ -190,7 +190,8 @@ def measure(name: str, shots: int, args: argparse.Namespace) -> dict[str, list[s
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run and report."""
-    args, rows = parse_args(argv), {}
+    args = parse_args(argv)
+    rows: dict[str, list[str]] = {}
     for name in args.work:
         for shots in args.shots:
             rows |= measure(name, shots, args)
