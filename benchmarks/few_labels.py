@@ -62,7 +62,7 @@ class Draw(NamedTuple):
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
+    parser.add_argument("--data-dir", default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument(
         "--work", nargs="+", choices=list(DATASETS), default=["sst2", "rotten_tomatoes", "imdb"]
     )
@@ -82,7 +82,7 @@ def list_available_methods() -> list[str]:
 
 
 @functools.cache
-def load_splits(name: str, data_dir: Path | None) -> Any:
+def load_splits(name: str, data_dir: str | None) -> Any:
     """Return the splits of a dataset."""
     from bertkit.data.loading import load_dataset
 
@@ -190,7 +190,8 @@ def measure(name: str, shots: int, args: argparse.Namespace) -> dict[str, list[s
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run and report."""
-    args, rows = parse_args(argv), {}
+    args = parse_args(argv)
+    rows: dict[str, list[str]] = {}
     for name in args.work:
         for shots in args.shots:
             rows |= measure(name, shots, args)

@@ -147,14 +147,14 @@ def test_classes_give_as_many_similar_as_dissimilar_pairs_of_different_rows():
     assert set(Counter(pairs.rows[:, 0].tolist()).values()) == {8}
 
 
-def test_pairs_depend_on_the_epoch_only(features_of_rows):
+def test_pairs_depend_on_seed_and_epoch_only(features_of_rows):
     features, again = features_of_rows(), features_of_rows()
-    n = len(features)
-    later = [features[n + index]["labels"] for index in range(n)]
-    first = [features[index]["input_ids"][0].tolist() for index in range(n)]
-    assert [again[index]["input_ids"][0].tolist() for index in range(n)] == first
-    assert [again[n + index]["labels"] for index in range(n)] == later
-    assert features.get_pairs(0).rows.tolist() != features.get_pairs(1).rows.tolist()
+    later, first = (features.get_pairs(epoch).rows.tolist() for epoch in (1, 0))
+    assert [again.get_pairs(epoch).rows.tolist() for epoch in (0, 1)] == [first, later]
+    assert first != later
+    key = len(features)  # the first pair of the second epoch
+    lengths = [len(features.row_features[row]["input_ids"][0]) for row in later[0]]
+    assert [len(tokens) for tokens in features[key]["input_ids"]] == lengths
 
 
 @pytest.fixture

@@ -277,6 +277,7 @@ class Classify(SequenceTask):
     def _fit_probe(self, model: Any, features: Any, pad_token_id: int, reporter: "Reporter") -> None:
         """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
         from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
+        from bertkit.tasks.sequence_baselines import fit_probe
         from bertkit.utils import distributed
 
         encoder = FrozenEncoder(self.config.model, pad_token_id, reporter)
@@ -284,7 +285,7 @@ class Classify(SequenceTask):
 
         def fit() -> "LinearProbe":
             vectors = encoder.compute_vectors(features)
-            return self.fit_linear_probe(vectors, labels, self.config.class_weights == "balanced")
+            return fit_probe(self, vectors, labels, self.config.class_weights == "balanced")
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]

@@ -112,7 +112,7 @@ class Nli(SequenceTask):
         keys = super().split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
-    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return a baseline that reads only the hypotheses."""
         return "hypothesis_only", list(self.input_schema.text_columns[1:])
 

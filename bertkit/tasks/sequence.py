@@ -1,6 +1,5 @@
 """The base class of tasks that classify a text or a pair of texts: `classify` and `nli`."""
 
-import copy
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.metrics.linear_probe import LinearProbe
     from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
@@ -382,62 +380,19 @@ class SequenceTask(Task):
         return SequenceEvaluation(outputs, self.label_type, self.fitted_confidence)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`).
+        """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`)."""
+        from bertkit.tasks.sequence_baselines import score_text_baselines
 
-        The majority baseline predicts the same for all rows.
-        """
-        from bertkit.metrics.baselines import predict_majority, predict_tfidf
-
-        labels, gold = self.encode_labels(train), self.encode_labels(rows)
-        assert labels is not None
-        assert gold is not None
-        name, columns = self._get_tfidf_baseline()
-        train_texts = [train[column] for column in columns]
-        texts = [rows[column] for column in columns]
-        [predicted] = predict_tfidf(train_texts, labels, [texts], self.config.seed)
-        score = self.label_type.score
-        return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+        return score_text_baselines(self, train, rows)
 
     def score_encoder_baselines(
         self, encoder: "FrozenEncoder", tokenizer: Any, train: "Rows", rows: "Rows"
     ) -> dict[str, Scores]:
         """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
-        from bertkit.data.split import sample_rows
-        from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
+        from bertkit.tasks.sequence_baselines import score_linear_probe
 
-        sample = sample_rows(train, MAX_PROBE_ROWS, self.config.seed)
-        labels, gold = self.encode_labels(sample), self.encode_labels(rows)
-        assert labels is not None
-        assert gold is not None
-        train_vectors, vectors = (
-            encoder.compute_vectors(self.featurize(part, tokenizer)) for part in (sample, rows)
-        )
-        probe = self.fit_linear_probe(train_vectors, labels)
-        return {LINEAR_PROBE: self._score_logits(gold, probe.compute_logits(vectors))}
+        return score_linear_probe(self, encoder, tokenizer, train, rows)
 
-    def _score_logits(self, gold: "np.ndarray", logits: "np.ndarray") -> Scores:
-        """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
-        label_type = copy.copy(self.label_type)
-        label_type.thresholds = {}
-        return label_type.score(gold, label_type.predict(logits))
-
-    def fit_linear_probe(
-        self, vectors: "np.ndarray", labels: "np.ndarray", balanced: bool = False
-    ) -> "LinearProbe":
-        """Fit a linear layer to vectors [n, poolings, hidden] of the texts of training rows.
-
-        Args:
-            vectors: The vectors.
-            labels: The encoded labels.
-            balanced: Whether to weight classes by the inverse of their frequency.
-        """
-        from bertkit.metrics.linear_probe import fit_linear_probe
-
-        def score(gold: "np.ndarray", logits: "np.ndarray") -> float:
-            return self._score_logits(gold, logits)[self.label_type.default_metric]
-
-        return fit_linear_probe(vectors, labels, len(self.labels) or 1, score, self.config.seed, balanced)
-
-    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
         return "tfidf", list(self.input_schema.text_columns)
