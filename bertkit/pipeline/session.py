@@ -18,8 +18,9 @@ from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.selected_layers import get_num_layers
 from bertkit.pipeline.trainable_model import build_trainable_model
 from bertkit.pipeline.upload import format_resume_command
-from bertkit.tasks.base import Scores, TrainingInputs
+from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.training_inputs import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (

@@ -9,12 +9,13 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.confidence import NOT_FITTED
 from bertkit.tasks.input_schema import InputSchema
+from bertkit.tasks.training_inputs import TrainingInputs
 
 if TYPE_CHECKING:
     import torch
@@ -123,20 +124,6 @@ class Preview:
     statistics: Scores
     samples: list[dict[str, Any]]
     notes: list[str]
-
-
-class TrainingInputs(NamedTuple):
-    """What the encoder is trained on.
-
-    Attributes:
-        examples: The training examples.
-        collator: Function that turns examples into a batch.
-        loss: The loss of a batch.
-    """
-
-    examples: "Features"
-    collator: Callable[..., Any]
-    loss: "Loss"
 
 
 class Task(ABC):

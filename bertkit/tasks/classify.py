@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
-from bertkit.tasks.base import TaskSpec, TrainingInputs
+from bertkit.tasks.base import TaskSpec
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
 from bertkit.tasks.sequence_config import SequenceConfig
+from bertkit.tasks.training_inputs import TrainingInputs
 
 if TYPE_CHECKING:
     import numpy as np

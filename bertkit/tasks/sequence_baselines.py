@@ -3,8 +3,6 @@
 import copy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertkit.data.rows import Rows
 from bertkit.data.split import sample_rows
 from bertkit.metrics.baselines import predict_majority, predict_tfidf
@@ -12,6 +10,8 @@ from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearPro
 from bertkit.tasks.base import Scores
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.tasks.sequence import SequenceTask
 
@@ -45,7 +45,7 @@ def score_linear_probe(
 
 
 def fit_probe(
-    task: "SequenceTask", vectors: np.ndarray, labels: np.ndarray, balanced: bool = False
+    task: "SequenceTask", vectors: "np.ndarray", labels: "np.ndarray", balanced: bool = False
 ) -> LinearProbe:
     """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows.
 
@@ -56,19 +56,19 @@ def fit_probe(
         balanced: Whether to weight classes by the inverse of their frequency.
     """
 
-    def score(gold: np.ndarray, logits: np.ndarray) -> float:
+    def score(gold: "np.ndarray", logits: "np.ndarray") -> float:
         return _score_logits(task, gold, logits)[task.label_type.default_metric]
 
     return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced)
 
 
-def _encode_labels(task: "SequenceTask", rows: Rows) -> np.ndarray:
+def _encode_labels(task: "SequenceTask", rows: Rows) -> "np.ndarray":
     labels = task.encode_labels(rows)
     assert labels is not None
     return labels
 
 
-def _score_logits(task: "SequenceTask", gold: np.ndarray, logits: np.ndarray) -> Scores:
+def _score_logits(task: "SequenceTask", gold: "np.ndarray", logits: "np.ndarray") -> Scores:
     """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
     label_type = copy.copy(task.label_type)
     label_type.thresholds = {}
