@@ -206,8 +206,11 @@ class Classify(SequenceTask):
 
     # ---- a head that is fitted to vectors
 
-    def _can_keep_head(self, model_config: Any) -> bool:
-        return not self._has_fitted_head and super()._can_keep_head(model_config)
+    @property
+    def _head_kind(self) -> str:
+        from bertkit.modeling.heads import VECTOR_HEAD
+
+        return VECTOR_HEAD if self._has_fitted_head else super()._head_kind
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return a `VectorClassifier` for a head that is fitted to vectors."""

@@ -289,27 +289,28 @@ class SequenceTask(Task):
         Raises:
             UserError: The model was trained on other labels.
         """
-        from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels, set_labels
+        from bertkit.modeling.heads import has_head_type, match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
             self._set_caveat(
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
             )
-        if not self.config.new_head and self._can_keep_head(model_config):
+        if not self.config.new_head and has_head_type(model_config, self.config.head):
             self.has_new_head, self.label_type.labels = match_labels(
-                model_config, self.labels, source.name, SEQUENCE_HEAD
+                model_config, self.labels, source.name, self._head_kind
             )
         vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
 
-    def _can_keep_head(self, model_config: Any) -> bool:
-        """Return whether training can start from the head of a model."""
-        from bertkit.modeling.heads import has_head_type
+    @property
+    def _head_kind(self) -> str:
+        """Kind of the head; see `bertkit.modeling.heads.has_head`."""
+        from bertkit.modeling.heads import SEQUENCE_HEAD
 
-        return has_head_type(model_config, self.config.head)
+        return SEQUENCE_HEAD
 
     def load_state(self, model_config: Any) -> None:
         """Restore the labels in the order of the model's outputs, and their thresholds."""
