@@ -284,6 +284,8 @@ def test_kinds_of_labels_and_texts(kind, tiny, tmp_path):
         (["--bf16"], "--bf16"),
         (["--set", "adam_beta2=0.9"], "--set"),
         (["--head", "bilstm"], "--head bilstm"),
+        (["--lora", 4], "--lora 4"),
+        (["--num-layers", 1], "--num-layers 1"),
     ],
 )
 def test_settings_of_training_are_refused(flags, word, toy, tiny, cli, tmp_path):

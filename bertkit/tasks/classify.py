@@ -35,6 +35,7 @@ ENCODER_TRAINING_SETTINGS = (
     "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
     "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
     "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
+    "lora",
 )  # fmt: skip
 CONTRASTIVE_HYPERPARAMETERS = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
 
@@ -184,6 +185,7 @@ class Classify(SequenceTask):
         conflicts = dict(FITTED_HEAD_CONFLICTS)
         if not self.spec.trains_encoder:
             conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            conflicts["num_layers"] = "the head reads the vectors of the last layer"
         for name, reason in conflicts.items():
             value = getattr(self.config, name)
             if value not in (getattr(defaults, name), []):
