@@ -308,11 +308,7 @@ class SequenceTask(Task):
 
     @property
     def _head_kind(self) -> str:
-<<<<<<< HEAD
         """The kind of head that training can start from; see `bertkit.modeling.heads.has_head`."""
-=======
-        """Kind of the head; see `bertkit.modeling.heads.has_head`."""
->>>>>>> contrastive
         from bertkit.modeling.heads import SEQUENCE_HEAD
 
         return SEQUENCE_HEAD
