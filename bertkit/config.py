@@ -300,7 +300,9 @@ class RunConfig(Settings):
 
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for another run in fp32 that uses the model of a finished run."""
-        return dataclasses.replace(self, model=str(run_dir), new_head=False, fp16=False, bf16=False)
+        return dataclasses.replace(
+            self, model=str(run_dir), new_head=False, fp16=False, bf16=False, lora=None
+        )
 
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
@@ -361,6 +363,11 @@ class FineTuningConfig(RunConfig):
         0.5, "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
         min=0.0, max=1.0, has_flag=False,
     )  # fmt: skip
+
+    def use_run_as_model(self, run_dir: Path) -> Self:
+        """Return the settings for another run that uses the model of a finished run, without its teacher."""
+        unset: dict[str, Any] = dict.fromkeys(("num_layers", "teacher", "unlabeled"))
+        return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,6 +167,19 @@ def test_each_task_has_students(runs, cli, tmp_path, task):
     assert cli("evaluate", student, "-o", tmp_path / "evaluation")[0] == 0
 
 
+def test_a_student_is_evaluated_on_other_rows_and_exported_with_scores(runs, cli, tmp_path):
+    more = write_unlabeled(tmp_path / "more.jsonl", "classify")
+    student, labeled = tmp_path / "student", tmp_path / "labeled.jsonl"
+    labeled.write_text("\n".join(map(json.dumps, make_toy_rows(20, seed=5))))
+    args = ["--num-layers", 1, "--data", more, "--epochs", 1, "-o", student]
+    assert cli("distill", runs / "classify", *args)[0] == 0
+    assert cli("evaluate", student, "--data", labeled, "-o", tmp_path / "evaluation")[0] == 0
+    status, out, err = cli("export", student, "-o", tmp_path / "exported")
+    assert status == 0, err
+    assert "accuracy" in out
+    assert "cannot load" not in err
+
+
 def make_teacher(kind, model, folder):
     """Train a teacher for another kind of labels."""
     rows = make_toy_rows(60)

@@ -19,14 +19,14 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
 
     Args:
         dataset: The dataset.
-        fingerprints: Fingerprints of the rows by split.
+        fingerprints: Fingerprints of the rows by split, and of other rows.
         splits: Rows by split.
 
     Returns:
         Name, source and fingerprint of the data, and the number of rows of each split.
     """
     sizes = {split: len(rows) for split, rows in splits.items()}
-    fingerprint = combine_fingerprints(fingerprints)
+    fingerprint = combine_fingerprints({split: fingerprints[split] for split in splits})
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
