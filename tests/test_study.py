@@ -629,4 +629,7 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
         own = get_settings(task_class(task).spec.config).keys()
         names = get_settings(make_study_config(task)).keys()
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
-        assert own - names == {"nproc", "push_to_hub", "hub_model_id", "hub_private_repo"}
+        assert own - names == {
+            "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
+            "teacher", "unlabeled", "alpha", "temperature",
+        }  # fmt: skip

@@ -17,6 +17,7 @@ from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
 from bertkit.studies.run_group import RunReporter
 from bertkit.suites.config import GlueConfig
+from bertkit.tasks import sequence_baselines
 from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter
@@ -112,18 +113,18 @@ def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
     assert list(run.metrics["failed"]) == ["sst2/lr0.01-seed0"]
 
 
-def count_calls(monkeypatch, name):
-    """Return a list that gets an element for each call of a method of `Classify`."""
-    calls, method = [], getattr(Classify, name)
-    monkeypatch.setattr(Classify, name, lambda self, *args: calls.append(self) or method(self, *args))
+def count_calls(monkeypatch, owner, name):
+    """Return a list that gets an element for each call of a function or method of `owner`."""
+    calls, function = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: calls.append(args) or function(*args))
     return calls
 
 
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
     loaded, load_data = [], run_group.load_data
     monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
-    scored = count_calls(monkeypatch, "score_baselines")
-    probed = count_calls(monkeypatch, "score_encoder_baselines")
+    scored = count_calls(monkeypatch, Classify, "score_baselines")
+    probed = count_calls(monkeypatch, sequence_baselines, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]

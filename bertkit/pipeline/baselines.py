@@ -32,12 +32,16 @@ def score_encoder_baselines(
     fail because of this, so the baselines are then left out.
     """
     from bertkit.modeling.frozen_encoder import FrozenEncoder
+    from bertkit.tasks.sequence import SequenceTask
+    from bertkit.tasks.sequence_baselines import score_linear_probe
     from bertkit.training.memory import report_out_of_memory
 
+    if not isinstance(task, SequenceTask):
+        return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
     try:
         with report_out_of_memory("out of memory"):
-            return task.score_encoder_baselines(encoder, tokenizer, train, rows)
+            return score_linear_probe(task, encoder, tokenizer, train, rows)
     except UserError as error:
         reporter.warn(f"no baselines of the encoder before training: {error}")
         return {}

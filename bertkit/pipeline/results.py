@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, combine_fingerprints
+from bertkit.data.rows import UNLABELED_ROWS, Splits, combine_fingerprints
 from bertkit.metrics.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.pipeline.metric_modules import MetricModules
@@ -19,14 +19,16 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
 
     Args:
         dataset: The dataset.
-        fingerprints: Fingerprints of the rows by split, and of other rows.
+        fingerprints: Fingerprints of the rows by split. Those of unlabeled rows are left out.
         splits: Rows by split.
 
     Returns:
         Name, source and fingerprint of the data, and the number of rows of each split.
     """
     sizes = {split: len(rows) for split, rows in splits.items()}
-    fingerprint = combine_fingerprints({split: fingerprints[split] for split in splits})
+    fingerprint = combine_fingerprints(
+        {name: value for name, value in fingerprints.items() if name != UNLABELED_ROWS}
+    )
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 

@@ -20,7 +20,7 @@ from bertkit.pipeline.trainable_model import build_trainable_model
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.training_inputs import TrainingInputs
+from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
@@ -132,7 +132,7 @@ class Session:
 
     def _make_training_inputs(self) -> TrainingInputs:
         rows = TrainingInputs(self.features["train"], self.collator, self.loss)
-        return self.prepared.task.make_training_inputs(rows)
+        return self.prepared.task.training_method.make_inputs(rows)
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
         """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
@@ -228,10 +228,10 @@ class Session:
 
     def _precompute_features(self) -> None:
         """Compute the outputs of frozen parts of the model, and those of a teacher, once."""
-        prepared = self.prepared
+        prepared, method = self.prepared, self.prepared.task.training_method
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
-                prepared.task.precompute_features, self.model, features, self.collator, self.reporter
+                method.precompute_features, self.model, features, self.collator, self.reporter
             )
         if prepared.distillation is not None:
             self.features["train"] = distributed.main_process_first(
@@ -316,7 +316,7 @@ class Session:
         from bertkit.training.scoring import MeanLoss
 
         task, mean_loss = self.prepared.task, MeanLoss(self.loss)
-        task.fit_head(self.model, self.features["train"], self.collator, self.reporter)
+        task.training_method.fit_head(self.model, self.features["train"], self.collator, self.reporter)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
         modules = self.prepared.metric_modules

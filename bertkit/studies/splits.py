@@ -19,6 +19,7 @@ from bertkit.data.split import (
 )
 from bertkit.errors import UserError, format_count
 from bertkit.pipeline.loaded_data import LoadedData, split_parsed_rows
+from bertkit.pipeline.splitting import sample_training_rows
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
@@ -111,7 +112,7 @@ def _select_training_rows(data: LoadedData) -> tuple[Rows, list[str]]:
     rows = data.dataset.splits["train"]
     if not task.config.keep_overlap:
         rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
-    return task.sample_training_rows(rows, get_split_seed(task.config)), notes
+    return sample_training_rows(task, rows, get_split_seed(task.config)), notes
 
 
 def hold_out_test_rows(data: LoadedData) -> LoadedData:

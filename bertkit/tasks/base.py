@@ -15,7 +15,7 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.confidence import NOT_FITTED
 from bertkit.tasks.input_schema import InputSchema
-from bertkit.tasks.training_inputs import TrainingInputs
+from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from bertkit.data.readers.delimited import Dialect
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
     from bertkit.tasks.evaluation import Evaluation, Outputs
@@ -81,7 +80,7 @@ class TaskSpec:
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
         trains_encoder: Whether the encoder is trained. Otherwise, the head is fitted to the vectors of texts
-            (see `Task.fit_head`), and the run has no training steps.
+            (see `TrainingMethod.fit_head`), and the run has no training steps.
         training_phrase: Words between the initial model and the name of the task in the model card.
     """
 
@@ -201,16 +200,6 @@ class Task(ABC):
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys by which rows are split into training and validation rows."""
 
-    def sample_training_rows(self, rows: "Rows", seed: int) -> "Rows":
-        """Return the rows to train on: at most `--max-train-samples`.
-
-        Raises:
-            UserError: There are too few rows.
-        """
-        from bertkit.data.split import sample_rows
-
-        return sample_rows(rows, self.config.max_train_samples, seed)
-
     @abstractmethod
     def validate_splits(self, splits: "Splits") -> None:
         """Check the values of all splits. `bertkit check` calls this with one split, and with single rows.
@@ -326,11 +315,10 @@ class Task(ABC):
             tokenizer.pad_token_id, takes_token_type_ids(model), self.spec.sequence_grouping
         )
 
-    def precompute_features(
-        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
-    ) -> "Features":
-        """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
-        return features
+    @property
+    def training_method(self) -> TrainingMethod:
+        """How the encoder and the head are trained; by default, together."""
+        return TrainingMethod()
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
         """Check the label order of a head that is not re-initialized, before training.
@@ -347,25 +335,6 @@ class Task(ABC):
     def make_loss(self, features: "Features") -> "Loss":
         """Return the loss of predictions, for these training features."""
 
-    def make_training_inputs(self, rows: TrainingInputs) -> TrainingInputs:
-        """Return what the encoder is trained on; by default, the training rows with the loss of predictions.
-
-        Args:
-            rows: The training rows, with the result of `make_collator` and the loss of predictions.
-        """
-        return rows
-
-    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
-        """Fit the head of `model` before an evaluation; by default, it is trained together with the encoder.
-
-        Args:
-            model: The model with its current weights; all ranks call this.
-            features: Features of the training rows.
-            collator: Result of `make_collator`.
-            reporter: Shows the progress.
-        """
-        return
-
     # ---- results
 
     @abstractmethod
@@ -379,16 +348,3 @@ class Task(ABC):
     @abstractmethod
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""
-
-    def score_encoder_baselines(
-        self, encoder: "FrozenEncoder", tokenizer: Any, train: "Rows", rows: "Rows"
-    ) -> dict[str, Scores]:
-        """Return the scores of baselines on the vectors of the encoder before training; by default none.
-
-        Args:
-            encoder: The encoder that training starts from.
-            tokenizer: The tokenizer of the model.
-            train: The rows that the baselines are fitted on.
-            rows: The rows that they are scored on.
-        """
-        return {}

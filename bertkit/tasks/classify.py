@@ -11,17 +11,12 @@ from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
 from bertkit.tasks.sequence_config import SequenceConfig
-from bertkit.tasks.training_inputs import TrainingInputs
+from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from bertkit.data.features import Features
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
-    from bertkit.metrics.linear_probe import LinearProbe
     from bertkit.modeling.loading import ModelSource
-    from bertkit.utils.reporting import Reporter
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
 VECTOR_CAVEAT = "has no class for the head of this model"
@@ -238,64 +233,9 @@ class Classify(SequenceTask):
 
         return load_vector_classifier(source, model_config, self.has_new_head)
 
-    def make_training_inputs(self, rows: TrainingInputs) -> TrainingInputs:
-        """Return pairs of rows for `--method contrastive`."""
-        if self.config.method != "contrastive":
-            return super().make_training_inputs(rows)
-        from bertkit.data.collator import VectorCollator
-        from bertkit.data.few_labels import to_membership
-        from bertkit.data.similarity_pairs import PairFeatures
-        from bertkit.modeling.losses import CosineSimilarityLoss
+    @property
+    def training_method(self) -> TrainingMethod:
+        """That of `--method`."""
+        from bertkit.tasks.fitted_head import METHODS
 
-        membership = to_membership(self._require_labels(rows.examples), len(self.labels))
-        pairs = PairFeatures.from_rows(rows.examples, membership, self.config.seed)
-        return TrainingInputs(pairs, VectorCollator(rows.collator), CosineSimilarityLoss())
-
-    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
-        """Fit a head to the vectors of the training rows."""
-        if self.config.method == "contrastive":
-            self._fit_output_layer(model, features, collator, reporter)
-        elif self.config.method == "linear-probe":
-            self._fit_probe(model, features, collator.pad_token_id, reporter)
-
-    def _fit_output_layer(
-        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
-    ) -> None:
-        """Fit a head by logistic regression to the vectors of the current weights."""
-        from bertkit.data.collator import VectorCollator
-        from bertkit.metrics.linear_layer import fit_linear_layer
-        from bertkit.training.scoring import predict_logits
-        from bertkit.utils import distributed
-
-        batch_size, balanced = self.config.eval_batch_size, self.config.class_weights == "balanced"
-        vectors = predict_logits(
-            model, features, VectorCollator(collator), batch_size, reporter, "computing vectors"
-        )
-        labels = self._require_labels(features)
-        layer = distributed.on_main_process(
-            fit_linear_layer, vectors, labels, len(self.labels), balanced=balanced
-        )
-        model.set_output_layer(layer.weight, layer.bias)
-
-    def _fit_probe(self, model: Any, features: Any, pad_token_id: int, reporter: "Reporter") -> None:
-        """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
-        from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
-        from bertkit.tasks.sequence_baselines import fit_probe
-        from bertkit.utils import distributed
-
-        encoder = FrozenEncoder(self.config.model, pad_token_id, reporter)
-        labels = self._require_labels(features)
-
-        def fit() -> "LinearProbe":
-            vectors = encoder.compute_vectors(features)
-            return fit_probe(self, vectors, labels, self.config.class_weights == "balanced")
-
-        probe = distributed.on_main_process(fit)
-        pooling = POOLINGS[probe.pooling]
-        reporter.info(f"linear probe: {pooling} pooling, penalty {probe.penalty:g}")
-        model.set_pooling(pooling, normalize=False)
-        model.set_output_layer(*probe.layer)
-
-    def _require_labels(self, features: "Features") -> "np.ndarray":
-        assert features.labels is not None
-        return features.labels
+        return METHODS[self.config.method](self) if self._has_fitted_head else super().training_method

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
-    from bertkit.modeling.frozen_encoder import FrozenEncoder
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
 
@@ -157,21 +156,6 @@ class SequenceTask(Task):
         return frozenset(
             str(label) for cell in cells for label in (cell if isinstance(cell, tuple) else [cell])
         )
-
-    def sample_training_rows(self, rows: "Rows", seed: int) -> "Rows":
-        """Return `--shots` rows per class, or at most `--max-train-samples` rows."""
-        from bertkit.data.few_labels import sample_per_class, to_membership
-
-        shots = self.config.shots
-        if shots is None:
-            return super().sample_training_rows(rows, seed)
-        if self.config.max_train_samples is not None:
-            raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
-        if not self.labels:
-            raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
-        labels = self.encode_labels(rows, required=True)
-        assert labels is not None
-        return sample_per_class(rows, to_membership(labels, len(self.labels)), self.labels, shots, seed)
 
     def validate_splits(self, splits: "Splits") -> None:
         """Check that texts are strings and that labels are known."""
@@ -384,14 +368,6 @@ class SequenceTask(Task):
         from bertkit.tasks.sequence_baselines import score_text_baselines
 
         return score_text_baselines(self, train, rows)
-
-    def score_encoder_baselines(
-        self, encoder: "FrozenEncoder", tokenizer: Any, train: "Rows", rows: "Rows"
-    ) -> dict[str, Scores]:
-        """Score `linear_probe`, a linear model on the mean or [CLS] vectors of the encoder."""
-        from bertkit.tasks.sequence_baselines import score_linear_probe
-
-        return score_linear_probe(self, encoder, tokenizer, train, rows)
 
     def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
