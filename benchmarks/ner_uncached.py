@@ -6,8 +6,8 @@ The command line is the same: `python benchmarks/ner_uncached.py ner --features 
 from __future__ import annotations
 
 from bertkit.cli.app import main
-from bertkit.tasks.ner import Ner
+from bertkit.tasks.ner import FrozenEncoderMethod
 
 if __name__ == "__main__":
-    del Ner.precompute_features  # the default of all tasks returns the features unchanged
+    del FrozenEncoderMethod.precompute_features  # by default, the features are unchanged
     main()

@@ -16,6 +16,7 @@ from bertkit.infer.configs import (
     PredictConfig,
 )
 from bertkit.infer.report import ReportConfig
+from bertkit.pipeline.distill import DistillConfig
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
@@ -309,6 +310,18 @@ def calibrate(
     from bertkit.infer.calibrate import calibrate as calibrate_run
 
     return calibrate_run({"run": str(run), **settings}, reporter)
+
+
+@_accepts(DistillConfig)
+def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Train a smaller model on the predictions of a finished run, like `bertkit distill`.
+
+    `distill(RUN, num_layers=3)` returns a `Run`, which can be used like any other run.
+    """
+    from bertkit.pipeline.distill import resolve_student_settings
+
+    task, student_settings = resolve_student_settings({"run": str(run), **settings})
+    return _train(task, student_settings, None, reporter)
 
 
 @_accepts(ExportConfig)

@@ -12,7 +12,10 @@ from bertkit.utils.codecs import describe_unknown_encoding
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
 # Settings of a single run, which suites of several runs do not have.
-SINGLE_RUN_SETTINGS = frozenset({"push_to_hub", "hub_model_id", "hub_private_repo", "nproc"})
+SINGLE_RUN_SETTINGS = frozenset({
+    "push_to_hub", "hub_model_id", "hub_private_repo", "nproc",
+    "teacher", "unlabeled", "alpha", "temperature",
+})  # fmt: skip
 
 
 def data_dir_setting() -> Any:
@@ -118,6 +121,14 @@ class RunConfig(Settings):
         "Freeze the embeddings and the lowest N encoder layers; 0 freezes nothing.",
         MODEL,
         min=0,
+    )
+    lora: int | None = setting(
+        None,
+        "Freeze the encoder, and train low-rank adapters of this rank and the head (LoRA). The saved model "
+        "contains the merged weights.",
+        MODEL,
+        min=1,
+        default_text="all weights are trained",
     )
 
     epochs: float | None = setting(
@@ -289,7 +300,9 @@ class RunConfig(Settings):
 
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for another run in fp32 that uses the model of a finished run."""
-        return dataclasses.replace(self, model=str(run_dir), new_head=False, fp16=False, bf16=False)
+        return dataclasses.replace(
+            self, model=str(run_dir), new_head=False, fp16=False, bf16=False, lora=None
+        )
 
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
@@ -328,6 +341,33 @@ class FineTuningConfig(RunConfig):
         flags=("--greater-is-better/--no-greater-is-better",),
         default_text="yes, unless the name ends in loss, error, mse, rmse, mae, perplexity or brier",
     )
+    num_layers: int | None = setting(
+        None,
+        "Train only N of the model's encoder layers, evenly spread from the first to the last.",
+        MODEL,
+        min=1,
+        default_text="all",
+    )
+    # `bertkit distill` sets these.
+    teacher: str | None = setting(
+        None, "Finished run whose predictions the model learns.", is_path=True, has_flag=False
+    )
+    unlabeled: DataSource | None = setting(
+        None, "Rows without labels on which the model learns the teacher's predictions.", is_path=True,
+        has_flag=False,
+    )  # fmt: skip
+    temperature: float = setting(
+        2.0, "Number by which the logits of both models are divided.", min=0.1, has_flag=False
+    )
+    alpha: float = setting(
+        0.5, "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
+        min=0.0, max=1.0, has_flag=False,
+    )  # fmt: skip
+
+    def use_run_as_model(self, run_dir: Path) -> Self:
+        """Return the settings for another run that uses the model of a finished run, without its teacher."""
+        unset: dict[str, Any] = dict.fromkeys(("num_layers", "teacher", "unlabeled"))
+        return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
 
 @dataclass(frozen=True, kw_only=True)

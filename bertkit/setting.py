@@ -30,6 +30,8 @@ class Setting:
             for the other one is dropped.
         is_path: Whether the value may name files. `run.yaml` saves such a value as an absolute path.
         is_positional: Whether the command line takes the value as an argument instead of a flag.
+        has_flag: Whether the command line has a flag for the setting. The others are set by another command,
+            by a recipe or from Python.
         is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
             saved.
         completion: Source of values for shell completion; see `bertkit.cli.completion`.
@@ -46,6 +48,7 @@ class Setting:
     replaces: tuple[str, ...] = ()
     is_path: bool = False
     is_positional: bool = False
+    has_flag: bool = True
     is_saved: bool = True
     completion: str | None = None
     describe_problem: Callable[[Any], str | None] | None = None
@@ -64,6 +67,7 @@ def setting(
     replaces: tuple[str, ...] = (),
     is_path: bool = False,
     is_positional: bool = False,
+    has_flag: bool = True,
     is_saved: bool = True,
     completion: str | None = None,
     describe_problem: Callable[[Any], str | None] | None = None,
@@ -83,6 +87,7 @@ def setting(
         replaces=replaces,
         is_path=is_path,
         is_positional=is_positional,
+        has_flag=has_flag,
         is_saved=is_saved,
         completion=completion,
         describe_problem=describe_problem,

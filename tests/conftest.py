@@ -88,6 +88,20 @@ def _empty_charts(request, monkeypatch):
         empty_charts(monkeypatch)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_cross_validation():
+    """Fit the linear probe of each run only once, without cross-validation, which would fit it 20 times."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 1)
+        yield
+
+
+@pytest.fixture
+def five_folds(monkeypatch):
+    """Choose the settings of linear probes by cross-validation."""
+    monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 5)
+
+
 @pytest.fixture(scope="session")
 def operator_table():
     """Let PyTorch's ONNX exporter build its table of operators once, which takes a fifth of a tiny export."""

@@ -157,9 +157,14 @@ def take_screenshot(driver: Any, picture: Picture) -> None:
     for key in picture.keys:
         driver.switch_to.active_element.send_keys(key)
     driver.execute_script("document.querySelector(arguments[0]).scrollIntoView()", picture.where)
+    save_picture(driver, picture.name)
+
+
+def save_picture(driver: Any, name: str) -> None:
+    """Save what the browser shows as a small PNG."""
     IMAGES.mkdir(exist_ok=True)
     image = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
-    path = IMAGES / f"{picture.name}.png"
+    path = IMAGES / f"{name}.png"
     image.quantize(NUM_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

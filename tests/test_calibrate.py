@@ -1,6 +1,7 @@
 """`bertkit calibrate`: the temperature is fitted on labeled rows, and is part of the output layer."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -159,8 +160,10 @@ def test_the_validation_rows_of_the_run_are_the_default(cli, tiny, tmp_path):
     evaluated = json.loads((tmp_path / "run" / "metrics.json").read_text())["validation"]
     assert evaluated["nll"] == pytest.approx(calibration["scores"]["before"]["nll"], abs=1e-5)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "Reliability before calibration" in page
-    assert "Reliability after calibration" in page
+    titles = re.findall("<h3>(Reliability[^:]*)", page)
+    assert titles == ["Reliability before calibration", "Reliability after calibration"]
+    assert "Calibration rows: 20 of the validation split." in page
+    assert "before its calibration" in page
     assert "## Calibration" in (tmp_path / "run" / "README.md").read_text("utf-8")
 
 

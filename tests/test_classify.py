@@ -39,9 +39,10 @@ def test_metrics_have_the_documented_keys(learned):
     decision_scores = {"accuracy", "f1", "precision", "recall", "matthews", "positive_f1"}
     assert set(metrics["validation"]) == decision_scores | {"ece", "nll", "brier"}
     assert set(metrics["intervals"]) == set(metrics["validation"])
-    assert set(metrics["baselines"]) == {"majority", "tfidf"}
+    assert set(metrics["baselines"]) == {"majority", "tfidf", "linear_probe"}
     assert set(metrics["training"]) == {
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
+        "trainable_parameters",
         "resumed_from", "first_step_seconds", "padding", "data_wait", "batch_size",
         "gradient_accumulation_steps", "examples_seen", "examples_per_epoch", "mfu", "peak_flops",
         "peak_flops_source",
@@ -325,11 +326,13 @@ def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
 def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tmp_path, monkeypatch):
     for module in ("metrics.baselines", "pipeline.results"):
         monkeypatch.setattr(f"bertkit.{module}.MAX_TFIDF_ROWS", 40)
+    for module in ("metrics.linear_probe", "pipeline.results"):
+        monkeypatch.setattr(f"bertkit.{module}.MAX_PROBE_ROWS", 30)
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "-o", tmp_path / "run"]
     status, out, _ = cli("classify", *args)
     assert status == 0
     assert "tfidf (fitted on" in out
-    assert read_metrics(tmp_path / "run")["baseline_rows"] == {"tfidf": 40}
+    assert read_metrics(tmp_path / "run")["baseline_rows"] == {"tfidf": 40, "linear_probe": 30}
     for name in ("README.md", "report.html"):
         assert "tfidf (fitted on 40 rows)" in (tmp_path / "run" / name).read_text("utf-8")
 

@@ -74,7 +74,17 @@ def test_paths_are_saved_as_absolute_paths(tmp_path, monkeypatch):
 )
 def test_the_same_settings_are_paths_in_all_commands(config):
     paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}
-    named = {"data", "validation", "test", "data_dir", "model", "tokenizer", "label_fixes"}
+    named = {
+        "data",
+        "validation",
+        "test",
+        "data_dir",
+        "model",
+        "tokenizer",
+        "label_fixes",
+        "teacher",
+        "unlabeled",
+    }
     assert paths == named & get_settings(config).keys()
 
 

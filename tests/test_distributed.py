@@ -23,6 +23,7 @@ STEPS = 8
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
+    "lora": ("classify", {"lora": 2, "learning_rate": 1.0}),
     "windows": ("classify", {"long_texts": "windows", "max_length": 10, "gradient_checkpointing": True}),
     "adamw": ("classify", ADAMW),
     "budget": ("classify", {"tokens_per_batch": 48, "max_length": 32}),

@@ -117,7 +117,7 @@ def test_evaluate_scores_new_rows_and_refuses_training_rows(make_ensemble, tmp_p
     data = write_rows(tmp_path / "new.jsonl", ROW_MAKERS["classify"](20, seed=3))
     metrics = bertkit.evaluate(study / "ensemble", data=data, output_dir="scores").metrics
     assert metrics["data"]["validation"] == 20
-    assert metrics["baselines"].keys() == {"majority", "tfidf"}
+    assert metrics["baselines"].keys() == {"majority", "tfidf", "linear_probe"}
     records = read_predictions(tmp_path / "scores")
     assert records[0]["probabilities"] != bertkit.load(members[0]).predict([{"text": records[0]["text"]}])
     status, _, err = cli("evaluate", study)

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.setting import get_flag, get_settings
+from bertkit.cli.options import list_flags
 from bertkit.tasks import TASKS, task_class
 
 HEAVY = [
@@ -104,10 +104,7 @@ def test_importing_the_package_loads_no_heavy_package():
 @pytest.mark.parametrize("task", TASKS)
 def test_help_lists_the_flag_of_every_setting(cli, task):
     status, out, _ = cli(task, "--help")
-    flags = [
-        get_flag(name, setting)
-        for name, (_, setting, _) in get_settings(task_class(task).spec.config).items()
-    ]
+    flags = list_flags(task_class(task).spec.config)
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []

@@ -62,6 +62,14 @@ def test_labels_are_changed_and_rows_dropped(tmp_path):
     assert read_predictions(tmp_path, "rows.jsonl") == rows  # the data is not changed
 
 
+@pytest.mark.parametrize(("action", "count"), [("drop", 1), ("keep", 0)])
+def test_dropped_rows_change_the_sample(tmp_path, action, count):
+    rows = make_toy_rows(20)
+    fixes = [make_fix(0, [rows[0]["text"]], action, rows[0]["label"])]
+    _, dataset = load(tmp_path, "classify", rows, fixes, max_train_samples=10)
+    assert sum("--max-train-samples" in note for note in dataset.notes) == count
+
+
 def test_integer_labels_keep_their_type(tmp_path):
     rows = [{"text": f"text {n}", "label": n % 3} for n in range(30)]
     _, dataset = load(tmp_path, "classify", rows, [make_fix(1, ["text 1"], "change", "1", "2")])

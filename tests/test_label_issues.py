@@ -86,6 +86,20 @@ def test_rows_that_the_study_left_out_are_skipped(study):
     assert {row for row, *_ in find(study)} == {4, 21}
 
 
+def test_of_copies_with_different_labels_the_predicted_one_is_meant(tmp_path):
+    """The study left out row 1, which has the same text as row 2, and another label."""
+    rows = make_toy_rows(60)
+    rows[0]["label"], rows[1] = "positive", {"text": rows[0]["text"], "label": "negative"}
+    predictions = [
+        {"gold": row["label"], **predict_label(row["label"], ["negative", "positive"])} for row in rows
+    ]
+    predictions[1] |= predict_label("positive", ["negative", "positive"])
+    study = write_study(tmp_path / "study", "classify", rows, predictions)
+    lines = (study / "out_of_fold.jsonl").read_text().splitlines(keepends=True)
+    (study / "out_of_fold.jsonl").write_text("".join(lines[1:]))
+    assert find(study) == [(2, None, "negative", "positive")]
+
+
 def test_text_column_may_have_the_name_of_a_prediction(tmp_path):
     rows = [{"predicted": row["text"], "label": row["label"]} for row in make_toy_rows(60)]
     predictions = [

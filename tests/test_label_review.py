@@ -119,9 +119,12 @@ def test_numbers_words_label_sets_and_answers(show, tmp_path):
     assert [save(driver, tmp_path)[0][key] for key in ("word", "from", "to")] == [1, "O", "B-LOC"]
     label = make_issue(3, given=False, suggested=True, label="sport")
     driver = show([label])
-    assert "given absent" in driver.find_element("css selector", ".labels").text
+    head = driver.find_element("css selector", ".labels").text
+    assert head.split()[:4] == ["label", "sport", "given", "absent"]
     press(driver, "2")
     assert [save(driver, tmp_path)[0][key] for key in ("label", "from", "to")] == ["sport", False, True]
+    driver = show([make_issue(5, given=1, suggested=0, inputs={"endings": ["left", "slept"]})], task="swag")
+    assert "0: left · 1: slept" in driver.find_element("id", "issues").text
     driver = show([make_issue(4, given=["Paris"], suggested="")], task="qa")
     buttons = driver.find_elements("css selector", ".decision button")
     assert [button.get_attribute("name") for button in buttons] == ["keep", "drop"]

@@ -69,6 +69,7 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
     assert suggest_hyperparameters(200_000, base)[0] == many | {"learning_rate": 2e-5}
     minilm = BertConfig(num_hidden_layers=6, hidden_size=384)
     assert suggest_hyperparameters(20_000, minilm)[0]["learning_rate"] == 1e-4
+    assert suggest_hyperparameters(1_000, base, is_lora=True)[0] == few | {"learning_rate": 3e-4}
     assert suggest_hyperparameters(1, base)[1] == "for 1 training row and 12 layers of size 768"
 
 

@@ -206,7 +206,7 @@ def test_the_hypothesis_only_baseline_does_not_read_the_premise(tiny, tmp_path):
             data=str(data), model=str(tiny), max_steps=1, validation_fraction=0.4,
             output_dir=str(tmp_path / name), **FAST,
         )  # fmt: skip
-        assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only"}
+        assert set(run.metrics["baselines"]) == {"majority", "hypothesis_only", "linear_probe"}
         return run.metrics["baselines"]["hypothesis_only"]["accuracy"]
 
     rows = make_nli_rows(200)

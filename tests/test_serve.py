@@ -16,16 +16,18 @@ from contextlib import contextmanager
 
 import chromium
 import pytest
-from conftest import ROW_MAKERS
+from conftest import ROW_MAKERS, make_ner_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import UserError
+from bertkit.infer.predictor import load_predictor
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.serve import protocol, served_model, server
 from bertkit.serve.app import create_app
+from bertkit.serve.batcher import Job
 from bertkit.serve.config import ServeConfig
 from bertkit.serve.limits import LimitsMiddleware
 from bertkit.serve.metrics import Metrics
@@ -123,6 +125,31 @@ def test_an_ensemble_is_served(runs, tmp_path):
     with open_client(registry) as client:
         assert post(client, row).json() == json.loads(json.dumps(expected))
         assert client.get("/info").json()["models"][0]["members"] == 2
+
+
+@pytest.fixture(scope="module")
+def document_run(tiny, tmp_path_factory):
+    """A run of `ner --context document`, whose predictions depend on the other sentences."""
+    rows = [row | {"document": index // 2} for index, row in enumerate(make_ner_rows(40))]
+    folder = tmp_path_factory.mktemp("documents") / "run"
+    bertkit.ner(data=rows, model=str(tiny), context="document", max_steps=2, output_dir=str(folder))
+    return folder
+
+
+def test_a_request_may_name_the_documents_of_its_sentences(document_run):
+    predictor = load_predictor(str(document_run))
+    rows = [{"tokens": ["a", "b"], "document": "1"}, {"tokens": ["bad", "film"], "document": "1"}]
+    alone = list(bertkit.predict(document_run, data=rows, all_scores=True))
+    registry = ModelRegistry([NamedRun("ner", str(document_run))], BatchSettings(8, 0.0), Metrics())
+    registry.load()
+    with open_client(registry) as client:
+        response = post(client, rows, params={"all_scores": True})
+        assert (response.status_code, response.json()) == (200, json.loads(json.dumps(alone)))
+        assert post(client, {"tokens": ["a", "b"]}).status_code == 200
+    # The same name in two requests of a batch means two documents.
+    jobs = [Job([row], True, 0.0, None) for row in rows]
+    apart = [served_model.compute_jobs(predictor, [job])[0] for job in jobs]
+    assert served_model.compute_jobs(predictor, jobs) == apart
 
 
 def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):

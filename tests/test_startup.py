@@ -7,7 +7,7 @@ import sys
 import pytest
 
 RESULT_MODULES = ["evaluate", "matplotlib", "scipy.stats", "sklearn", "bertkit.reports.charts"]
-OPTIONAL_MODULES = ["onnx", "onnxruntime", "peft", "tensorboard", "torchvision"]
+OPTIONAL_MODULES = ["onnx", "onnxruntime", "tensorboard", "torchvision"]  # Trainer imports peft
 # pandas and datasets need as long as all modules of bertkit; Trainer imports them, prediction does not.
 TRAINING_MODULES = ["bertkit.training.trainer", "datasets", "pandas", "pyarrow", "transformers.trainer"]
 

@@ -399,7 +399,7 @@ def test_scores_over_runs_and_baselines(studies):
     low, high = summary["interval"]
     assert low <= summary["mean"]["accuracy"] <= high
     assert summary["held_out"]["rows"] == 24
-    assert set(metrics["baselines"]) == {"majority", "tfidf"}
+    assert set(metrics["baselines"]) == {"majority", "tfidf", "linear_probe"}
     assert metrics["search"] is None
     assert json.loads((studies["classify"].output_dir / "study.json").read_text()) == metrics
 
@@ -419,6 +419,14 @@ def test_a_study_is_resumed_by_its_own_command_only(cli, studies):
     assert (status, err.count("\n")) == (2, 1)
     assert f"resume with: bertkit study nli --resume --output-dir {folder}" in err
     assert "runs/study-TASK-DATA-MODEL" in cli("study", "nli", "--help")[1]
+
+
+@pytest.mark.parametrize("flags", [{"folds": 2}, {"seeds": 2}])
+def test_the_page_counts_the_rows_that_are_used(toy, small, tmp_path, flags):
+    settings = {"max_train_samples": 20, "max_steps": 1, "output_dir": tmp_path / "study", **flags, **QUICK}
+    run = bertkit.study("classify", data=toy, model=small, **settings)
+    assert run.metrics["data"]["train"] == 20
+    assert "20 training rows" in (tmp_path / "study" / "report.html").read_text("utf-8")
 
 
 def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
@@ -523,7 +531,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     from bertkit.studies import trials
 
     monkeypatch.setattr(trials, "UNPRUNED_TRIALS", 1)
-    reports = iter([0.9, 0.9, 0.1])
+    reports = iter([0.1, 0.9, 0.9, 0.5, 0.5])  # trial 1 is pruned after its second epoch
     original = trials.RunningTrial.report
     monkeypatch.setattr(
         trials.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
@@ -538,7 +546,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
         return evaluate(self)
 
     monkeypatch.setattr(Session, "_evaluate_validation", fail_in_trial_2)
-    options = {"search": ["weight_decay=0..0.1"], "epochs": 2, "trials": 3, "seeds": 1}
+    options = {"search": ["weight_decay=0..0.1"], "epochs": 3, "trials": 3, "seeds": 1}
     run = bertkit.study("classify", data=toy, model=small, output_dir=tmp_path / "study", **options, **QUICK)
     states = [(trial["state"], trial["reason"]) for trial in list_trials(run.output_dir)]
     assert states == [
@@ -546,6 +554,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     ]  # fmt: skip
     search = run.metrics["search"]
     assert search["steps"] < search["steps_without_pruning"]
+    assert [path.name for path in (run.output_dir / "trials").glob("*/")] == ["000"]
 
 
 def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):
@@ -573,6 +582,7 @@ def test_after_the_time_limit_no_trial_begins(toy, small, tmp_path):
         (["--folds", 1], ["--folds", "at least 2"]),
         (["--folds", 2, "--search", "epochs=1,2"], ["--search", "without --trials"]),
         (["--trials", 2, "--search", "epoch=1,2"], ["unknown setting", "'epochs'"]),
+        (["--seeds", 2, "--seed", 2**32 - 1], ["--seeds 2", "lower --seed"]),
         (["--folds", 99], ["--folds 99", "only 80 different rows"]),
         (["--folds", 2, "--nproc", 2], ["--nproc", "no such option"]),
     ],
@@ -619,4 +629,7 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
         own = get_settings(task_class(task).spec.config).keys()
         names = get_settings(make_study_config(task)).keys()
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
-        assert own - names == {"nproc", "push_to_hub", "hub_model_id", "hub_private_repo"}
+        assert own - names == {
+            "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
+            "teacher", "unlabeled", "alpha", "temperature",
+        }  # fmt: skip

@@ -17,6 +17,7 @@ from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
 from bertkit.studies.run_group import RunReporter
 from bertkit.suites.config import GlueConfig
+from bertkit.tasks import sequence_baselines
 from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter
@@ -112,17 +113,22 @@ def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
     assert list(run.metrics["failed"]) == ["sst2/lr0.01-seed0"]
 
 
+def count_calls(monkeypatch, owner, name):
+    """Return a list that gets an element for each call of a function or method of `owner`."""
+    calls, function = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: calls.append(args) or function(*args))
+    return calls
+
+
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
-    loaded, scored = [], []
-    load_data, score_baselines = run_group.load_data, Classify.score_baselines
+    loaded, load_data = [], run_group.load_data
     monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
-    monkeypatch.setattr(
-        Classify, "score_baselines", lambda self, *args: scored.append(self) or score_baselines(self, *args)
-    )
+    scored = count_calls(monkeypatch, Classify, "score_baselines")
+    probed = count_calls(monkeypatch, sequence_baselines, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]
-    assert len(scored) == 2
+    assert (len(scored), len(probed)) == (2, 2)
     paths = sorted(run.output_dir.glob("sst2/*/metrics.json"))
     baselines = [json.loads(path.read_text())["baselines"] for path in paths]
     assert len(baselines) == 2
@@ -164,10 +170,10 @@ def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
     begun = []
     with ExitStack() as other_process:
         assert locks.try_lock(other_process, tmp_path / "a")
-        outcomes = train_runs(
-            runs, lambda run: begun.append(run.folder.name), lambda *_: other_process.close()
-        )
+        reporter = RecordingReporter(lambda _: other_process.close())
+        outcomes = train_runs(runs, lambda run: begun.append(run.folder.name), lambda *_: None, reporter)
     assert begun == ["b", "c", "a"]
+    assert reporter.messages == ["waiting for 1 run of other processes"]
     assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
 
 

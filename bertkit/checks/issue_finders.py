@@ -173,7 +173,15 @@ class _ClassDecisions:
 
 
 def _find_conflicts(group: Sequence[int], labels: np.ndarray) -> dict[int, int]:
-    """Return the most frequent other label of a group by member, for members with a rare or a tied label."""
+    """Return another label for those members of a group whose label is not its only most frequent one.
+
+    Args:
+        group: Indices of near-duplicates.
+        labels: [n] label of each row.
+
+    Returns:
+        The most frequent other label of the group, by member.
+    """
     counts = Counter(labels[group].tolist())
     if len(counts) == 1:
         return {}

@@ -1,7 +1,7 @@
 """`label-issues`: find training rows whose labels the out-of-fold predictions of a study contradict."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,22 +136,42 @@ def _load_task(study: Path) -> Task:
 def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) -> Rows:
     """Return the training rows that were predicted, in the order of the records.
 
-    Both have the order of the data, but the study may have left out rows.
+    Both have the order of the data, but the study may have left out rows. Of copies with different labels,
+    that with the gold label of the record is meant. If labels were changed since, the inputs decide.
     """
     rows = parse_all_rows(task, task.load_data(Reporter())).splits["train"]
     columns = task.input_schema.text_columns
-    values = zip(*(rows[column] for column in columns), strict=True)
+    values = list(zip(*(rows[column] for column in columns), strict=True))
+    labels = task.get_labels(rows)
+
+    def has_inputs(record: Mapping[str, Any], index: int) -> bool:
+        return _has_inputs(record, columns, values[index])
+
+    def has_inputs_and_label(record: Mapping[str, Any], index: int) -> bool:
+        return record.get("gold") == labels[index] and has_inputs(record, index)
+
+    for is_match in (has_inputs_and_label, has_inputs):
+        indices = _match_in_order(records, len(rows), is_match)
+        if len(indices) == len(records):
+            return rows.select(indices)
+    raise UserError(
+        f"{study}: line {len(indices) + 1} of {PREDICTIONS_FILE} is not among the training rows; restore the "
+        "data, or run the study again"
+    )
+
+
+def _match_in_order(
+    records: Sequence[Mapping[str, Any]], num_rows: int, is_match: Callable[[Mapping[str, Any], int], bool]
+) -> list[int]:
+    """Return the index of the next matching row for each record, up to the first record without one."""
     indices: list[int] = []
-    candidates = enumerate(values)
+    remaining = iter(range(num_rows))  # each record continues after the row of the previous one
     for record in records:
-        index = next((index for index, inputs in candidates if _has_inputs(record, columns, inputs)), None)
+        index = next((index for index in remaining if is_match(record, index)), None)
         if index is None:
-            raise UserError(
-                f"{study}: line {len(indices) + 1} of {PREDICTIONS_FILE} is not among the training rows; "
-                "restore the data, or run the study again"
-            )
+            break
         indices.append(index)
-    return rows.select(indices)
+    return indices
 
 
 def _has_inputs(record: Mapping[str, Any], columns: Sequence[str], inputs: Sequence[Any]) -> bool:

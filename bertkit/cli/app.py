@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 
 from bertkit._version import __version__
 from bertkit.cli import check, info_commands, model_commands, study, usage_errors
+from bertkit.cli.distill import distill
 from bertkit.cli.embed import embed
 from bertkit.cli.label_issues import label_issues
 from bertkit.cli.predict import predict
@@ -35,6 +36,7 @@ FINE_TUNE = "Fine-tune"
 PRE_TRAIN = "Pre-train"
 BEFORE_TRAINING = "Before training"
 AFTER_TRAINING = "After training"
+DISTILL = "distill"  # trains, as the tasks do
 
 
 def _print_version(is_requested: bool) -> None:
@@ -52,7 +54,7 @@ def _root(
 ) -> None:
     """Handle the options before a command, and refuse a launcher for commands that run in one process."""
     command = context.invoked_subcommand
-    if distributed.get_launched_world_size() > 1 and command not in (*TASKS, None):
+    if distributed.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
         raise UserError(
             f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
         )
@@ -77,7 +79,7 @@ def _list_commands() -> dict[str, dict[str, Any]]:
             "predict": predict, "serve": serve, "evaluate": model_commands.evaluate,
             "calibrate": model_commands.calibrate, "report": model_commands.report, "embed": embed,
             "fill-mask": model_commands.fill_mask, "export": model_commands.export,
-            "label-issues": label_issues,
+            "label-issues": label_issues, DISTILL: distill,
         },
     }  # fmt: skip
 

@@ -162,6 +162,8 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
             out_console.print(line, markup=False, soft_wrap=True)
     if "compared" in metrics:
         _print_comparison(metrics)
+    if "distillation" in metrics:
+        _print_distillation(metrics)
     if "training" in metrics:
         _print_training(metrics)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
@@ -209,6 +211,18 @@ def _print_comparison(metrics: Mapping[str, Any]) -> None:
     out_console.print(table)
 
 
+def _print_distillation(metrics: Mapping[str, Any]) -> None:
+    """Print the size and the speed of a student beside those of its teacher."""
+    from bertkit.reports.model_card import format_distillation_rows
+
+    table = Table("", title_justify="left")
+    for heading in ("teacher", "student"):
+        table.add_column(heading, justify="right")
+    for row in format_distillation_rows(metrics):
+        table.add_row(*row)
+    out_console.print(table)
+
+
 def _print_training(metrics: Mapping[str, Any]) -> None:
     """Print one line with the time, speed, precision, utilization, memory and padding of training."""
     from bertkit.reports.model_card import format_utilization
@@ -228,7 +242,8 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
     extent = _describe_extent(training, metrics["data"]["train"], task_class(metrics["task"]).spec.unit)
-    line = f"trained {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
+    verb = "trained" if training["steps"] else "fitted"
+    line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
 
 
@@ -251,6 +266,7 @@ def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> s
 def print_dry_run(estimate: Mapping[str, Any]) -> None:
     """Print the data, the settings and the estimated cost of a run that was not started."""
     num_rows, length = estimate["longest_batch"]
+    loss = "" if estimate["loss"] is None else f", loss {estimate['loss']:.3f}"
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
@@ -261,7 +277,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         "model": f"{estimate['model']}, {estimate['precision']}",
         **_describe_long_texts(estimate),
         "steps": f"{estimate['steps']:,}",
-        "longest batch": f"{num_rows} x {length} tokens, loss {estimate['loss']:.3f}",
+        "longest batch": f"{num_rows} x {length} tokens{loss}",
         "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }

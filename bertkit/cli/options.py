@@ -51,7 +51,11 @@ def build_command(
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-        *(_build_parameter(name, *declaration) for name, declaration in get_settings(config).items()),
+        *(
+            _build_parameter(name, *declaration)
+            for name, declaration in get_settings(config).items()
+            if declaration.metadata.has_flag
+        ),
         *extra_parameters,
         _build_json_parameter(),
     ]
@@ -171,4 +175,6 @@ def _build_json_parameter() -> inspect.Parameter:
 
 def list_flags(config: type[Settings]) -> list[str]:
     """Return all flags of a config. A test compares them with the documentation."""
-    return [get_flag(name, setting) for name, (_, setting, _) in get_settings(config).items()]
+    return [
+        get_flag(name, setting) for name, (_, setting, _) in get_settings(config).items() if setting.has_flag
+    ]

@@ -1,13 +1,16 @@
 """Collator that pads examples of different lengths into one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from bertkit.data.stored_logits import TEACHER_LOGITS
+
 BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
+RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
 GROUPING_KEYS = ("document", "choice")
 
 
@@ -41,6 +44,7 @@ class PaddingCollator:
 
     * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
     * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
+    * `teacher_logits`: `[total]` logits of the teacher of all examples, concatenated.
     * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
       batch and of the token in the sequence.
 
@@ -65,6 +69,8 @@ class PaddingCollator:
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
+        if TEACHER_LOGITS in items[0]:
+            batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
         return batch
 
     def _collate_tokens(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -77,6 +83,21 @@ class PaddingCollator:
             type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
             batch["token_type_ids"] = _pad(type_ids, 0)
         return batch
+
+
+@dataclass(frozen=True)
+class VectorCollator:
+    """Collator of batches for which the model returns the vectors of texts in place of logits.
+
+    Attributes:
+        collator: Turns examples into a batch.
+    """
+
+    collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch of the given examples."""
+        return self.collator(items) | {RETURN_VECTORS: torch.tensor(True)}
 
 
 def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 from bertkit.data.column_types import as_column
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.setting import get_column_settings
 
 PAIR_COLUMNS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -141,3 +142,19 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
         f"{rows.files[0]}: no column looks like the {role} "
         f"(it has {format_list(rows.columns) or 'none at all'}); name it with --{role}-column"
     )
+
+
+def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
+    """Add copies of the columns that `old_config` names, under the names in `new_config`."""
+    columns = dict(rows.columns)
+    new_settings = get_column_settings(new_config)
+    for setting_name, old_value in get_column_settings(old_config).items():
+        new_value = new_settings[setting_name]
+        if isinstance(old_value, list):  # a setting such as `ending_columns`
+            name_pairs = list(zip(old_value, new_value or [], strict=False))
+        else:
+            name_pairs = [(old_value, new_value)]
+        for old_name, new_name in name_pairs:
+            if old_name in rows.columns and new_name:
+                columns[new_name] = rows[old_name]
+    return rows.replace_columns(columns)

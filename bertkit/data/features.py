@@ -10,12 +10,15 @@ import numpy as np
 
 from bertkit.data.computed_columns import FlattenedColumn
 from bertkit.data.rows import Rows
+from bertkit.data.stored_logits import TEACHER_LOGITS, StoredLogits
 from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction, encode
 from bertkit.data.truncation import LongTextStrategy, TokenRanges, truncate
 from bertkit.utils.ragged import Ragged, compute_offsets
 
 if TYPE_CHECKING:
     import torch
+
+UNLABELED, UNLABELED_NUMBER = -100, float("nan")  # labels of unlabeled examples: ids, and numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class Features(ABC):
         max_untruncated_length: Length of the longest sequence before truncation, including special tokens.
         unk_fraction: Fraction of the tokens that are [UNK].
         warnings: Problems of the training labels, for the user.
+        teacher_logits: Logits that another model predicts for the examples; None if the labels are the only
+            targets.
     """
 
     sequence_offsets: np.ndarray
@@ -40,6 +45,7 @@ class Features(ABC):
     max_untruncated_length: int = 0
     unk_fraction: float = 0.0
     warnings: Sequence[str] = ()
+    teacher_logits: StoredLogits | None = None
 
     @abstractmethod
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -59,6 +65,8 @@ class Features(ABC):
         item: dict[str, Any] = {"input_ids": list(input_ids), "token_type_ids": list(type_ids)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
+        if self.teacher_logits is not None:
+            item[TEACHER_LOGITS] = self.teacher_logits[index]
         return item
 
     @property

@@ -165,6 +165,7 @@ class Rows:
 
 
 Splits = dict[str, Rows]  # rows by split: "train", "validation", "test"
+UNLABELED_ROWS = "unlabeled"  # key of their fingerprint, beside those of the splits
 
 
 def chunk_records(

@@ -169,14 +169,14 @@ def make_splits(
 
 def count_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys]) -> int:
     """Return the number of training rows that occur in another split."""
-    remaining = _find_remaining(splits, get_keys, get_keys(splits["train"]))
+    remaining = find_remaining(splits, get_keys, get_keys(splits["train"]))
     return len(splits["train"]) - len(remaining)
 
 
-def _find_remaining(
+def find_remaining(
     splits: Splits, get_keys: Callable[[Rows], SplitKeys], train_keys: SplitKeys
 ) -> np.ndarray:
-    """Return the indices of the training rows that occur in no other split."""
+    """Return the indices of the rows with the keys `train_keys` that occur in no split but "train"."""
     other_splits = [get_keys(rows).identity for name, rows in splits.items() if name != "train"]
     if not other_splits:
         return np.arange(len(train_keys.identity))
@@ -190,7 +190,7 @@ def remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes:
         UserError: No training row remains.
     """
     train, keys = splits["train"], get_keys(splits["train"])
-    remaining = _find_remaining(splits, get_keys, keys)
+    remaining = find_remaining(splits, get_keys, keys)
     if not len(remaining):
         raise UserError(
             f"{train.files[0]}: every training {keys.unit} is also in an evaluation split; "

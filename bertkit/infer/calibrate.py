@@ -16,10 +16,9 @@ from bertkit.validation import validate_settings
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertkit.data.loading import LoadedDataset
-    from bertkit.data.rows import Rows
     from bertkit.infer.calibration_files import CalibrationChanges
     from bertkit.infer.calibration_fit import RowConfidence
+    from bertkit.infer.calibration_rows import CalibrationRows
     from bertkit.infer.predictor import Predictor
     from bertkit.metrics.thresholds import ThresholdCriterion
     from bertkit.tasks.base import Task
@@ -117,8 +116,9 @@ def _calibrate(
     from bertkit.infer.calibration_rows import assign_folds, load_rows
 
     run, task = Path(config.run), predictor.task
-    dataset, rows = load_rows(config, predictor, reporter)
-    folds = assign_folds(task, rows, f"{dataset.name} ({dataset.source})")
+    loaded = load_rows(config, predictor, reporter)
+    rows = loaded.rows
+    folds = assign_folds(task, rows, f"{loaded.dataset.name} ({loaded.dataset.source})")
     if len(rows) < MIN_RELIABLE_ROWS:
         reporter.warn(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
     evaluation: Any = task.evaluate(predictor.compute_outputs(rows, reporter, "calibrating"))
@@ -126,7 +126,7 @@ def _calibrate(
         changes = _fit_answers(config, evaluation, folds)
     else:
         changes = _fit_classes(config, evaluation, folds, criterion, reporter)
-    changes.calibration.update(seed=task.config.seed, data=_describe_data(dataset, rows))
+    changes.calibration.update(seed=task.config.seed, data=_describe_data(loaded))
     write_calibration(run, predictor, evaluation, changes, reporter)
     return CalibrationResult(run, changes.calibration.get("temperature"), changes.calibration)
 
@@ -181,8 +181,13 @@ def _describe_abstention(config: CalibrateConfig, confidence: "RowConfidence") -
     return calibration
 
 
-def _describe_data(dataset: "LoadedDataset", rows: "Rows") -> dict[str, Any]:
+def _describe_data(loaded: "CalibrationRows") -> dict[str, Any]:
     from bertkit.data.rows import fingerprint_splits
 
-    fingerprint = fingerprint_splits({"validation": rows})["validation"]
-    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, "rows": len(rows)}
+    return {
+        "name": loaded.dataset.name,
+        "source": loaded.dataset.source,
+        "is_validation_split": loaded.is_validation_split,
+        "fingerprint": fingerprint_splits({"validation": loaded.rows})["validation"],
+        "rows": len(loaded.rows),
+    }

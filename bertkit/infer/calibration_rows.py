@@ -1,5 +1,6 @@
 """The rows that `calibrate` fits on, and their folds for cross-fitting."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,22 @@ NUM_FOLDS = 5
 MIN_ROWS = 10
 
 
-def load_rows(
-    config: CalibrateConfig, predictor: "Predictor", reporter: Reporter
-) -> tuple["LoadedDataset", "Rows"]:
+@dataclass(frozen=True)
+class CalibrationRows:
+    """Labeled rows to calibrate on.
+
+    Attributes:
+        dataset: The dataset.
+        rows: The rows.
+        is_validation_split: Whether these are the validation rows of the run.
+    """
+
+    dataset: "LoadedDataset"
+    rows: "Rows"
+    is_validation_split: bool
+
+
+def load_rows(config: CalibrateConfig, predictor: "Predictor", reporter: Reporter) -> CalibrationRows:
     """Load the validation rows of the run, or the rows of `--data`."""
     from bertkit.infer.evaluate import load_new_rows
     from bertkit.pipeline.finished_run import reload_run_data
@@ -33,7 +47,7 @@ def load_rows(
     if config.data is None or (passed and list_passed_data(predictor.task.config)):
         try:
             dataset, splits = reload_run_data(run, passed, "calibrate")
-            return dataset, splits["validation"]
+            return CalibrationRows(dataset, splits["validation"], is_validation_split=True)
         except UserError as error:
             if config.data is None:
                 raise UserError(f"{error}; pass --data to calibrate on other rows") from error
@@ -44,15 +58,15 @@ def load_rows(
     trained_config = predictor.task.config  # before the columns of new data are mapped
     dataset, splits = load_new_rows(predictor, config, reporter)
     _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
-    return dataset, splits["validation"]
+    return CalibrationRows(dataset, splits["validation"], is_validation_split=False)
 
 
 def _warn_about_training_rows(
     run: Path, task: "Task", trained_config: Any, rows: "Rows", reporter: Reporter
 ) -> None:
     """Warn about rows that the model was trained on: it is more confident about them than about new rows."""
+    from bertkit.data.columns import add_renamed_columns
     from bertkit.infer.evaluate import count_overlap
-    from bertkit.infer.predictor import add_renamed_columns
     from bertkit.pipeline.finished_run import reload_run_data
 
     try:

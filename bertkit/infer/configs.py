@@ -173,6 +173,9 @@ class ExportConfig(Settings):
     quantize: Literal["int8"] | None = setting(
         None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT
     )
+    triton: bool = setting(
+        False, "Also write `triton/`, a model repository for the Triton Inference Server.", OUTPUT
+    )
     max_eval_samples: int | None = setting(
         None, "Compare on at most this many validation rows, sampled with the run's seed.", DATA, min=1,
         default_text="all",

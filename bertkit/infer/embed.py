@@ -30,9 +30,9 @@ from bertkit.modeling.encoder import (
     fingerprint_weights,
     parse_layers,
     read_pooling_mode,
+    select_pooled_tokens,
 )
 from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
-from bertkit.modeling.pooling import is_causal
 from bertkit.pipeline.ensemble import refuse_ensemble
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
@@ -140,7 +140,7 @@ class Embedder:
         self.throughput: dict[str, float] = {}
 
     def _default_pooling(self) -> str:
-        pooling = read_pooling_mode(self.source)
+        pooling = read_pooling_mode(self.source, self.model_config)
         if pooling in ("cls", "mean"):
             if not self.config.word:
                 self.reporter.info(f"pooling: {pooling}, with which {self.source.name} was trained")
@@ -201,7 +201,9 @@ class Embedder:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
-        return Encoder(self.source, self.model_config, self.tokenizer, self.layers, self.config.normalize)
+        return Encoder(
+            self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.config.normalize
+        )
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
@@ -217,12 +219,7 @@ class Embedder:
         truncation = TruncationCounter()
         truncation.add(features)
         truncation.report(self.max_length, self.reporter)
-        lengths = features.sequence_lengths
-        if self.pooling == "mean":
-            return features, np.stack([np.zeros_like(lengths), lengths], 1)
-        # In a causal model, only the last token attends to the whole text.
-        token = lengths - 1 if is_causal(self.model_config) else np.zeros_like(lengths)
-        return features, np.stack([token, token + 1], 1)
+        return features, select_pooled_tokens(self.pooling, features.sequence_lengths, self.model_config)
 
     def _compute_vectors(
         self, features: TextFeatures, spans: np.ndarray, rows: Rows, columns: tuple[str, ...]

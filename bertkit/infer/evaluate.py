@@ -176,7 +176,8 @@ def _load_row_inputs(
     config: EvaluateConfig, columns: Mapping[str, Any], reporter: Reporter
 ) -> EvaluationInputs:
     """Load the rows to score, and the training rows of the run for the baselines."""
-    from bertkit.infer.predictor import add_renamed_columns, load_predictor
+    from bertkit.data.columns import add_renamed_columns
+    from bertkit.infer.predictor import load_predictor
     from bertkit.pipeline.finished_run import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
@@ -280,6 +281,7 @@ def _score(
     reporter: Reporter,
 ) -> "Run":
     from bertkit.data.rows import fingerprint_splits
+    from bertkit.pipeline.baselines import score_baselines
     from bertkit.pipeline.results import compute_scores, summarize_baselines, summarize_data
     from bertkit.pipeline.run import Run
 
@@ -290,12 +292,13 @@ def _score(
         name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
     }
     train, rows = inputs.train, evaluations["validation"].outputs.rows
+    baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
-        **summarize_baselines(task.score_baselines(train, rows) if train else {}, len(train or ())),
+        **summarize_baselines(baselines, len(train or ())),
     }
     if other:
         metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)
@@ -312,7 +315,7 @@ def _compare(
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Score the other run on the validation rows, and test how the scores of this run differ."""
-    from bertkit.metrics.significance import compare_scorers
+    from bertkit.pipeline.results import compare_evaluations
 
     try:
         other = other.copy_columns_from(predictor.task)
@@ -321,13 +324,7 @@ def _compare(
         raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
     other_evaluation = other.task.evaluate(other_outputs)
     seed = predictor.task.config.seed
-    differences = compare_scorers(other_evaluation.make_scorer(), evaluation.make_scorer(), seed)
-    differences |= modules.compare(other_evaluation, evaluation, seed)
-    return {
-        "with": config.compare,
-        "validation": modules.score(other_evaluation),
-        "difference": {name: difference.to_dict() for name, difference in differences.items()},
-    }
+    return compare_evaluations(str(config.compare), other_evaluation, evaluation, modules, seed)
 
 
 def _write_results(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.tasks.base import Scores, Task
 
+TRITON_DIR = "triton"
 TOLERANCE = 1e-4  # maximum absolute difference of a logit
 # Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
 MAX_BATCH_SIZE = 32
@@ -107,9 +108,22 @@ def _export(
         measurements = _measure(validation, folders, run, metrics, reporter)
         for variant_folder in folders.values():
             _copy_run_files(variant_folder, run, validation.tokenizer, {**metrics, "export": measurements})
-        if (folder / INT8).is_dir():
-            shutil.rmtree(folder / INT8)
+        if config.triton:
+            _write_triton_repository(staging, folders, run.resolve().name)
+        for name in (INT8, TRITON_DIR):
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
     return ExportResult(folder, measurements)
+
+
+def _write_triton_repository(staging: Path, folders: Mapping[str, Path], run_name: str) -> None:
+    """Write the repository with a model for each variant: RUN, and RUN-int8."""
+    from bertkit.infer.onnx_runtime import ONNX_FILE
+    from bertkit.infer.triton import write_model_repository
+
+    names = {FP32: run_name, INT8: f"{run_name}-int8"}
+    files = {names[variant]: folder / ONNX_FILE for variant, folder in folders.items()}
+    write_model_repository(staging / TRITON_DIR, files)
 
 
 def _build_graph_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:

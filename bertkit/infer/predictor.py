@@ -9,36 +9,29 @@ from typing import Any
 from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
-from bertkit.infer.ensemble import combine_predictors
 from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
-from bertkit.modeling.inference import prepare_for_inference
+from bertkit.pipeline.combined_models import combine_models
 from bertkit.pipeline.ensemble import find_ensemble, read_members
 from bertkit.pipeline.finished_run import load_run_task
+from bertkit.pipeline.trained_model import TrainedModel, build_trained_model
 from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail, merge_prediction
-from bertkit.training.scoring import predict_logits
+from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
 from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """A task with its model and tokenizer.
+class Predictor(TrainedModel):
+    """A task with its model and tokenizer, which predicts new rows.
 
     Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
 
     Attributes:
-        task: The task, with the settings of the run.
-        model: The model.
-        tokenizer: The tokenizer of the model.
         columns: Columns of new rows by setting, which replace those of training.
     """
 
-    task: Task
-    model: Any
-    tokenizer: Any
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -72,18 +65,6 @@ class Predictor:
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
         return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
-
-    def compute_outputs(
-        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
-    ) -> Outputs:
-        """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
-        features = self.task.featurize(rows, self.tokenizer)
-        collator = self.task.make_collator(self.tokenizer, self.model)
-        batch_size = self.task.config.eval_batch_size
-        logits = predict_logits(
-            self.model, features, collator, batch_size, reporter or Reporter(), description
-        )
-        return Outputs(logits, features, rows)
 
     def copy_columns_from(self, other: Task) -> "Predictor":
         """Copy the column settings of another task; return this predictor."""
@@ -130,22 +111,6 @@ class Predictor:
             yield merge_prediction(row_id, row, hidden, prediction)
 
 
-def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
-    """Add copies of the columns that `old_config` names, under the names in `new_config`."""
-    columns = dict(rows.columns)
-    new_settings = get_column_settings(new_config)
-    for setting_name, old_value in get_column_settings(old_config).items():
-        new_value = new_settings[setting_name]
-        if isinstance(old_value, list):  # a setting such as `ending_columns`
-            name_pairs = list(zip(old_value, new_value or [], strict=False))
-        else:
-            name_pairs = [(old_value, new_value)]
-        for old_name, new_name in name_pairs:
-            if old_name in rows.columns and new_name:
-                columns[new_name] = rows[old_name]
-    return rows.replace_columns(columns)
-
-
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
     """Regroup rows into chunks that never split a group, such as the sentences of a document."""
     pending: Rows | None = None
@@ -185,24 +150,25 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     """
     if ensemble := find_ensemble(Path(run)):
         folders = read_members(ensemble)
-        return combine_predictors(folders, [load_predictor(member) for member in folders])
+        return combine_models(folders, [load_predictor(member) for member in folders])
     run_dir, task = Path(run), load_run_task(Path(run))
     if not task.spec.predicts_rows:
         raise UserError(
             f"{run}: is a run of {task.spec.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
-    task.use_cache = False
     onnx_source = find_onnx_model(run_dir)
-    source = onnx_source or loading.find_model(str(run_dir))
+    if onnx_source is None:
+        trained = build_trained_model(task, loading.find_model(str(run_dir)), keep_stock_layers)
+        return Predictor(trained.task, trained.model, trained.tokenizer)
+    return _load_onnx_predictor(task, onnx_source)
+
+
+def _load_onnx_predictor(task: Task, source: loading.ModelSource) -> Predictor:
+    """Load an exported model."""
+    task.use_cache = False
     with silence_libraries():
-        config = loading.load_config(source)
-        task.load_state(config)
-        if onnx_source:
-            model = load_onnx_model(onnx_source)
-        else:
-            model = task.build_model(config, source)
-            model = model if keep_stock_layers else prepare_for_inference(model)
-        tokenizer = loading.load_tokenizer(source)
+        task.load_state(loading.load_config(source))
+        predictor = Predictor(task, load_onnx_model(source).eval(), loading.load_tokenizer(source))
     resume_collection()
-    return Predictor(task, model.eval(), tokenizer)
+    return predictor

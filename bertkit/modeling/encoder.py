@@ -1,4 +1,4 @@
-"""An encoder without a head, which returns the mean vector of a range of tokens from selected layers."""
+"""An encoder without a head, which returns the mean vectors of ranges of tokens from selected layers."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.modeling.inference import prepare_for_inference
-from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
+from bertkit.modeling.loading import POOLING_KEY, ModelSource, load_model, takes_token_type_ids
+from bertkit.modeling.pooling import is_causal
 from bertkit.utils.reporting import Reporter
 
 CONCAT_LAST_4 = "concat-last-4"
@@ -45,8 +46,15 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
         raise UserError(f"--layer {layer}: no such layer; {available}; or use {CONCAT_LAST_4}") from None
 
 
-def read_pooling_mode(source: ModelSource) -> str | None:
-    """Return the pooling mode that a sentence-transformers model was trained with; None for other models."""
+def read_pooling_mode(source: ModelSource, config: Any) -> str | None:
+    """Return the pooling mode that a model was trained with; None for models without one.
+
+    Args:
+        source: The model; that of sentence-transformers has a file with the mode.
+        config: The model's config, which has the mode if bertkit trained the model.
+    """
+    if pooling := getattr(config, POOLING_KEY, None):
+        return str(pooling)
     path = source.folder / POOLING_CONFIG
     if not path.is_file():
         return None
@@ -66,26 +74,41 @@ def fingerprint_weights(source: ModelSource) -> str:
     return digest.hexdigest()
 
 
+def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.ndarray:
+    """Return `[n, 2]` start and end of the tokens whose mean vector represents a text.
+
+    Args:
+        pooling: "mean" for all tokens, or "cls" for [CLS]. In a causal model, "cls" is the last token, which
+            is the only one that attends to the whole text.
+        lengths: `[n]` number of tokens of each text.
+        config: The model's config.
+    """
+    if pooling == "mean":
+        return np.stack([np.zeros_like(lengths), lengths], 1)
+    token = lengths - 1 if is_causal(config) else np.zeros_like(lengths)
+    return np.stack([token, token + 1], 1)
+
+
 class Encoder:
     """An encoder in fp32 for inference, on the accelerator if there is one.
 
     Args:
         source: The model whose weights are loaded.
         config: The model's config.
-        tokenizer: The model's tokenizer, which defines the padding token.
+        pad_token_id: Id of the padding token.
         layers: Indices of the layers whose vectors are concatenated (0: embeddings).
         normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(
-        self, source: ModelSource, config: Any, tokenizer: Any, layers: Sequence[int], normalize: bool
+        self, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int], normalize: bool
     ) -> None:
         from transformers import AutoModel
 
         self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
         config.use_cache = False  # the key/value cache only serves generation
         self.model = prepare_for_inference(load_model(AutoModel, source, config))
-        self.collator = PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(self.model))
+        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
 
     @property
     def dimension(self) -> int:
@@ -96,12 +119,12 @@ class Encoder:
         self, vectors: np.ndarray, features: TextFeatures, token_ranges: np.ndarray, batch_size: int,
         reporter: Reporter,
     ) -> None:  # fmt: skip
-        """Compute the vector of each example, in batches of examples of similar length.
+        """Compute the vectors of each example, in batches of examples of similar length.
 
         Args:
-            vectors: `[n, dimension]` output array, which may be memory-mapped.
+            vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
             features: The examples, with one sequence each.
-            token_ranges: `[n, 2]` start and end of the tokens whose vectors are averaged.
+            token_ranges: `[n, ..., 2]` start and end of the tokens whose vectors are averaged.
             batch_size: Examples per forward pass.
             reporter: Reporter that shows the progress.
 
@@ -119,7 +142,7 @@ class Encoder:
 
     @torch.no_grad()
     def _mean_vectors(self, items: list[dict[str, Any]], token_ranges: torch.Tensor) -> torch.Tensor:
-        """Return the mean `[batch, dimension]` of the vectors in each item's token range."""
+        """Return the mean `[batch, ..., dimension]` of the vectors in each token range `[batch, ..., 2]`."""
         device = self.model.device
         batch = {name: tensor.to(device) for name, tensor in self.collator(items).items()}
         needs_hidden_states = self.layers != [self.last_layer]
@@ -128,10 +151,11 @@ class Encoder:
         seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
         concatenated = torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
         positions = torch.arange(seq_len, device=device)
-        start, stop = token_ranges.to(device).T.unsqueeze(-1)
+        start, stop = token_ranges.to(device).unsqueeze(-1).unbind(-2)
         is_in_range = ((positions >= start) & (positions < stop)).to(concatenated.dtype)
-        means = torch.einsum("bl,blh->bh", is_in_range, concatenated) / is_in_range.sum(1, keepdim=True)
-        return torch.nn.functional.normalize(means) if self.normalize else means
+        sums = torch.einsum("b...l,blh->b...h", is_in_range, concatenated)
+        means = sums / is_in_range.sum(-1, keepdim=True)
+        return torch.nn.functional.normalize(means, dim=-1) if self.normalize else means
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:

@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.collator import BATCH_SHAPE, BatchShape
+from bertkit.data.collator import BATCH_SHAPE, RETURN_VECTORS, BatchShape
 from bertkit.data.features import Features
+from bertkit.data.stored_logits import TEACHER_LOGITS
 from bertkit.modeling.batch_lengths import provide_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 from bertkit.utils.devices import copy_to_device
 
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
-    BATCH_SHAPE,
+    BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS,
 }  # fmt: skip
 NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two groups of similar length
 
@@ -38,6 +39,8 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     * Multiple choice: `[examples, choices]`. The logit of a missing choice is -inf, so that its probability
       and gradient are exactly 0.
     * Pre-training: `PretrainingLogits` of the masked positions only.
+    * Batches of a `VectorCollator`: the vectors `[examples, hidden_size]` of a `VectorClassifier`. The vector
+      of a document is the mean of its windows' vectors.
 
     Args:
         model: A model, or its forward function.
@@ -57,7 +60,7 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     output = _run_model(model, inputs, shape.lengths if shape else None)
     if "start_logits" in output:
         return _stack_start_end(output, inputs["attention_mask"])
-    logits = output.logits
+    logits = output.vectors if RETURN_VECTORS in batch else output.logits
     if "position" in batch:
         return logits[batch["sequence"], batch["position"]]
     if "document" in batch:

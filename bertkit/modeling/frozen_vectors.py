@@ -27,8 +27,8 @@ VECTORS_FILE = "vectors.npy"
 # Keys of `config.json` that do not affect the vectors.
 IRRELEVANT_CONFIG_KEYS = {
     "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
-    "bertkit_trained_length", "classifier_dropout", "use_cache", "dtype", "_name_or_path",
-    "transformers_version",
+    "bertkit_pooling", "bertkit_normalize", "bertkit_trained_length", "classifier_dropout", "use_cache",
+    "dtype", "_name_or_path", "transformers_version",
 }  # fmt: skip
 
 
@@ -102,33 +102,67 @@ def compute_vectors(
     """
     shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 
-    def write(folder: Path) -> None:
-        require_disk_space(
-            get_cache_directory(), int(np.prod(shape)) * 2, "the encoder's outputs",
-            "choose a directory on another disk, or --features of fewer layers", flag="BERTKIT_CACHE_DIR",
-        )  # fmt: skip
-        vectors = allocate_memmap(folder / VECTORS_FILE, shape, np.float16)
+    def fill(vectors: np.ndarray) -> None:
         _fill_vectors(vectors, model, features, collator, batch_size, reporter)
 
-    folder = get_or_create("vectors", _compute_cache_key(model, features), write)
+    key = _compute_cache_key(model, features)
+    advice = "choose a directory on another disk, or --features of fewer layers"
+    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
+
+
+def load_or_compute(
+    kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
+) -> np.ndarray:
+    """Return an array of vectors from the cache, or compute it and write it to the cache.
+
+    Args:
+        kind: Kind of content in the cache.
+        key: Digest of everything that the vectors depend on.
+        shape: Shape of the array.
+        dtype: Type of its elements.
+        fill: Computes the vectors, and writes them into an array of this shape.
+        advice: What the user can do if the disk is full.
+
+    Returns:
+        The array, memory-mapped if the cache directory is writable.
+
+    Raises:
+        UserError: The disk is full.
+    """
+
+    def write(folder: Path) -> None:
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        require_disk_space(
+            get_cache_directory(), num_bytes, "the encoder's outputs", advice, flag="BERTKIT_CACHE_DIR"
+        )
+        fill(allocate_memmap(folder / VECTORS_FILE, shape, dtype))
+
+    folder = get_or_create(kind, key, write)
     if folder:
         return np.load(folder / VECTORS_FILE, mmap_mode="r")
-    vectors = np.empty(shape, np.float16)
-    _fill_vectors(vectors, model, features, collator, batch_size, reporter)
+    vectors: np.ndarray = np.empty(shape, dtype)
+    fill(vectors)
     return vectors
 
 
 def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
     """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
-    config = {
-        key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS
-    }
-    settings = [config, model.layers]
-    digest = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    digest = start_cache_key(model.config, model.layers)
     for name, tensor in model.base_model.state_dict().items():
         if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return finish_cache_key(digest, features)
+
+
+def start_cache_key(config: Any, settings: Any) -> blake2b:
+    """Return a digest of the config of an encoder, and of settings that select its vectors."""
+    relevant = {key: value for key, value in config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS}
+    return blake2b(json.dumps([relevant, settings], sort_keys=True, default=str).encode(), digest_size=16)
+
+
+def finish_cache_key(digest: blake2b, features: TextFeatures) -> str:
+    """Add the tokens of all sequences to a digest, and return it in hexadecimal."""
     digest.update(features.token_offsets.data)
     for number in range(len(features.sequence_lengths)):
         for array in features.get_sequence(number):

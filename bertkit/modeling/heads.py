@@ -17,7 +17,7 @@ SEQUENCE_HEAD = "ForSequenceClassification"
 CHOICE_HEAD = "ForMultipleChoice"
 TOKEN_HEAD = "ForTokenClassification"  # noqa: S105
 QUESTION_HEAD = "ForQuestionAnswering"
-TAGGER_HEAD = "Tagger"  # bertkit's own class
+TAGGER_HEAD, VECTOR_HEAD = "Tagger", "VectorClassifier"  # bertkit's own classes
 DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
 
 

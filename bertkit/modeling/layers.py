@@ -1,5 +1,6 @@
 """Find the layers of an encoder, freeze them, compile them, and map parameters to layers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -42,12 +43,87 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
     return None
 
 
+def choose_layers(num_layers: int, count: int) -> list[int]:
+    """Return the indices of `count` layers, evenly spread from the first to the last; of one, the first.
+
+    Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh et al. 2019).
+    """
+    return [round(index * (num_layers - 1) / max(1, count - 1)) for index in range(count)]
+
+
+def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
+    """Change the config of a model to that of a model with only these layers."""
+    config.num_hidden_layers = len(indices)
+    if layer_types := getattr(config, "layer_types", None):  # ModernBERT: local or global attention
+        config.layer_types = [layer_types[index] for index in indices]
+
+
+def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
+    """Remove the other encoder layers from a model.
+
+    Args:
+        model: A model.
+        indices: The layers to keep.
+        flag: The flag that needs separate layers, for the error.
+
+    Raises:
+        UserError: The layers share their parameters (ALBERT), or cannot be found.
+    """
+    found = find_encoder_layers(model)
+    if found is None:
+        raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+    parent, _, name = found[0].rpartition(".")
+    layers = model.get_submodule(found[0])
+    kept = nn.ModuleList([layers[index] for index in indices])
+    for number, layer in enumerate(kept):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = number  # type: ignore[assignment]
+    setattr(model.get_submodule(parent), name, kept)
+    select_layers_of_config(model.config, indices)
+
+
 def _are_layers(modules: nn.ModuleList) -> bool:
     class_names = {type(module).__name__.lower() for module in modules}
     if len(class_names) != 1:
         return False
     name = class_names.pop()
     return "layer" in name or "block" in name
+
+
+def find_layer_stack(model: Any, flag: str) -> str:
+    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`.
+
+    Args:
+        model: A model with an encoder.
+        flag: The flag that needs the layers, for the error.
+
+    Raises:
+        UserError: The layers cannot be found.
+    """
+    found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
+    if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
+        raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
+    name = found[0].removeprefix(prefix).partition(".")[0] if found else "encoder"
+    return prefix + name
+
+
+def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
+    """Return the parameters that follow the encoder's layers: the pooler, the last LayerNorm and the head.
+
+    An encoder registers its modules in the order of the forward pass. For the arguments and errors, see
+    `find_layer_stack`.
+    """
+    stack = find_layer_stack(model, flag).removeprefix(model.base_model_prefix + ".")
+    modules = dict(model.base_model.named_children())
+    up_to_layers = list(modules.values())[: list(modules).index(stack) + 1]
+    in_encoder = {id(parameter) for module in up_to_layers for parameter in module.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in in_encoder]
+
+
+def count_trainable_parameters(model: Any) -> int:
+    """Return the number of parameters that training changes."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def freeze_layers(model: Any, count: int) -> int:

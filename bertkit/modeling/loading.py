@@ -20,6 +20,8 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
+# In config.json of a `VectorClassifier`: "mean" or "cls", and whether vectors have unit length.
+POOLING_KEY, NORMALIZE_KEY = "bertkit_pooling", "bertkit_normalize"
 INITIALIZER_KEY = "initializer_range"  # in config.json: standard deviation of initial weights
 INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders use
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
@@ -220,7 +222,8 @@ def _load(
             f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)}); "
             "use another model or download it again"
         ) from error
-    vars(model.config).pop(HEAD_KEY, None)  # describes the saved head; a new BiLSTM sets it again
+    for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
+        vars(model.config).pop(key, None)
     return model, set(info["missing_keys"])
 
 

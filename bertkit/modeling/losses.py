@@ -31,6 +31,24 @@ class Loss(Protocol):
         """Return the loss summed over the items of the batch by part, as scalars with gradients."""
 
 
+class LabelLoss(Loss, Protocol):
+    """A loss towards labels with the part "loss", which can also compare logits with those of a teacher."""
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the loss towards the predictions of a teacher, summed over as many items as `labels` has.
+
+        The gradients of softened probabilities shrink by the squared temperature, so the loss is multiplied
+        by it (Hinton et al. 2015, section 2.1).
+
+        Args:
+            logits: fp32 logits of the student.
+            teacher_logits: fp32 logits of the teacher, of the same shape, and -inf at the same positions.
+            temperature: Number by which the logits of both models are divided.
+        """
+
+
 @runtime_checkable
 class LossWithAccuracy(Loss, Protocol):
     """A loss whose parts are logged separately, each with its accuracy."""
@@ -70,6 +88,16 @@ class CrossEntropy:
         )  # fmt: skip
         return {"loss": loss}
 
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed KL divergence of the student's distributions from the teacher's."""
+        is_class = teacher_logits != -torch.inf  # 0 * log(0) would be NaN
+        student = torch.log_softmax(logits / temperature, -1).masked_fill(~is_class, 0.0)
+        teacher = torch.log_softmax(teacher_logits / temperature, -1)
+        divergence = teacher.exp() * (teacher.masked_fill(~is_class, 0.0) - student)
+        return temperature**2 * divergence.sum()
+
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
@@ -97,6 +125,14 @@ class BinaryCrossEntropy:
         )
         return {"loss": loss}
 
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed binary cross-entropy towards the teacher's probabilities."""
+        targets = (teacher_logits / temperature).sigmoid()
+        loss = F.binary_cross_entropy_with_logits(logits / temperature, targets, reduction="sum")
+        return temperature**2 * loss
+
 
 @dataclass(frozen=True)
 class SquaredError:
@@ -110,6 +146,31 @@ class SquaredError:
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
+        return {"loss": error.square().sum()}
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed squared difference of the outputs, which have no temperature."""
+        return (logits - teacher_logits).square().sum()
+
+
+@dataclass(frozen=True)
+class CosineSimilarityLoss:
+    """Squared error of the cosine similarity of pairs, as in sentence-transformers.
+
+    The vectors `[2 * batch, size]` of a pair follow each other; labels `[batch]` are similarities.
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of pairs."""
+        labels = batch["labels"]
+        return {"loss": _full(len(labels), labels.device)}
+
+    def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed squared error."""
+        first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
+        error = F.cosine_similarity(first, second) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
 

@@ -151,7 +151,7 @@ def add_pooling(model: Any) -> Any:
             mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if bilstm is not None:
             states = bilstm(states, mask)
-        output.last_hidden_state = gather_positions(states, _pooled_positions(mask, model_is_causal))
+        output.last_hidden_state = gather_positions(states, get_pooled_positions(mask, model_is_causal))
         if output.get("pooler_output") is not None:
             output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
         return output
@@ -161,7 +161,7 @@ def add_pooling(model: Any) -> Any:
     return model
 
 
-def _pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:
+def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:
     """Return the position of the vector that the head reads at each position `[batch, seq_len]`.
 
     In a causal model, the vectors of the first and the last real token are swapped; both are special tokens.

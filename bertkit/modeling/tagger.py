@@ -3,8 +3,6 @@
 A frozen encoder is the feature-based approach of Devlin et al. 2018, 5.3 and table 7.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,16 +12,9 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.config import Head
 from bertkit.errors import UserError, format_list
+from bertkit.modeling.encoder_with_head import EncoderWithHead
 from bertkit.modeling.heads import TAGGER_HEAD, get_head_dropout, has_head
-from bertkit.modeling.loading import (
-    HEAD_KEY,
-    INITIALIZER_RANGE,
-    WEIGHTS_FILE,
-    ModelSource,
-    load_model,
-    read_weights,
-    takes_token_type_ids,
-)
+from bertkit.modeling.loading import HEAD_KEY, INITIALIZER_RANGE, ModelSource, load_model
 from bertkit.modeling.pooling import BiLstm, ScalarMix
 
 # By name: a slice of the hidden states (0: embeddings, 1 to L: layers), and how several are combined.
@@ -61,7 +52,7 @@ def _count_required_layers(features: str) -> int:
     return abs(FEATURE_LAYERS[features][0].start)
 
 
-class Tagger(nn.Module):
+class Tagger(EncoderWithHead):
     """A token classifier that consists of an encoder, an optional BiLSTM, and a linear layer.
 
     Args:
@@ -72,14 +63,12 @@ class Tagger(nn.Module):
     """
 
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
-        super().__init__()
-        config = encoder.config
+        super().__init__(encoder)
+        config = self.config
         self.layers = select_layers(config, features)
         self.layer_combination = FEATURE_LAYERS[features or "last"][1]
-        self.config, self.features = config, features
+        self.features = features
         self.config.update({FEATURES_KEY: features, HEAD_KEY: head, "architectures": [TAGGER_HEAD]})
-        self.base_model_prefix = encoder.base_model_prefix
-        self.add_module(self.base_model_prefix, encoder)  # AutoModel expects the weights under this name
         self.mix = ScalarMix(len(self.layers)) if self.layer_combination == "sum" else None
         dropout = get_head_dropout(config)
         size = config.hidden_size * (len(self.layers) if self.layer_combination == "concat" else 1)
@@ -93,11 +82,6 @@ class Tagger(nn.Module):
         nn.init.zeros_(self.output.bias)
         encoder.requires_grad_(features is None)
         self.train(self.training)
-
-    @property
-    def base_model(self) -> Any:
-        """The encoder, as in transformers' models."""
-        return getattr(self, self.base_model_prefix)
 
     def train(self, mode: bool = True) -> "Tagger":
         """Set the mode, except for a frozen encoder, whose vectors dropout would change."""
@@ -117,9 +101,7 @@ class Tagger(nn.Module):
         A frozen encoder always computes in fp32, and its hidden states are rounded to fp16 as in the cache.
         Scores are then the same with and without the cache.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None and takes_token_type_ids(self.base_model):
-            inputs["token_type_ids"] = token_type_ids
+        inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
         if self.features is None:
             return self.base_model(**inputs).last_hidden_state.unsqueeze(2)
         with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
@@ -151,25 +133,10 @@ class Tagger(nn.Module):
             combined = self.bilstm(combined, attention_mask)
         return TokenClassifierOutput(logits=self.output(self.dropout(combined)))
 
-    # ---- methods of transformers' models that bertkit calls
-
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
         """Enable activation checkpointing in the encoder. A frozen encoder stores no activations."""
         if self.features is None:
-            self.base_model.activation_checkpointing_enable(**kwargs)
-
-    def save_pretrained(
-        self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None
-    ) -> None:
-        """Write `config.json` and a single file of weights. `AutoModel` can load the encoder from them."""
-        from safetensors.torch import save_file
-
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        self.config.save_pretrained(folder)
-        weights = {
-            name: tensor.cpu().contiguous() for name, tensor in (state_dict or self.state_dict()).items()
-        }
-        save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+            super().activation_checkpointing_enable(**kwargs)
 
 
 def load_tagger(
@@ -193,7 +160,7 @@ def load_tagger(
         _check_head(source, model_config, features, head)
     model = Tagger(load_model(AutoModel, source, model_config), features, head)
     if not new_head:
-        _load_head(model, source)
+        model.load_head(source)
     return model
 
 
@@ -208,24 +175,4 @@ def _check_head(source: ModelSource, config: Any, features: str | None, head: He
         raise UserError(
             f"--model {source.name}: its head was trained with --head {saved_head} and {features_flag}; "
             "pass the same, or --new-head to initialize another head"
-        )
-
-
-def _load_head(model: Tagger, source: ModelSource) -> None:
-    """Load the weights of the head, all of which must exist. `load_model` has loaded the encoder."""
-    encoder_prefix = model.base_model_prefix + "."
-    try:
-        saved = read_weights(source.folder, lambda name: not name.startswith(encoder_prefix))
-        missing, unexpected = model.load_state_dict(saved, strict=False)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(
-            f"--model {source.name}: its head does not match ({reason}); pass --new-head"
-        ) from error
-    missing_in_head = [name for name in missing if not name.startswith(encoder_prefix)]
-    mismatched = sorted([*unexpected, *missing_in_head])
-    if mismatched:
-        raise UserError(
-            f"--model {source.name}: its head does not match "
-            f"(missing or unknown: {format_list(mismatched)}); pass --new-head"
         )

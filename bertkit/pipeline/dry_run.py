@@ -29,18 +29,9 @@ def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
 def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
     config, features = prepared.config, prepared.features["train"]
-    batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
-    longest_examples = [features[key] for key in batch_sampler.get_longest_batch()]
-    lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
-    train_step = _build_train_step(session, longest_examples)
+    is_trained = prepared.task.spec.trains_encoder
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
-        if config.compile:
-            train_step()  # compiles the layers
-        started = time.perf_counter()
-        loss = train_step()
-    step_seconds = time.perf_counter() - started
-    tokens_per_rank = batch_sampler.estimate_tokens(0, total_steps) / distributed.get_world_size()
-    relative_cost = tokens_per_rank / sum(lengths)
+        cost = _measure_training(session) if is_trained else _measure_forward_pass(session)
     return {
         "task": prepared.task.spec.name,
         "data": {
@@ -54,13 +45,54 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
         ),
         "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
         "max_length": config.max_length,
-        "longest_batch": [len(longest_examples), max(lengths)],
-        "steps": total_steps,
-        "loss": loss,
-        "estimated_seconds": step_seconds * relative_cost,
+        **cost,
         "peak_memory_mb": get_peak_memory_mb(),
         "precision": prepared.precision,
     }  # fmt: skip
+
+
+def _measure_training(session: Session) -> dict[str, Any]:
+    """Return the longest batch, the number of steps, the loss of one step, and the estimated duration."""
+    batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
+    examples = session.trainer.train_dataset
+    longest_examples = [examples[key] for key in batch_sampler.get_longest_batch()]
+    lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
+    train_step = _build_train_step(session, longest_examples)
+    if session.prepared.config.compile:
+        train_step()  # compiles the layers
+    started = time.perf_counter()
+    loss = train_step()
+    step_seconds = time.perf_counter() - started
+    tokens_per_rank = batch_sampler.estimate_tokens(0, total_steps) / distributed.get_world_size()
+    return {
+        "longest_batch": [len(longest_examples), max(lengths)],
+        "steps": total_steps,
+        "loss": loss,
+        "estimated_seconds": step_seconds * tokens_per_rank / sum(lengths),
+    }
+
+
+def _measure_forward_pass(session: Session) -> dict[str, Any]:
+    """Return the same for an encoder that is not trained: its vectors are computed once."""
+    import torch
+
+    from bertkit.modeling.forward import batch_by_length, compute_logits
+
+    features, batch_size = session.prepared.features["train"], session.prepared.config.eval_batch_size
+    longest = batch_by_length(features, batch_size)[0]
+    batch = session.collator([features[index] for index in longest])
+    started = time.perf_counter()
+    with torch.no_grad():
+        compute_logits(
+            session.model, {name: tensor.to(session.training_args.device) for name, tensor in batch.items()}
+        )
+    seconds, lengths = time.perf_counter() - started, features.lengths
+    return {
+        "longest_batch": [len(longest), int(lengths[longest].max())],
+        "steps": 0,
+        "loss": None,
+        "estimated_seconds": seconds * float(lengths.sum() / lengths[longest].sum()),
+    }
 
 
 def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], float]:
@@ -70,7 +102,7 @@ def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], flo
     model = trainer.accelerator.prepare(trainer.model)
 
     def train_step() -> float:
-        batch = session.collator(examples)
+        batch = trainer.data_collator(examples)
         num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         loss = trainer.training_step(model, batch, num_items)
         trainer.optimizer.step()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertkit import run_directory
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, describe_changes, fingerprint_splits
+from bertkit.data.rows import UNLABELED_ROWS, Splits, describe_changes, fingerprint_splits
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError
 from bertkit.pipeline.ensemble import find_ensemble, read_members, refuse_ensemble
@@ -57,7 +57,9 @@ def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
     """Raise a `UserError` unless the data has the fingerprints of a finished run."""
     if (folder / run_directory.LOGITS_FILE).exists():
         raise UserError(f"{folder}: is a run of a study, whose splits cannot be loaded again")
-    if changes := describe_changes(run_directory.read_provenance(folder)["data"], fingerprints):
+    saved = run_directory.read_provenance(folder)["data"]
+    saved = {name: fingerprint for name, fingerprint in saved.items() if name != UNLABELED_ROWS}
+    if changes := describe_changes(saved, fingerprints):
         raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
 
 

@@ -112,10 +112,12 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     if path is None:
         return dataset
     fixed = apply_label_fixes(task, splits["train"], Path(path).expanduser())
+    notes = [*dataset.notes, fixed.describe()]
+    if fixed.provenance["dropped"] and task.config.max_train_samples:
+        notes.append("the dropped rows change which rows --max-train-samples selects")
     return dataclasses.replace(
-        dataset, splits={**splits, "train": fixed.rows}, notes=[*dataset.notes, fixed.describe()],
-        label_fixes=fixed.provenance,
-    )  # fmt: skip
+        dataset, splits={**splits, "train": fixed.rows}, notes=notes, label_fixes=fixed.provenance
+    )
 
 
 def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:

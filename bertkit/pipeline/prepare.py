@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, fingerprint_splits
+from bertkit.data.rows import UNLABELED_ROWS, Splits, fingerprint_splits
 from bertkit.errors import UserError
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
+from bertkit.pipeline.baselines import score_baselines
+from bertkit.pipeline.distillation import Distillation, add_unlabeled_features, prepare_distillation
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
+from bertkit.pipeline.selected_layers import name_model, select_layers
 from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
@@ -33,14 +36,14 @@ class RunOptions:
 
     Attributes:
         has_report: Whether the run has a report, a model card, baselines and intervals.
-        score_baselines: Returns the scores of the baselines on the validation split; by default, those of the
-            task are computed.
+        score_baselines: Returns the scores of the baselines on the validation split, and reports progress; by
+            default, those of the task are computed.
         callbacks: Further callbacks of the trainer.
         logits_file: Name of the file in the run directory that receives the logits of the test split.
     """
 
     has_report: bool = True
-    score_baselines: Callable[[], dict[str, Scores]] | None = None
+    score_baselines: Callable[[Reporter], dict[str, Scores]] | None = None
     callbacks: Sequence[Any] = ()
     logits_file: str | None = None
 
@@ -62,6 +65,7 @@ class PreparedRun:
         trained_length: Length up to which the positions of the model were trained; None for a new model.
         features: Features by split.
         metric_modules: The modules of `--metric`.
+        distillation: What the model learns from a teacher; None without a teacher.
         options: What the command determines for this run; the defaults are those of a single run.
     """
 
@@ -77,20 +81,23 @@ class PreparedRun:
     trained_length: int | None
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
+    distillation: Distillation | None = None
     options: RunOptions = field(default_factory=RunOptions)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprints of the rows by split; see `bertkit.data.rows.fingerprint_splits`."""
-        return fingerprint_splits(self.splits)
+        """Fingerprints of the rows by split, and of unlabeled rows; see `fingerprint_splits`."""
+        unlabeled = self.distillation.unlabeled if self.distillation else None
+        return fingerprint_splits({**self.splits, **({UNLABELED_ROWS: unlabeled} if unlabeled else {})})
 
-    def score_baselines(self) -> dict[str, Scores]:
+    def score_baselines(self, reporter: Reporter) -> dict[str, Scores]:
         """Return the scores of the baselines on the validation split; empty for a run without report."""
         if not self.options.has_report:
             return {}
         if self.options.score_baselines is not None:
-            return self.options.score_baselines()
-        return self.task.score_baselines(self.splits["train"], self.splits["validation"])
+            return self.options.score_baselines(reporter)
+        train, rows = self.splits["train"], self.splits["validation"]
+        return score_baselines(self.task, train, rows, self.tokenizer, reporter)
 
     @property
     def config(self) -> Any:
@@ -124,12 +131,15 @@ def prepare(
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset, reporter))
     task, dataset, splits = data.task, data.dataset, data.splits
     requested_max_length = data.requested.max_length
-    precision, precision_reason = choose_precision(config)
+    precision, precision_reason = "fp32", "the encoder is not trained"
+    if task.spec.trains_encoder:
+        precision, precision_reason = choose_precision(config)
     task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
     source = task.resolve_model(config.model is not None, reporter)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
+    select_layers(model_config, task.config, source.name)
     tokenizer = loading.load_tokenizer(source)
     prepared = PreparedRun(
         task=task,
@@ -153,7 +163,10 @@ def prepare(
         set_best_metric(task, names, reporter)
     prepared.features = _featurize(prepared)
     _report_features(prepared, reporter)
+    prepared.distillation = prepare_distillation(prepared, reporter)
+    prepared.features["train"] = add_unlabeled_features(prepared.features["train"], prepared)
     _fill_hyperparameters(prepared, reporter)
+    prepared.model_source = name_model(source, task.config)
     return prepared
 
 
@@ -168,6 +181,7 @@ def _has_any_head(model_config: Any) -> bool:
         heads.TOKEN_HEAD,
         heads.QUESTION_HEAD,
         heads.TAGGER_HEAD,
+        heads.VECTOR_HEAD,
     )
 
 
@@ -310,9 +324,12 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     """
     task, token_budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), prepared.model_config, task.spec.unit
+        len(prepared.splits["train"]), prepared.model_config, task.spec.unit, task.config.lora is not None
     )
     suggestions |= task.spec.default_hyperparameters
+    if not task.spec.trains_encoder:
+        task.config = fill_unset(task.config, {"eval_batch_size": 2 * int(suggestions["batch_size"])})
+        return
     if token_budget is not None:
         del suggestions["batch_size"]
     chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}

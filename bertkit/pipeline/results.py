@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.loading import LoadedDataset
-from bertkit.data.rows import Splits, combine_fingerprints
+from bertkit.data.rows import UNLABELED_ROWS, Splits, combine_fingerprints
 from bertkit.metrics.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
+from bertkit.metrics.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.pipeline.metric_modules import MetricModules
 from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, iter_prediction_records
@@ -18,14 +19,16 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
 
     Args:
         dataset: The dataset.
-        fingerprints: Fingerprints of the rows by split.
+        fingerprints: Fingerprints of the rows by split. Those of unlabeled rows are left out.
         splits: Rows by split.
 
     Returns:
         Name, source and fingerprint of the data, and the number of rows of each split.
     """
     sizes = {split: len(rows) for split, rows in splits.items()}
-    fingerprint = combine_fingerprints(fingerprints)
+    fingerprint = combine_fingerprints(
+        {name: value for name, value in fingerprints.items() if name != UNLABELED_ROWS}
+    )
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
@@ -73,6 +76,29 @@ def compute_scores(
     return results | ({"details": details} if details else {})
 
 
+def compare_evaluations(
+    name: str, other: Evaluation, evaluation: Evaluation, modules: MetricModules, seed: int
+) -> dict[str, Any]:
+    """Return the section "compared" of `metrics.json`: how an evaluation differs from another one.
+
+    Args:
+        name: Name of the other run.
+        other: Evaluation of the other run on the same rows.
+        evaluation: Evaluation of this run.
+        modules: The modules of `--metric`.
+        seed: Seed of the resampling.
+    """
+    from bertkit.metrics.significance import compare_scorers
+
+    differences = compare_scorers(other.make_scorer(), evaluation.make_scorer(), seed)
+    differences |= modules.compare(other, evaluation, seed)
+    return {
+        "with": name,
+        "validation": modules.score(other),
+        "difference": {score: difference.to_dict() for score, difference in differences.items()},
+    }
+
+
 def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[str, Any]:
     """Return the section "baselines" of `metrics.json`.
 
@@ -82,10 +108,9 @@ def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[
         baselines: Scores by baseline.
         num_rows: Number of training rows.
     """
-    if not baselines or num_rows <= MAX_TFIDF_ROWS:
-        return {"baselines": baselines}
-    sampled = {name: MAX_TFIDF_ROWS for name in baselines if name in TFIDF_BASELINES}
-    return {"baselines": baselines, "baseline_rows": sampled}
+    limits = {**dict.fromkeys(TFIDF_BASELINES, MAX_TFIDF_ROWS), LINEAR_PROBE: MAX_PROBE_ROWS}
+    sampled = {name: limits[name] for name in baselines if limits.get(name, num_rows) < num_rows}
+    return {"baselines": baselines, **({"baseline_rows": sampled} if sampled else {})}
 
 
 def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

@@ -11,6 +11,7 @@ from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.modeling.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.pipeline import upload
+from bertkit.pipeline.distillation_results import ScoredTeacher, compare_with_teacher, score_teacher
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
 from bertkit.pipeline.results import (
@@ -148,7 +149,8 @@ def require_unchanged_data(
 
 def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
-    from bertkit.pipeline.session import Session, train_with_retry
+    from bertkit.pipeline.memory_retry import train_with_retry
+    from bertkit.pipeline.session import Session
 
     config = prepared.config
     if not config.resume:
@@ -202,13 +204,20 @@ def _finish(session: "Session", training_metrics: dict[str, Any]) -> Run:
     outputs = {
         split: session.get_final_outputs(split) for split in session.prepared.splits if split != "train"
     }
+    teacher = score_teacher(session.prepared, session.reporter)
     weights = session.trainer.gather_weights()
-    metrics = distributed.on_main_process(_write_results, session, outputs, training_metrics, weights)
+    metrics = distributed.on_main_process(
+        _write_results, session, outputs, training_metrics, weights, teacher
+    )
     return Run(session.folder, metrics)
 
 
 def _write_results(
-    session: "Session", outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
+    session: "Session",
+    outputs: dict[str, Outputs],
+    training_metrics: dict[str, Any],
+    weights: Any,
+    teacher: ScoredTeacher | None,
 ) -> dict[str, Any]:
     """Write all results into the run directory, with `metrics.json` last.
 
@@ -217,6 +226,7 @@ def _write_results(
         outputs: Model outputs by split.
         training_metrics: The section "training" of `metrics.json`.
         weights: Complete state dict of sharded weights, else None.
+        teacher: The teacher of a student, else None.
 
     Returns:
         Content of `metrics.json`.
@@ -238,10 +248,12 @@ def _write_results(
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(prepared.score_baselines(), len(splits["train"])),
+        **summarize_baselines(prepared.score_baselines(session.reporter), len(splits["train"])),
         "training": training_metrics,
     }
     _write_model(session, weights)
+    if teacher is not None:
+        metrics |= compare_with_teacher(prepared, teacher, evaluations["validation"], folder)
     write_predictions(folder, task, evaluations)
     write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
     if options.has_report:

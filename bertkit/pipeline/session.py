@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bertkit import run_directory
-from bertkit.config import RunConfig
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
-from bertkit.modeling.layers import freeze_layers
-from bertkit.pipeline.optimized_model import optimize_model
+from bertkit.modeling.layers import count_trainable_parameters
+from bertkit.modeling.lora import merge_adapters
+from bertkit.pipeline.distillation import add_teacher_logits, make_loss
 from bertkit.pipeline.prepare import PreparedRun
+from bertkit.pipeline.selected_layers import get_num_layers
+from bertkit.pipeline.trainable_model import build_trainable_model
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import StopRequest
 from bertkit.training.memory import (
-    OutOfMemory,
     get_batch_settings,
     get_peak_memory_mb,
-    halve_batch,
-    release_memory,
     report_out_of_memory,
     suggest_memory_fixes,
 )
@@ -43,71 +43,6 @@ SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # tra
 HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
 # Exceptions that Trainer raises for an invalid value of an argument.
 TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
-
-
-# ---- retry after running out of memory
-
-
-def train_with_retry(session: "Session") -> dict[str, Any]:
-    """Train to the end; if memory runs out, retry once with smaller batches.
-
-    The effective batch size stays the same.
-
-    Returns:
-        The section "training" of `metrics.json`.
-
-    Raises:
-        OutOfMemory: Memory ran out again, or a retry is not possible.
-        RunInterrupted: See `Session.train`.
-    """
-    config = session.prepared.config
-    try:
-        return session.train(resume=config.resume)
-    except OutOfMemory:
-        smaller_config = _choose_smaller_batches(session)
-        if smaller_config is None:
-            raise
-    # This is outside the `except` block, because the error keeps the model and its activations in memory.
-    _restart(session, smaller_config)
-    return session.train(resume=True)
-
-
-def _choose_smaller_batches(session: "Session") -> RunConfig | None:
-    """Return the settings for a retry, or None if a retry is not possible.
-
-    With several ranks, a retry is not possible because all ranks would have to choose the same settings.
-    With `tokens_per_batch`, a retry is not possible after a checkpoint. A smaller budget changes the batches
-    of the epoch, so the steps after the checkpoint would repeat some examples and skip others.
-    """
-    config, task = session.prepared.config, session.prepared.task
-    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
-    if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
-        return None
-    return halve_batch(config, min_tokens=task.config.max_training_length())
-
-
-def _restart(session: "Session", config: RunConfig) -> None:
-    """Create a new model and trainer with these settings, and save the settings in the run directory."""
-    previous_config = session.prepared.config
-    session.prepared.task.config = config
-    del session.trainer, session.model
-    release_memory()
-    session.set_up()
-    reason = {"out_of_memory_at": get_batch_settings(previous_config)}
-    run_directory.update_settings(session.folder, config, reason)
-    has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
-    action = "resumes from the last checkpoint" if has_checkpoint else "restarts"
-    session.reporter.warn(
-        f"out of memory at {_format_batch_settings(previous_config)}: training {action} with "
-        f"{_format_batch_settings(config)} (same effective batch size)"
-    )
-
-
-def _format_batch_settings(config: RunConfig) -> str:
-    return ", ".join(f"{name} {value}" for name, value in get_batch_settings(config).items())
-
-
-# ---- the session
 
 
 class Session:
@@ -140,18 +75,24 @@ class Session:
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = prepared.task.build_model(prepared.model_config, prepared.model_source)
-        freeze_layers(self.model, prepared.config.freeze)
-        optimize_model(self.model, prepared.config, prepared.precision, self.reporter)
+        self.model = build_trainable_model(prepared, self.reporter)
+        self.num_trainable_parameters = count_trainable_parameters(self.model)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
+        self.loss = make_loss(prepared)
         self.trainer = self._create_trainer()
+        if prepared.config.lora is not None and self.trainer.is_sharded:
+            raise UserError(
+                f"--lora {prepared.config.lora}: cannot be combined with FSDP or DeepSpeed; leave out one of "
+                "them"
+            )
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
     def _warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
-        has_warmup = args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
+        is_trained = self.prepared.task.spec.trains_encoder
+        has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
         if has_warmup and args.get_warmup_steps(total_steps) >= total_steps:
             self.reporter.warn(
                 f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
@@ -164,10 +105,11 @@ class Session:
         from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback
         from bertkit.training.trainer import BertkitTrainer
 
-        config, train = self.prepared.config, self.prepared.features["train"]
+        config = self.prepared.config
+        inputs = self._make_training_inputs()
         trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
-            model=self.model, args=self.training_args, train_dataset=train, data_collator=self.collator,
-            loss=self.prepared.task.make_loss(train), evaluate_fn=self._evaluate_validation,
+            model=self.model, args=self.training_args, train_dataset=inputs.examples,
+            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -187,6 +129,10 @@ class Session:
         for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
+
+    def _make_training_inputs(self) -> TrainingInputs:
+        rows = TrainingInputs(self.features["train"], self.collator, self.loss)
+        return self.prepared.task.training_method.make_inputs(rows)
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
         """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
@@ -213,7 +159,8 @@ class Session:
         Raises:
             UserError: The outputs are in another order.
         """
-        if not self.prepared.task.has_new_head:
+        # With fewer layers, an untrained model may well predict labels in another order.
+        if not self.prepared.task.has_new_head and get_num_layers(self.prepared.config) is None:
             self.prepared.task.verify_label_order(self._compute_sample_outputs)
 
     def _compute_sample_outputs(self) -> Outputs:
@@ -236,6 +183,8 @@ class Session:
             RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
+        if not self.prepared.task.spec.trains_encoder:
+            return self._fit_head()
         checkpoint = run_directory.find_last_checkpoint(self.folder) if resume else None
         self._precompute_features()
         started = time.perf_counter()
@@ -255,16 +204,40 @@ class Session:
             )
         self._load_best_weights()
         steps_before_resume = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-        return self._build_metrics(seconds, steps_before_resume)
+        metrics = self._build_metrics(seconds, steps_before_resume)
+        if self.prepared.config.lora is not None:
+            self._merge_adapters()
+        return metrics
+
+    def _fit_head(self) -> dict[str, Any]:
+        """Fit the head of an encoder that is not trained, and return the section "training"."""
+        config, features = self.prepared.config, self.prepared.features["train"]
+        started = time.perf_counter()
+        with report_out_of_memory(f"out of memory at --max-length {config.max_length}; try a smaller one"):
+            self.trainer.evaluate()
+        seconds, world_size = time.perf_counter() - started, distributed.get_world_size()
+        return {
+            "seconds": seconds,
+            "steps": 0,
+            "examples_per_second": len(features) / seconds,
+            "tokens_per_second": float(features.lengths.sum()) / seconds,
+            "peak_memory_mb": get_peak_memory_mb(),
+            "precision": self.prepared.precision,
+            **({"processes": world_size} if world_size > 1 else {}),
+        }
 
     def _precompute_features(self) -> None:
-        """Compute the outputs of frozen parts of the model once, for training and evaluation."""
-        prepared = self.prepared
+        """Compute the outputs of frozen parts of the model, and those of a teacher, once."""
+        prepared, method = self.prepared, self.prepared.task.training_method
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
-                prepared.task.precompute_features, self.model, features, self.collator, self.reporter
+                method.precompute_features, self.model, features, self.collator, self.reporter
             )
-        self.trainer.train_dataset = self.features["train"]
+        if prepared.distillation is not None:
+            self.features["train"] = distributed.main_process_first(
+                add_teacher_logits, prepared, self.reporter
+            )
+        self.trainer.train_dataset = self._make_training_inputs().examples
 
     @property
     def resume_hint(self) -> str:
@@ -294,6 +267,7 @@ class Session:
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
+            "trainable_parameters": self.num_trainable_parameters,
             "padding": 0.0 if self.prepared.config.pack else input_stats.padding_fraction,
             "data_wait": input_stats.wait_seconds / seconds,
             **get_batch_settings(self.prepared.config),
@@ -305,9 +279,10 @@ class Session:
 
     def _compute_utilization(self, counts: "SequenceCounts", seconds: float) -> dict[str, Any]:
         """Return the MFU, or nothing if the encoder does not run or its sizes are unknown."""
+        from bertkit.modeling.frozen_vectors import VectorFeatures
         from bertkit.training.utilization import compute_utilization
 
-        has_vectors = self.features["train"] is not self.prepared.features["train"]
+        has_vectors = isinstance(self.features["train"], VectorFeatures)
         if has_vectors or self.trainer.is_sharded:
             return {}
         device, precision = self.training_args.device, self.prepared.precision
@@ -323,13 +298,25 @@ class Session:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
             self.reporter.info(f"restored the best weights, of step {best_step}")
 
+    def _merge_adapters(self) -> None:
+        """Merge the adapters of `--lora`, and discard logits that were computed before.
+
+        Merging changes the last bits of the logits. The predictions must be those of the saved model.
+        """
+        merge_adapters(self.model)
+        self.best_logits.clear()
+
     # ---- evaluation
 
     def _evaluate_validation(self) -> Scores:
-        """Return the validation scores and loss of the current weights, and keep the logits of the best."""
+        """Return the validation scores and loss of the current weights, and keep the logits of the best.
+
+        A head that is not trained together with the encoder is fitted first.
+        """
         from bertkit.training.scoring import MeanLoss
 
-        task, mean_loss = self.prepared.task, MeanLoss(self.trainer.loss)
+        task, mean_loss = self.prepared.task, MeanLoss(self.loss)
+        task.training_method.fit_head(self.model, self.features["train"], self.collator, self.reporter)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
         modules = self.prepared.metric_modules

@@ -1,6 +1,7 @@
 """Resolution and checks of the settings of a run, before any data is read."""
 
 import dataclasses
+import importlib.util
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,6 +79,7 @@ def resolve_settings(
     require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
     parse_extra_arguments(config)
     check_tracker(config.report_to)
+    _require_peft(config)
     _check_alternatives(config)
     if config.output_dir is not None:
         _check_output_is_not_data(config, config.output_dir)
@@ -111,6 +113,15 @@ def _check_alternatives(config: RunConfig) -> None:
         raise UserError(
             f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
             "of examples; leave out one of them"
+        )
+
+
+def _require_peft(config: RunConfig) -> None:
+    """Raise `UserError` if `--lora` is set and peft is not installed."""
+    if config.lora is not None and importlib.util.find_spec("peft") is None:
+        raise UserError(
+            f"--lora {config.lora}: needs peft, which is not installed; install the extra: "
+            "pip install 'bertkit[lora]'"
         )
 
 
@@ -192,6 +203,7 @@ def _resume_settings(
     if not (folder / run_directory.METRICS_FILE).exists():
         arguments = {"output_dir": str(folder), "resume": True}
         require_data_objects(saved, format_python_call(name, arguments, list_passed_data(saved)))
+        _require_peft(saved)
     for key, value in values.items():
         if key not in ("resume", "output_dir"):
             _check_unchanged(key, value, saved)

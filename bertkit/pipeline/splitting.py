@@ -1,6 +1,6 @@
 """Split the parsed rows of a run into training and evaluation rows, by the settings of the run."""
 
-from bertkit.data.rows import Splits
+from bertkit.data.rows import Rows, Splits
 from bertkit.data.split import count_overlap, make_splits, sample_rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.tasks.base import Task
@@ -25,9 +25,32 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
         notes += _check_removed_classes(task, splits, all_splits)
     sampled = {}
     for split, rows in all_splits.items():
-        max_samples = config.max_train_samples if split == "train" else config.max_eval_samples
-        sampled[split] = sample_rows(rows, max_samples, seed)
+        if split == "train":
+            sampled[split] = sample_training_rows(task, rows, seed)
+        else:
+            sampled[split] = sample_rows(rows, config.max_eval_samples, seed)
     return sampled, notes
+
+
+def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
+    """Return `--shots` rows per class, or at most `--max-train-samples` rows.
+
+    Raises:
+        UserError: A class has too few rows, or the settings contradict each other or the labels.
+    """
+    from bertkit.data.few_labels import sample_per_class, to_membership
+    from bertkit.tasks.sequence import SequenceTask
+
+    if not isinstance(task, SequenceTask) or task.config.shots is None:
+        return sample_rows(rows, task.config.max_train_samples, seed)
+    shots = task.config.shots
+    if task.config.max_train_samples is not None:
+        raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
+    if not task.labels:
+        raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
+    labels = task.encode_labels(rows, required=True)
+    assert labels is not None
+    return sample_per_class(rows, to_membership(labels, len(task.labels)), task.labels, shots, seed)
 
 
 def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> list[str]:

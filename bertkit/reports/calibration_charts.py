@@ -17,7 +17,6 @@ from bertkit.reports.charts import (
     render_chart,
 )
 from bertkit.reports.finished_run import CalibrationRecord, FinishedRun, RiskCoverage, ThresholdRecord
-from bertkit.run_directory import CALIBRATION_FILE
 
 RISK_NOTE = (
     "Fraction of wrong predictions among the answered rows, if the model answers only the most confident "
@@ -31,9 +30,9 @@ THRESHOLD_NOTE = (
 
 def build_calibration_charts(run: FinishedRun) -> list[Chart]:
     """Return the charts of a calibrated run; empty if the run is not calibrated."""
-    calibration: CalibrationRecord = run.read_json(CALIBRATION_FILE, CalibrationRecord)
+    calibration = run.calibration
     charts = [
-        _plot_reliability(Calibration.from_dict(reliability), part)
+        _plot_reliability(Calibration.from_dict(reliability), part, _describe_rows(run))
         for part, reliability in calibration.get("reliability", {}).items()
     ]
     if risk_coverage := calibration.get("risk_coverage"):
@@ -44,7 +43,15 @@ def build_calibration_charts(run: FinishedRun) -> list[Chart]:
     return charts
 
 
-def _plot_reliability(calibration: Calibration, part: str) -> Chart:
+def _describe_rows(run: FinishedRun) -> str:
+    """Return one sentence on the calibration rows; empty if they are not known."""
+    if (data := run.calibration.get("data")) is None:
+        return ""
+    name = "the validation split" if run.is_calibrated_on_validation else data.get("name", "other data")
+    return f"Calibration rows: {data['rows']:,} of {name}. "
+
+
+def _plot_reliability(calibration: Calibration, part: str, rows_note: str) -> Chart:
     chart = plot_reliability_diagram(calibration, title=f"Reliability {part} calibration")
     columns = zip(calibration.count, calibration.confidence, calibration.accuracy, strict=True)
     rows = [
@@ -52,7 +59,8 @@ def _plot_reliability(calibration: Calibration, part: str) -> Chart:
         for count, confidence, accuracy in columns
         if count
     ]
-    return replace(chart, table=[["predictions", "confidence", "accuracy"], *rows])
+    table = [["predictions", "confidence", "accuracy"], *rows]
+    return replace(chart, note=rows_note + chart.note, table=table)
 
 
 def _plot_risk_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> Chart:

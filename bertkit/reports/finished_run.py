@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -37,6 +37,19 @@ class _Difference(TypedDict):
     test: str
 
 
+class _ModelSize(TypedDict):
+    parameters: int
+    megabytes: float
+    rows_per_second: float
+
+
+class _Distillation(TypedDict):
+    """The teacher of a student, and the size and the speed of both."""
+
+    teacher: str
+    models: dict[Literal["teacher", "student"], _ModelSize]
+
+
 _Compared = TypedDict("_Compared", {"with": str, "validation": Scores, "difference": dict[str, _Difference]})
 
 
@@ -54,6 +67,7 @@ class _Metrics(TypedDict):
     test_mismatched: NotRequired[Scores]
     details: NotRequired[dict[str, dict[str, Scores]]]
     compared: NotRequired[_Compared]
+    distillation: NotRequired[_Distillation]
     training: NotRequired[dict[str, Any]]
 
 
@@ -87,6 +101,8 @@ class ThresholdRecord(TypedDict):
 
 class _CalibrationData(TypedDict):
     rows: int
+    name: NotRequired[str]
+    is_validation_split: NotRequired[bool]
 
 
 class CalibrationRecord(TypedDict):
@@ -148,6 +164,17 @@ class FinishedRun:
     def records(self) -> list[dict[str, Any]]:
         """Predictions for the validation split, or masked samples from it."""
         return list(self._lines(self.predictions_path.name))
+
+    @cached_property
+    def calibration(self) -> CalibrationRecord:
+        """Content of `calibration.json`; empty if the run is not calibrated."""
+        record: CalibrationRecord = self.read_json(run_directory.CALIBRATION_FILE, CalibrationRecord)
+        return record
+
+    @property
+    def is_calibrated_on_validation(self) -> bool:
+        """Whether the calibration used the validation split of the run."""
+        return self.calibration.get("data", {}).get("is_validation_split", False)
 
     @property
     def predictions_path(self) -> Path:

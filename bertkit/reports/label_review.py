@@ -61,11 +61,11 @@ def _pack(issue: Mapping[str, Any], length: int | None) -> dict[str, Any]:
 
 
 def _split_value(value: Any, word: int | None) -> list[str]:
-    """Return a text in one part, or the words of a sentence in three parts around the word at `word`."""
+    """Return a text in one part, numbered endings, or a sentence in three parts around the word at `word`."""
     if isinstance(value, (list, tuple)):
         words = list(map(str, value))
-        if word is None:
-            return [" · ".join(words)]
+        if word is None:  # endings, which labels name by their index
+            return [" · ".join(f"{index}: {text}" for index, text in enumerate(words))]
         return [" ".join(words[:word]), words[word], " ".join(words[word + 1 :])]
     return ["" if value is None else str(value)]
 

@@ -57,6 +57,7 @@ def build_model_card(
         "## Scores\n\n" + format_score_table(metrics),
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
         format_detail_table(metrics),
+        format_distillation_table(metrics),
         "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
         _describe_long_texts(task, settings),
         "## Settings\n\n```yaml\n" + dump_yaml(dict(settings)) + "```",
@@ -147,6 +148,42 @@ def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
             (name, other_score, f"{result['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}", p_value)
         )
     return rows
+
+
+def format_distillation_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (name, value of the teacher, value of the student) for size and speed; empty for other runs."""
+    if "distillation" not in metrics:
+        return []
+    models = metrics["distillation"]["models"]
+    formats = {
+        "parameters": ("parameters", "{:,}"),
+        "size in MB": ("megabytes", "{:,.1f}"),
+        "rows per second": ("rows_per_second", "{:,.1f}"),
+    }
+    return [
+        (name, *(form.format(models[role][key]) for role in ("teacher", "student")))  # type: ignore[misc]
+        for name, (key, form) in formats.items()
+    ]
+
+
+def format_distillation_table(metrics: Mapping[str, Any]) -> str:
+    """Return the scores, the size and the speed of teacher and student in Markdown; empty for other runs."""
+    if "distillation" not in metrics:
+        return ""
+    settings = metrics["distillation"]
+    rows = [
+        (name, f"{value:.3f}", f"{metrics['validation'][name]:.3f}")
+        for name, value in metrics["compared"]["validation"].items()
+    ]
+    table = format_markdown_table(
+        ["validation", "teacher", "this model"], [*rows, *format_distillation_rows(metrics)]
+    )
+    unlabeled = settings["unlabeled_rows"]
+    count = f" and on {format_count(unlabeled, 'unlabeled row')}" if unlabeled else ""
+    return (
+        f"## Teacher\n\nThis model learned the predictions of `{settings['teacher']}` on the training rows"
+        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}).\n\n{table}"
+    )
 
 
 def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

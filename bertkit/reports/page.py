@@ -23,6 +23,7 @@ from bertkit.reports.model_card import (
     format_baseline_names,
     format_comparison_rows,
     format_detail_rows,
+    format_distillation_rows,
     format_score_rows,
 )
 from bertkit.reports.views.registry import create_view
@@ -59,6 +60,7 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
         run=run,
         scores=[(*row, compute_interval_bar(run.metrics, row[0])) for row in format_score_rows(run.metrics)],
         compared=format_comparison_rows(run.metrics),
+        models=format_distillation_rows(run.metrics),
         details=format_detail_rows(run.metrics),
         baseline_names=format_baseline_names(run.metrics),
         extra_splits={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},

@@ -91,12 +91,15 @@ def compute_jobs(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | Us
     """Return the records of each request, or its error.
 
     Requests with different columns are computed separately. A column of one request would otherwise be added
-    to the records of another one.
+    to the records of another one. Requests with documents are computed separately, too, because the same name
+    of a document in two requests means two documents.
     """
+    group_columns = frozenset(predictor.task.input_schema.group_columns)
     indices_by_columns: dict[Any, list[int]] = defaultdict(list)
     for index, job in enumerate(jobs):
         columns = frozenset(column for row in job.rows for column in row)
-        indices_by_columns[columns, job.all_scores].append(index)
+        own_group = index if columns & group_columns else None
+        indices_by_columns[columns, job.all_scores, own_group].append(index)
     results: list[Records | UserError] = [[] for _ in jobs]
     for indices in indices_by_columns.values():
         for index, result in zip(indices, _compute_group(predictor, [jobs[i] for i in indices]), strict=True):

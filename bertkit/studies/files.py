@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
+from bertkit.data.rows import Splits
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
 from bertkit.pipeline.results import summarize_data
 from bertkit.recipes import serialize_settings
@@ -35,36 +36,11 @@ def write_results(
     plan: StudyPlan, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
 ) -> dict[str, Any]:
     """Write all results into the directory of the study, with `metrics.json` last."""
-    has_search = store is not None
-    unbiased = [run for run in best.runs if not has_search or run.fold != TRIAL_FOLD]
-    rows, seed = plan.splits.rows, plan.config.seed
-    predictions = HeldOutPredictions.load(unbiased, rows)
-    settings = {"best": _summarize(plan, folder, best, predictions)}
-    comparison = None
-    if defaults is not None:
-        default_predictions = HeldOutPredictions.load(defaults.runs, rows)
-        settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
-        comparison = compare(default_predictions, predictions, plan.metric, seed)
     write_ensemble_run(folder / ENSEMBLE_DIR, best)
-    held_out_score = settings["best"]["held_out"]["scores"].get(plan.metric)
-    metrics = {
-        "task": "study",
-        "command": plan.task_name,
-        "data": summarize_data(plan.prepared.dataset, plan.fingerprints, plan.prepared.dataset.splits),
-        "model": plan.prepared.model_source.name,
-        "metric": plan.metric,
-        "folds": plan.config.folds,
-        "seeds": plan.seeds,
-        "predicted_rows": len(rows),
-        "settings": settings,
-        "search": _summarize_search(plan, store, held_out_score) if store else None,
-        "comparison": comparison,
-        "baselines": plan.baselines,
-        "ensemble": measure_gain(plan, folder / ENSEMBLE_DIR),
-    }
+    metrics = _compute_metrics(plan, folder, store, best, defaults)
     if plan.config.folds:
-        all_predictions = HeldOutPredictions.load(best.runs, rows)
-        write_jsonl(folder / PREDICTIONS_FILE, all_predictions.iter_records())
+        predictions = HeldOutPredictions.load(best.runs, plan.splits.rows)
+        write_jsonl(folder / PREDICTIONS_FILE, predictions.iter_records())
     _write_recipe(plan, folder, best.runs[0].settings)
     _write_page(folder, metrics)
     table = build_study_table(metrics, folder)
@@ -73,6 +49,53 @@ def write_results(
     write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     run_directory.write_metrics(folder, metrics)
     return metrics
+
+
+def _compute_metrics(
+    plan: StudyPlan, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+) -> dict[str, Any]:
+    """Return the content of `study.json`; the ensemble has been written."""
+    settings, comparison = _score_settings(plan, folder, best, defaults)
+    held_out_score = settings["best"]["held_out"]["scores"].get(plan.metric)
+    return {
+        "task": "study",
+        "command": plan.task_name,
+        "data": summarize_data(plan.prepared.dataset, plan.fingerprints, _select_used_splits(plan)),
+        "model": plan.prepared.model_source.name,
+        "metric": plan.metric,
+        "folds": plan.config.folds,
+        "seeds": plan.seeds,
+        "predicted_rows": len(plan.splits.rows),
+        "settings": settings,
+        "search": _summarize_search(plan, store, held_out_score) if store else None,
+        "comparison": comparison,
+        "baselines": plan.baselines,
+        "ensemble": measure_gain(plan, folder / ENSEMBLE_DIR),
+    }
+
+
+def _score_settings(
+    plan: StudyPlan, folder: Path, best: FinishedRuns, defaults: FinishedRuns | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the scores of the best settings and of the defaults, and their paired test.
+
+    After a search, the scores are without fold 0, which scored the trials.
+    """
+    rows = plan.splits.rows
+    unbiased = [run for run in best.runs if not plan.space or run.fold != TRIAL_FOLD]
+    predictions = HeldOutPredictions.load(unbiased, rows)
+    settings = {"best": _summarize(plan, folder, best, predictions)}
+    if defaults is None:
+        return settings, None
+    default_predictions = HeldOutPredictions.load(defaults.runs, rows)
+    settings["defaults"] = _summarize(plan, folder, defaults, default_predictions)
+    return settings, compare(default_predictions, predictions, plan.metric, plan.config.seed)
+
+
+def _select_used_splits(plan: StudyPlan) -> Splits:
+    """Return the splits of the dataset, with those training rows that the study uses."""
+    used = {"train": plan.splits.rows} if plan.config.folds else plan.splits.final[0].splits
+    return {**plan.prepared.dataset.splits, **used}
 
 
 def _write_page(folder: Path, metrics: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.config import RunConfig
 from bertkit.data.rows import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count
+from bertkit.pipeline.baselines import score_baselines
 from bertkit.pipeline.loaded_data import LoadedData
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.studies.config import make_run_config
@@ -92,8 +93,10 @@ class StudyPlan:
     @cached_property
     def baselines(self) -> dict[str, Any]:
         """The scores of the baselines, on the test rows of the last fold or on the test split."""
-        splits = self.splits.final[-1].splits
-        return self.prepared.task.score_baselines(splits["train"], splits["test"])
+        splits, prepared = self.splits.final[-1].splits, self.prepared
+        return score_baselines(
+            prepared.task, splits["train"], splits["test"], prepared.tokenizer, self.reporter
+        )
 
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[FinalRun]:
         """Return the runs with the best settings."""

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from bertkit import run_directory
 from bertkit.data.rows import Splits
-from bertkit.errors import TrainingFailed
+from bertkit.errors import TrainingFailed, format_count
 from bertkit.pipeline.prepare import RunOptions
 from bertkit.pipeline.run import require_unchanged_data, train_prepared
 from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
+from bertkit.utils.reporting import Reporter
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 
@@ -73,6 +74,27 @@ def _read_saved_settings(folder: Path) -> dict[str, Any]:
     return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}
 
 
+@dataclass
+class Wait:
+    """A wait for the runs of other processes.
+
+    Attributes:
+        reporter: Receives a line when the wait begins.
+        noun: What a run is called.
+    """
+
+    reporter: Reporter
+    noun: str
+    has_begun: bool = False
+
+    def sleep(self, num_runs: int) -> None:
+        """Wait a moment; other processes train this number of runs."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.reporter.info(f"waiting for {format_count(num_runs, self.noun)} of other processes")
+        time.sleep(POLL_SECONDS)
+
+
 PlannedRunT = TypeVar("PlannedRunT", bound=PlannedRun)
 
 
@@ -93,6 +115,7 @@ def train_runs(
     runs: Sequence[PlannedRunT],
     on_begin: Callable[[PlannedRunT], None],
     on_end: Callable[[PlannedRunT, Outcome], None],
+    reporter: Reporter,
 ) -> dict[Path, Outcome]:
     """Train all runs that no other process trains, and wait for the others.
 
@@ -100,11 +123,13 @@ def train_runs(
         runs: The runs.
         on_begin: Receives each run when this process has locked its directory.
         on_end: Receives each run when it has ended.
+        reporter: Receives a line before this process waits.
 
     Returns:
         The outcome of each run, by directory.
     """
     outcomes: dict[Path, Outcome] = {}
+    wait = Wait(reporter, "run")
     while len(outcomes) < len(runs):
         num_outcomes = len(outcomes)
         for run in runs:
@@ -116,7 +141,7 @@ def train_runs(
             release_memory()  # here, where no error keeps the tensors alive
             on_end(run, outcomes[run.folder])
         if len(outcomes) == num_outcomes:  # other processes train all remaining runs
-            time.sleep(POLL_SECONDS)
+            wait.sleep(len(runs) - len(outcomes))
     return {run.folder: outcomes[run.folder] for run in runs}
 
 

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
+from bertkit.config import MAX_SEED
 from bertkit.data.token_store import share_tokens
 from bertkit.errors import UserError, format_list
 from bertkit.pipeline.ensemble import ENSEMBLE_DIR
@@ -77,6 +79,8 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
     """Check the settings of a study, and return the search space of the user."""
     if not (config.folds or config.trials or config.seeds > 1):
         raise UserError("study: nothing to compare; pass --folds, --seeds or --trials")
+    if config.seed + config.seeds - 1 > MAX_SEED:
+        raise UserError(f"--seeds {config.seeds}: the last seed is above {MAX_SEED}; pass a lower --seed")
     if config.search and not config.trials:
         raise UserError("--search: has no effect without --trials; pass the number of trials")
     if config.trials:
@@ -105,7 +109,10 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
     best_settings = store.find_best().settings if store else {}
     best = _train(plan, plan.plan_final_runs(folder, best_settings), "best settings" if store else "")
     defaults = _train(plan, plan.plan_default_runs(folder), "defaults") if best_settings else None
-    with locks.wait_for_lock(folder / ENSEMBLE_DIR):
+    with ExitStack() as stack:
+        if not locks.try_lock(stack, folder / ENSEMBLE_DIR):
+            plan.reporter.info("waiting for another process, which writes the results")
+            stack.enter_context(locks.wait_for_lock(folder / ENSEMBLE_DIR))
         metrics = run_directory.read_metrics(folder)  # another process may have written them
         if metrics is None:
             metrics = write_results(plan, folder, store, best, defaults)
@@ -133,5 +140,5 @@ def _train(plan: StudyPlan, runs: list[FinalRun], name: str) -> FinishedRuns:
         score = format_number(outcome.metrics["test"].get(plan.metric))
         plan.reporter.info(f"{prefix}{run.title}: {plan.metric} {score}")
 
-    outcomes = train_runs(runs, lambda _: None, report)
+    outcomes = train_runs(runs, lambda _: None, report, plan.reporter)
     return FinishedRuns(runs, {folder: outcome.metrics for folder, outcome in outcomes.items()})

@@ -10,6 +10,7 @@ from typing import Any
 from bertkit.config import RunConfig
 from bertkit.data.rows import Splits
 from bertkit.metrics.modules import LoadedModule
+from bertkit.pipeline.baselines import score_encoder_baselines
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
@@ -63,6 +64,7 @@ class RunGroup:
         self.task_name, self.config, self.reporter = task_name, config, reporter
         self._has_prepared = False
         self._baselines: dict[str, Scores] | None = None
+        self._encoder_baselines: dict[tuple[str, int], dict[str, Scores]] = {}  # by model and maximum length
 
     @cached_property
     def data(self) -> LoadedData:
@@ -98,15 +100,23 @@ class RunGroup:
             prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
         self._has_prepared = True
         if splits is None:
-            score_baselines = partial(self._score_baselines, prepared)
-            options = dataclasses.replace(options, score_baselines=score_baselines)
+            options = dataclasses.replace(options, score_baselines=partial(self._score_baselines, prepared))
         prepared.options = options
         return prepared
 
-    def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
-        """Return the scores of the baselines, which all runs with the splits of the group share."""
+    def _score_baselines(self, prepared: PreparedRun, reporter: Reporter) -> dict[str, Scores]:
+        """Return the scores of the baselines.
+
+        All runs with the splits of the group share them. Those that read vectors of the encoder are shared by
+        the runs with the same model.
+        """
+        train, rows = prepared.splits["train"], prepared.splits["validation"]
+        task = copy.copy(prepared.task)
+        task.config = dataclasses.replace(task.config, seed=self.config.seed)
         if self._baselines is None:
-            task = copy.copy(prepared.task)
-            task.config = dataclasses.replace(task.config, seed=self.config.seed)
-            self._baselines = task.score_baselines(prepared.splits["train"], prepared.splits["validation"])
-        return self._baselines
+            self._baselines = task.score_baselines(train, rows)
+        encoder = (task.config.model, task.config.max_length)
+        if encoder not in self._encoder_baselines:
+            scores = score_encoder_baselines(task, train, rows, prepared.tokenizer, reporter)
+            self._encoder_baselines[encoder] = scores
+        return self._baselines | self._encoder_baselines[encoder]

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,25 +45,31 @@ class RunsDirectory:
     def open(self, config: RunConfig, fingerprints: Mapping[str, str]) -> Iterator[None]:
         """Create the directory, or resume the runs in it.
 
-        With `--overwrite`, the files of a previous command are in a backup until a run has started.
+        With `--overwrite`, the files of a previous command are in a backup until a run has started. During
+        the block, a shared lock of `run.yaml` prevents other processes from replacing them.
 
         Args:
             config: The settings of the command.
             fingerprints: Fingerprints by split of the data that all runs have in common.
         """
-        if not config.resume:
-            with locks.lock_directory(self.folder):
-                self._create(config, fingerprints)
-        try:
+        with ExitStack() as stack:
+            if config.resume:
+                stack.enter_context(locks.share_lock(self._settings_file))
+            else:
+                with locks.lock_directory(self.folder):
+                    self._create(config, fingerprints)
+                    stack.enter_context(locks.share_lock(self._settings_file))
+                stack.callback(self._clean_up)
             with name_resuming_command(self.command, self.folder, self._has_runs):
                 yield
-        finally:
-            if not config.resume:
-                self._clean_up()
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / run_directory.SETTINGS_FILE
 
     def _create(self, config: RunConfig, fingerprints: Mapping[str, str]) -> None:
         check_output_directory(self.folder, run_directory.RUN, config.overwrite)
-        for path in [*self._find(), *self._find("/*/")]:
+        for path in [self._settings_file, *self._find(), *self._find("/*/")]:
             locks.require_unlocked(path)
         run_directory.back_up_run(self.folder, self.output_names)
         run_directory.write_settings(self.folder, self.command, config, fingerprints)

@@ -11,14 +11,14 @@ from bertkit import run_directory
 from bertkit.data.rows import Splits
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import RunOptions
-from bertkit.studies.planned_runs import PlannedRun
+from bertkit.studies.planned_runs import PlannedRun, Wait
 from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
 from bertkit.utils.files import write_jsonl
-from bertkit.utils.locks import POLL_SECONDS, try_lock, wait_for_lock
+from bertkit.utils.locks import try_lock, wait_for_lock
 from bertkit.utils.reporting import Reporter
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
@@ -51,13 +51,14 @@ class Search:
 
     def run(self) -> None:
         """Train trials until all have ended, also those of other processes."""
+        wait = Wait(self.reporter, "trial")
         while not self.store.is_search_ended:
             with ExitStack() as stack:
                 trial = self._claim(stack)
                 if trial is not None:
                     self._run_trial(trial)
-                elif self.store.list_running():
-                    time.sleep(POLL_SECONDS)
+                elif running := self.store.list_running():
+                    wait.sleep(len(running))
                 else:
                     self.store.end_search()
 
@@ -92,7 +93,7 @@ class Search:
             callback.steps, callback.planned_steps, round(time.monotonic() - started, 3), reason,
         )  # fmt: skip
         self.store.end(trial, ended)
-        _delete_weights(self._get_run_folder(trial))
+        _delete_weights(self._get_run_folder(trial), is_complete=outcome == "complete")
         write_jsonl(self.folder / TRIALS_FILE, (trial.to_record() for trial in self.store.list_ended()))
         self.reporter.info(self._describe(ended))
         if callback.is_interrupted:
@@ -130,9 +131,12 @@ class Search:
         return f"trial {trial.number} of {self.num_trials}: {settings}: {result}"
 
 
-def _delete_weights(folder: Path) -> None:
-    """Delete the files of a trial except its settings, its scores and its learning curves."""
-    for path in folder.iterdir() if folder.is_dir() else ():
+def _delete_weights(folder: Path, is_complete: bool) -> None:
+    """Delete the files of a trial; a complete trial keeps settings, scores and learning curves."""
+    if not is_complete:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         elif path.name not in KEPT_FILES:

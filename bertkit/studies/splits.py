@@ -15,11 +15,11 @@ from bertkit.data.split import (
     assign_folds,
     join_groups,
     remove_overlap,
-    sample_rows,
     split_stratified,
 )
 from bertkit.errors import UserError, format_count
 from bertkit.pipeline.loaded_data import LoadedData, split_parsed_rows
+from bertkit.pipeline.splitting import sample_training_rows
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
@@ -107,12 +107,12 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
 
 
 def _select_training_rows(data: LoadedData) -> tuple[Rows, list[str]]:
-    """Return the training rows that are in no other split, sampled by `--max-train-samples`."""
+    """Return the training rows that are in no other split, sampled as for a single run."""
     task, notes = data.task, list(data.dataset.notes)
     rows = data.dataset.splits["train"]
     if not task.config.keep_overlap:
         rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
-    return sample_rows(rows, task.config.max_train_samples, get_split_seed(task.config)), notes
+    return sample_training_rows(task, rows, get_split_seed(task.config)), notes
 
 
 def hold_out_test_rows(data: LoadedData) -> LoadedData:

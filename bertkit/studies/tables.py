@@ -106,7 +106,7 @@ def describe_results(metrics: Mapping[str, Any]) -> list[str]:
 def describe_gain(metrics: Mapping[str, Any]) -> str:
     """Return one line on the gain and the cost of the ensemble."""
     ensemble, metric = metrics["ensemble"], metrics["metric"]
-    name = f"ensemble of {ensemble['members']} models"
+    name = f"ensemble of {format_count(ensemble['members'], 'model')}"
     if ensemble["reason"]:
         return f"{name}: the gain is not measured, because {ensemble['reason']}"
     return (

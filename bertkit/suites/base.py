@@ -184,7 +184,7 @@ class Suite(ABC):
             note = " (already finished)" if run.folder in already_finished else ""
             self.reporter.info(f"{run.folder}: {score}{note}")
 
-        outcomes = train_runs(runs, announce, report)
+        outcomes = train_runs(runs, announce, report, self.reporter)
         return {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
 
 

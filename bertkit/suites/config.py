@@ -49,7 +49,8 @@ class FeatureBasedConfig(NerConfig):
     """
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
-        "head", "freeze", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
+        "head", "freeze", "lora", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
+        "num_layers",
     }  # fmt: skip
 
     data: DataSource | None = setting(

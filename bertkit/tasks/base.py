@@ -15,6 +15,7 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.confidence import NOT_FITTED
 from bertkit.tasks.input_schema import InputSchema
+from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
     import torch
@@ -75,8 +76,11 @@ class TaskSpec:
             "choice" for the choices of a row. None if each example is one sequence.
         uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
         resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
+        scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
+        trains_encoder: Whether the encoder is trained. Otherwise, the head is fitted to the vectors of texts
+            (see `TrainingMethod.fit_head`), and the run has no training steps.
         training_phrase: Words between the initial model and the name of the task in the model card.
     """
 
@@ -93,8 +97,10 @@ class TaskSpec:
     sequence_grouping: Literal["document", "choice"] | None = None
     uses_windows: bool = False
     resamples_examples: bool = False
+    scores_tokens: bool = False
     predicts_rows: bool = True
     predictions_name: str = "predictions"
+    trains_encoder: bool = True
     training_phrase: str = "fine-tuned for"
 
     def make_dialect(self, encoding: str | None) -> "Dialect":
@@ -309,11 +315,10 @@ class Task(ABC):
             tokenizer.pad_token_id, takes_token_type_ids(model), self.spec.sequence_grouping
         )
 
-    def precompute_features(
-        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
-    ) -> "Features":
-        """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
-        return features
+    @property
+    def training_method(self) -> TrainingMethod:
+        """How the encoder and the head are trained; by default, together."""
+        return TrainingMethod()
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
         """Check the label order of a head that is not re-initialized, before training.
@@ -328,7 +333,7 @@ class Task(ABC):
 
     @abstractmethod
     def make_loss(self, features: "Features") -> "Loss":
-        """Return the loss for these training features."""
+        """Return the loss of predictions, for these training features."""
 
     # ---- results
 

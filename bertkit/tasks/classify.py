@@ -9,7 +9,9 @@ from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import TaskSpec
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
-from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
+from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
+from bertkit.tasks.sequence_config import SequenceConfig
+from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
@@ -17,6 +19,20 @@ if TYPE_CHECKING:
     from bertkit.modeling.loading import ModelSource
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
+VECTOR_CAVEAT = "has no class for the head of this model"
+# Settings without effect on a head that is fitted to vectors, and the reason.
+FITTED_HEAD_CONFLICTS = {
+    "head": "the head is fitted to one vector per text",
+    "label_smoothing": "the head is fitted by logistic regression",
+}
+# Settings without effect if the encoder is not trained.
+ENCODER_TRAINING_SETTINGS = (
+    "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
+    "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
+    "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
+    "lora",
+)  # fmt: skip
+CONTRASTIVE_HYPERPARAMETERS = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +45,11 @@ class ClassifyConfig(SequenceConfig):
     )
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
+    )
+    method: Literal["finetune", "contrastive", "linear-probe"] = setting(
+        "finetune",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only "
+        "fit the head.",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", DATA,
@@ -47,10 +68,29 @@ class Classify(SequenceTask):
     )
     text_settings = ("text_column", "text_pair_column")
 
+    def __init__(self, config: ClassifyConfig) -> None:
+        super().__init__(config)
+        if self._has_fitted_head:
+            self._set_caveat(VECTOR_CAVEAT)
+        if config.method == "contrastive":
+            self.spec = dataclasses.replace(
+                self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS,
+                training_phrase="trained on pairs of rows for",
+            )  # fmt: skip
+        if config.method == "linear-probe":
+            phrase = "with a linear layer on its vectors, fitted for"
+            self.spec = dataclasses.replace(self.spec, trains_encoder=False, training_phrase=phrase)
+
+    @property
+    def _has_fitted_head(self) -> bool:
+        """Whether the head is fitted to the vectors of texts, and not trained with the encoder."""
+        return bool(self.config.method != "finetune")
+
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
         """Find the columns, and infer the kind of the labels and their names."""
         from bertkit.data.labels import infer_label_type
 
+        self._check_method()
         self._resolve_columns(dataset.splits["train"])
         class_names = dataset.get_class_names(self.config.label_column)
         if class_names:  # then "-", -1 and null mark missing labels
@@ -84,6 +124,10 @@ class Classify(SequenceTask):
 
         problem = self.config.problem
         if problem == "regression":
+            if self.config.method == "contrastive":
+                raise UserError(
+                    f"--method {self.config.method}: needs classes, but regression has none; omit it"
+                )
             self.label_type = Regression([])
             return
         _, values = train.factorize(self.config.label_column)
@@ -128,6 +172,26 @@ class Classify(SequenceTask):
             raise UserError(f"{flag}: regression has no classes; omit the flag")
         super().validate_splits(splits)
 
+    def _check_method(self) -> None:
+        """Check that the other settings apply to `--method`."""
+        method, defaults = self.config.method, ClassifyConfig()
+        if not self._has_fitted_head:
+            return
+        conflicts = dict(FITTED_HEAD_CONFLICTS)
+        if not self.spec.trains_encoder:
+            conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            conflicts["num_layers"] = "the head reads the vectors of the last layer"
+        for name, reason in conflicts.items():
+            value = getattr(self.config, name)
+            if value not in (getattr(defaults, name), []):
+                raise UserError(f"{self._get_flag(name)} {value}: with --method {method}, {reason}; omit it")
+        if self.config.bf16 and not self.spec.trains_encoder:
+            raise UserError(f"--bf16: with --method {method}, the encoder is not trained; omit it")
+        if self.config.long_texts == "windows" and method == "contrastive":
+            raise UserError(
+                f"--long-texts windows: --method {method} reads one sequence per text; use another value"
+            )
+
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Configure the labels, and save the separator of label sets in the model's config."""
         vars(model_config).pop(SEPARATOR_KEY, None)  # set by an earlier run
@@ -152,3 +216,26 @@ class Classify(SequenceTask):
         single_label = SingleLabel(labels)
         single_label.positive_label = self.config.positive_label
         return single_label
+
+    # ---- a head that is fitted to vectors
+
+    @property
+    def _head_kind(self) -> str:
+        from bertkit.modeling.heads import VECTOR_HEAD
+
+        return VECTOR_HEAD if self._has_fitted_head else super()._head_kind
+
+    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
+        """Return a `VectorClassifier` for a head that is fitted to vectors."""
+        if not self._has_fitted_head:
+            return super().build_model(model_config, source)
+        from bertkit.modeling.vector_classifier import load_vector_classifier
+
+        return load_vector_classifier(source, model_config, self.has_new_head)
+
+    @property
+    def training_method(self) -> TrainingMethod:
+        """That of `--method`."""
+        from bertkit.tasks.fitted_head import METHODS
+
+        return METHODS[self.config.method](self) if self._has_fitted_head else super().training_method

@@ -64,8 +64,10 @@ class InputSchema:
         return dict.fromkeys(self.text_columns, "...")
 
     def get_column_kinds(self) -> dict[str, ColumnKind]:
-        """Return what each text column of a row to predict holds."""
-        return {column: self.column_kinds.get(column, "text") for column in self.text_columns}
+        """Return what each text column of a row to predict holds, and the column that defines groups."""
+        kinds = {column: self.column_kinds.get(column, "text") for column in self.text_columns}
+        groups: dict[str, ColumnKind] = dict.fromkeys(self.group_columns[:1], "optional text")
+        return kinds | groups
 
     def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""

@@ -15,6 +15,7 @@ from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.ner_predictions import NerEvaluation, score_baselines
+from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 # Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
+ENCODER_SETTINGS = (
+    "num_layers", "freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,23 @@ class NerConfig(FineTuningConfig):
     )
 
 
-# Settings of the training of the encoder.
-ENCODER_SETTINGS = ("freeze", "layer_decay", "pack", "compile", "attention_dropout")
+class FrozenEncoderMethod(TrainingMethod):
+    """The head is trained on the vectors of a frozen encoder, which are computed once (section 5.3).
+
+    Args:
+        batch_size: Number of sentences per forward pass.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+
+    def precompute_features(
+        self, model: Any, features: Any, collator: Any, reporter: "Reporter"
+    ) -> "Features":
+        """Return features with the outputs of the encoder instead of token ids."""
+        from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
+
+        return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size, reporter))
 
 
 class Ner(Task):
@@ -86,6 +104,7 @@ class Ner(Task):
         best_metric=("f1", 1),
         reads_conll=True,
         uses_windows=True,
+        scores_tokens=True,
     )
     scheme: "Scheme"
     types: list[str]
@@ -314,16 +333,12 @@ class Ner(Task):
             )
         return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
 
-    def precompute_features(
-        self, model: Any, features: Any, collator: Any, reporter: "Reporter"
-    ) -> "Features":
-        """Return features with the outputs of the encoder instead of token ids if `--features` is set."""
-        from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
-
+    @property
+    def training_method(self) -> TrainingMethod:
+        """With `--features`, only the head is trained."""
         if self.config.features is None:
-            return features
-        vectors = compute_vectors(model, features, collator, self.config.eval_batch_size, reporter)
-        return VectorFeatures(features, vectors)
+            return super().training_method
+        return FrozenEncoderMethod(self.config.eval_batch_size)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose entity types are evidently in the wrong order."""

@@ -10,7 +10,8 @@ from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import Scores, TaskSpec
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import SingleLabel
-from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceConfig, SequenceTask
+from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
+from bertkit.tasks.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +112,7 @@ class Nli(SequenceTask):
         keys = super().split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
-    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return a baseline that reads only the hypotheses."""
         return "hypothesis_only", list(self.input_schema.text_columns[1:])
 

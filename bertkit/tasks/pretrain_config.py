@@ -22,7 +22,7 @@ MODEL_SIZES = {
 class PretrainConfig(TextConfig, RunConfig):
     """The settings of `pretrain-mlm-nsp`."""
 
-    excluded_settings = frozenset({"new_head", "head"})
+    excluded_settings = frozenset({"new_head", "head", "lora"})
 
     text_format: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,

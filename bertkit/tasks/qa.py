@@ -94,6 +94,7 @@ class Qa(Task):
         ),
         best_metric=("f1", 1),
         uses_windows=True,
+        scores_tokens=True,
         default_max_length=384,
     )
     requires_full_coverage = True

@@ -4,12 +4,11 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.config import FineTuningConfig, RunConfig
+from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.setting import DATA, MODEL, fill_unset, get_flag, get_settings, setting
+from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.tasks.base import Scores, Task, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from bertkit.data.features import Features
+    from bertkit.data.features import Features, TextFeatures
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.data.split import SplitKeys
@@ -35,24 +34,6 @@ SEQUENCE_PIPELINE = TransformersPipeline(
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
 MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two training rows per class
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceConfig(FineTuningConfig):
-    """The settings that `classify` and `nli` share."""
-
-    label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
-    long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
-        "head",
-        "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
-        MODEL,
-    )
-    class_weights: Literal["balanced"] | None = setting(
-        None, "Weight classes in the loss by the inverse of their frequency."
-    )
-    label_smoothing: float = setting(
-        0.0, "Fraction of the target probability spread over all classes.", min=0.0, max=0.99
-    )
 
 
 class SequenceTask(Task):
@@ -293,7 +274,7 @@ class SequenceTask(Task):
         Raises:
             UserError: The model was trained on other labels.
         """
-        from bertkit.modeling.heads import SEQUENCE_HEAD, has_head_type, match_labels, set_labels
+        from bertkit.modeling.heads import has_head_type, match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
@@ -302,12 +283,19 @@ class SequenceTask(Task):
             )
         if not self.config.new_head and has_head_type(model_config, self.config.head):
             self.has_new_head, self.label_type.labels = match_labels(
-                model_config, self.labels, source.name, SEQUENCE_HEAD
+                model_config, self.labels, source.name, self._head_kind
             )
         vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
+
+    @property
+    def _head_kind(self) -> str:
+        """The kind of head that training can start from; see `bertkit.modeling.heads.has_head`."""
+        from bertkit.modeling.heads import SEQUENCE_HEAD
+
+        return SEQUENCE_HEAD
 
     def load_state(self, model_config: Any) -> None:
         """Restore the labels in the order of the model's outputs, and their thresholds."""
@@ -320,7 +308,7 @@ class SequenceTask(Task):
     def _load_label_type(self, model_config: Any) -> LabelType:
         """Return the kind of the labels, and their names, from the model config of a finished run."""
 
-    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "TextFeatures":
         """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         from bertkit.data.features import build_features
 
@@ -376,22 +364,11 @@ class SequenceTask(Task):
         return SequenceEvaluation(outputs, self.label_type, self.fitted_confidence)
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`).
+        """Score two baselines: `majority`, and `tfidf` (or `hypothesis_only` for `nli`)."""
+        from bertkit.tasks.sequence_baselines import score_text_baselines
 
-        The majority baseline predicts the same for all rows.
-        """
-        from bertkit.metrics.baselines import predict_majority, predict_tfidf
+        return score_text_baselines(self, train, rows)
 
-        labels, gold = self.encode_labels(train), self.encode_labels(rows)
-        assert labels is not None
-        assert gold is not None
-        name, columns = self._get_tfidf_baseline()
-        train_texts = [train[column] for column in columns]
-        texts = [rows[column] for column in columns]
-        [predicted] = predict_tfidf(train_texts, labels, [texts], self.config.seed)
-        score = self.label_type.score
-        return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
-
-    def _get_tfidf_baseline(self) -> tuple[str, list[str]]:
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
         return "tfidf", list(self.input_schema.text_columns)

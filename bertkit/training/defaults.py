@@ -14,16 +14,22 @@ from bertkit.errors import UserError, format_count
 TINY_MODEL, SMALL_MODEL, MEDIUM_MODEL, BASE_MODEL, LARGE_MODEL = 2e6, 15e6, 60e6, 200e6, 500e6
 # Lower limits of model types for large models: He et al. 2021 (DeBERTa), appendix, use 5e-6 to 1e-5.
 MAX_LARGE_MODEL_RATES = {"deberta": 1e-5, "deberta-v2": 1e-5}
+# Learning rate of adapters, relative to full fine-tuning. Hu et al. 2021, table 9, use 4e-4 and 5e-4 for
+# RoBERTa-base, and 2e-4 to 4e-4 for RoBERTa-large.
+LORA_RATE_FACTOR = 10
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
 
 
-def suggest_hyperparameters(rows: int, model_config: Any, unit: str = "row") -> tuple[dict[str, Any], str]:
+def suggest_hyperparameters(
+    rows: int, model_config: Any, unit: str = "row", is_lora: bool = False
+) -> tuple[dict[str, Any], str]:
     """Suggest values for `epochs`, `learning_rate` and `batch_size`.
 
     Args:
         rows: Number of training rows.
         model_config: The transformers config of the model.
         unit: Noun for a training row, such as "question".
+        is_lora: Whether only adapters and the head are trained.
 
     Returns:
         The values by setting, and the reason in one line.
@@ -37,6 +43,8 @@ def suggest_hyperparameters(rows: int, model_config: Any, unit: str = "row") -> 
     else:
         epochs, batch_size = 2.0, 32
     learning_rate = _suggest_learning_rate(rows, model_config)
+    if is_lora:
+        learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
 
 

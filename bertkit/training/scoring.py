@@ -88,10 +88,7 @@ def predict_logits(
     own_batches = batches[distributed.get_rank() :: distributed.get_world_size()]
     if is_sharded and len(own_batches) * distributed.get_world_size() < len(batches):
         own_batches = [*own_batches, batches[0]]  # repeats a batch, because other ranks have one more batch
-    # For bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The method of the
-    # class, which is called here, is not wrapped.
-    forward = model if is_sharded else type(model).forward.__get__(model)
-    compute = model.compute_logits if isinstance(model, EnsembleModel) else partial(compute_logits, forward)
+    compute = bind_logits(model, is_sharded)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -111,7 +108,7 @@ def predict_logits(
                 if is_sharded:
                     scored.append((examples, score(examples)))
                 else:
-                    scored.extend(_score_with_halving(score, examples))
+                    scored.extend(score_with_halving(score, examples))
     finally:
         model.train(was_training)
     if len(scored) > len(own_batches):
@@ -123,7 +120,30 @@ def predict_logits(
     return restore_order(features, batches_of_all_ranks, batch_logits)
 
 
-def _score_with_halving(
+def bind_logits(model: Any, is_sharded: bool = False) -> Callable[[dict[str, Any]], Any]:
+    """Return a function from a batch to the logits of a model or an ensemble, in fp32.
+
+    For bf16 and fp16, accelerate wraps the forward method of the instance in autocast. The method of the
+    class, which is called here unless the weights are sharded, is not wrapped.
+    """
+    if isinstance(model, EnsembleModel):
+        return model.compute_logits
+    return partial(compute_logits, model if is_sharded else type(model).forward.__get__(model))
+
+
+def predict_batches(
+    model: Any, features: Features, collator: Callable[..., dict[str, torch.Tensor]], batch_size: int
+) -> None:
+    """Run a model on all examples in this process, to measure its speed."""
+    compute, device = bind_logits(model), next(model.parameters()).device
+    with torch.no_grad():
+        for examples in batch_by_length(features, batch_size):
+            batch = collator([features[index] for index in examples])
+            logits = compute({name: tensor.to(device) for name, tensor in batch.items()})
+            features.reduce_logits(logits.float(), examples, batch).cpu()
+
+
+def score_with_halving(
     score: Callable[[np.ndarray], np.ndarray], examples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Score a batch; if memory runs out, score each half of the batch in the same way.
@@ -150,7 +170,7 @@ def _score_with_halving(
             raise UserError(str(error)) from None
     release_memory()  # outside `except`, because the error keeps the tensors alive
     for half in np.array_split(examples, 2):
-        yield from _score_with_halving(score, half)
+        yield from score_with_halving(score, half)
 
 
 def restore_order(

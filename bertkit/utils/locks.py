@@ -74,47 +74,79 @@ def try_lock(stack: ExitStack, folder: Path) -> bool:
     return True
 
 
-def require_unlocked(folder: Path) -> None:
-    """Check that no other run holds the lock of a directory.
+def require_unlocked(path: Path) -> None:
+    """Check that no other run holds a lock of a directory, or of a file in the directory of several runs.
 
     Raises:
-        UserError: Another run holds the lock.
+        DirectoryInUse: Another run holds a lock.
     """
     if not distributed.is_main_process():  # the main process of the same run may hold the lock
         return
     with suppress(OSError):  # if the directory is not readable, `lock_directory` reports it
-        lock = _acquire_lock(folder)
+        lock = _acquire_lock(path)
         if lock is not None:
             os.close(lock)
 
 
-def _acquire_lock(folder: Path) -> int | None:
-    """Open and lock a directory.
+@contextmanager
+def share_lock(file: Path) -> Iterator[None]:
+    """Hold a shared lock of a file during the block; several processes can hold it at the same time.
+
+    Raises:
+        DirectoryInUse: A process is replacing the file.
+    """
+    with ExitStack() as stack:
+        distributed.on_main_process(lambda: stack.enter_context(_share_lock(file)))
+        yield
+
+
+@contextmanager
+def _share_lock(file: Path) -> Iterator[None]:
+    lock = _acquire_lock(file, fcntl.LOCK_SH)
+    if lock is None:
+        raise _make_error(file)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _make_error(path: Path) -> DirectoryInUse:
+    folder = path if path.is_dir() else path.parent
+    return DirectoryInUse(
+        f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose another "
+        "directory"
+    )
+
+
+def _acquire_lock(path: Path, operation: int = fcntl.LOCK_EX) -> int | None:
+    """Open and lock a directory or a file.
 
     A lock on the directory itself needs no lock file, and ends with the process.
 
+    Args:
+        path: The directory or the file.
+        operation: The kind of lock, as for `fcntl.flock`.
+
     Returns:
-        The file descriptor, or None if the directory does not exist because another run has removed it.
+        The file descriptor, or None if the path does not exist because another run has removed it.
 
     Raises:
         DirectoryInUse: Another run holds the lock.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise DirectoryInUse(
-            f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose "
-            "another directory"
-        ) from error
+        raise _make_error(path) from error
     except OSError:  # the file system does not support locks
         return descriptor
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
     os.close(descriptor)
     return None

@@ -105,7 +105,8 @@ class LinearFunction(torch.autograd.Function):
             weight_copy: `[out_features, in_features]`.
             bias_copy: `[out_features]`, or None.
         """
-        ctx.save_for_backward(rows_copy, weight_copy)
+        needs_weight = ctx.needs_input_grad[1]  # a frozen weight needs no inputs in the backward pass
+        ctx.save_for_backward(rows_copy if needs_weight else None, weight_copy)
         return multiply(rows_copy, weight_copy, bias_copy)
 
     @staticmethod

@@ -124,12 +124,12 @@ class Review {
 
   createItem(index, position) {
     const issue = this.issues[index], item = createElement("li"), head = createElement("div", "labels");
+    if (issue.label !== undefined) head.append(createIsolatedElement("span", "", `label ${issue.label}`));
     for (const [name, kind] of [["given", ""], ["suggested", "predicted"]]) {
       const label = createElement("span", "", `${name} `);
       label.append(createIsolatedElement("b", kind, formatLabel(issue[name])));
       head.append(label);
     }
-    if (issue.label !== undefined) head.append(createIsolatedElement("span", "", `label ${issue.label}`));
     head.append(createIsolatedElement("span", "", issue.reason), createElement("span", "", `score ${issue.score}`));
     head.append(createIsolatedElement("span", "id", `${issue.file}: row ${issue.row}`));
     item.append(head, ...issue.fields.map((field) => this.createField(field, issue.fields.length > 1)));

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import numpy as np
 from msgspec import Meta
 
+from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.significance import Scorer
-from bertkit.reports.charts import Chart, plot_bars
+from bertkit.reports.charts import Chart, plot_bars, plot_reliability_diagram
 from bertkit.reports.examples import Example, Field, format_value
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.utils.serialization import validate
@@ -72,6 +73,20 @@ class View(ABC):
     def build_charts(self) -> list[Chart]:
         """Return charts that summarize all records."""
         return []
+
+    def plot_reliability(
+        self, confidence: np.ndarray, is_correct: np.ndarray, unit: str = "decisions"
+    ) -> list[Chart]:
+        """Return a reliability diagram; none if a chart of the calibration shows the same rows.
+
+        Args:
+            confidence: Confidence of each prediction, `[n]`.
+            is_correct: Whether each prediction is correct, `[n]` bool.
+            unit: What is predicted, in the plural.
+        """
+        if self.run.is_calibrated_on_validation:
+            return []
+        return [plot_reliability_diagram(compute_calibration(confidence, is_correct), unit)]
 
     def scorer(self) -> Scorer | None:
         """Return a scorer of resampled rows; None if scores cannot be computed from the records."""

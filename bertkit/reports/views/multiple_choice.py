@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import format_count
-from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.significance import Scorer
-from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram
+from bertkit.reports.charts import Chart, plot_confusion_matrix
 from bertkit.reports.examples import Example, Field, Mark, get_mark_kind
 from bertkit.reports.views.base import (
     Index,
@@ -76,7 +75,7 @@ class MultipleChoiceView(View):
         names = [_format_ending(index) for index in range(num_endings)]
         return [
             plot_confusion_matrix("Endings", counts, names, note),
-            plot_reliability_diagram(compute_calibration(confidence, gold == predicted)),
+            *self.plot_reliability(confidence, gold == predicted),
         ]
 
     def scorer(self) -> Scorer:

@@ -5,10 +5,9 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.significance import Scorer
 from bertkit.metrics.squad import AnswerScores, score_answers_v1, score_answers_v2, sweep_thresholds
-from bertkit.reports.charts import Chart, plot_reliability_diagram, plot_threshold_curves
+from bertkit.reports.charts import Chart, plot_threshold_curves
 from bertkit.reports.examples import Example, Field, overlay_spans
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.reports.views.base import FiniteNumber, Index, Probability, Record, View
@@ -109,8 +108,8 @@ class QaView(View):
         is_known = ~np.isnan(confidence)
         charts = [self._plot_thresholds()] if self.allows_no_answer and self.nbest else []
         if is_known.any():
-            calibration = compute_calibration(confidence[is_known], self.scores.exact[is_known] > 0)
-            charts.append(plot_reliability_diagram(calibration, "answers"))
+            is_correct = self.scores.exact[is_known] > 0
+            charts += self.plot_reliability(confidence[is_known], is_correct, "answers")
         return charts
 
     def scorer(self) -> Scorer:

@@ -9,10 +9,9 @@ from msgspec import Meta
 
 from bertkit import run_directory
 from bertkit.errors import UserError, shorten_repr
-from bertkit.metrics.calibration import compute_calibration
 from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
 from bertkit.metrics.significance import Scorer
-from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_reliability_diagram, plot_scatter
+from bertkit.reports.charts import Chart, plot_confusion_matrix, plot_scatter
 from bertkit.reports.examples import Example
 from bertkit.reports.finished_run import FinishedRun
 from bertkit.reports.views.base import (
@@ -82,7 +81,7 @@ class ClassificationView(View):
         charts = [plot_class_confusion(counts, labels)]
         if len(labels) > 2:
             charts.append(plot_f1_bars(labels, np.diag(counts), counts.sum(0), counts.sum(1), "class"))
-        return [*charts, plot_reliability_diagram(compute_calibration(confidence, gold == predicted))]
+        return [*charts, *self.plot_reliability(confidence, gold == predicted)]
 
     def scorer(self) -> Scorer:
         """Return a scorer of accuracy, F1 and all other single-label scores."""
@@ -196,7 +195,7 @@ class MultiLabelView(View):
         is_correct = gold == predicted
         return [
             plot_f1_bars(self.labels, (gold & predicted).sum(0), predicted.sum(0), gold.sum(0), "label"),
-            plot_reliability_diagram(compute_calibration(confidence.ravel(), is_correct.ravel())),
+            *self.plot_reliability(confidence.ravel(), is_correct.ravel()),
         ]
 
     def scorer(self) -> Scorer:

@@ -1,32 +1,31 @@
-"""Combine the predictors of finished runs to one that averages their predictions."""
+"""Combine the models of finished runs to one that averages their predictions."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from bertkit.errors import UserError
 from bertkit.metrics.averaging import average_values
 from bertkit.modeling.ensemble import EnsembleModel
+from bertkit.pipeline.trained_model import TrainedModel, serialize_tokenizer
 from bertkit.tasks.base import Task
 from bertkit.tasks.confidence import NOT_FITTED
 
-if TYPE_CHECKING:
-    from bertkit.infer.predictor import Predictor
-
+M = TypeVar("M", bound=TrainedModel)
 # Attributes of a model's config that decide what its outputs mean.
 OUTPUT_ATTRIBUTES = ("id2label", "problem_type", "tag_scheme", "first_ending", "label_separator")
 
 
-def combine_predictors(folders: Sequence[Path], members: Sequence["Predictor"]) -> "Predictor":
-    """Return a predictor with the averaged predictions of its members.
+def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
+    """Return a model with the averaged predictions of its members.
 
     Truncation, windows and decoding are those of the first member. Thresholds are the means of the members'
     thresholds.
 
     Args:
         folders: The runs, for error messages.
-        members: Their predictors.
+        members: Their models.
 
     Raises:
         UserError: The members differ in their task, labels, tokenizer or maximum length.
@@ -42,26 +41,21 @@ def combine_predictors(folders: Sequence[Path], members: Sequence["Predictor"]) 
     return dataclasses.replace(first, model=model.eval())
 
 
-def _find_difference(first: "Predictor", other: "Predictor") -> str | None:
+def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
     """Return what distinguishes two members that cannot be combined; None if they can."""
     if first.task.spec.name != other.task.spec.name:
         return "another task"
     if any(_get_output(first, name) != _get_output(other, name) for name in OUTPUT_ATTRIBUTES):
         return "other labels"
-    if _serialize_tokenizer(first) != _serialize_tokenizer(other):
+    if serialize_tokenizer(first.tokenizer) != serialize_tokenizer(other.tokenizer):
         return "another tokenizer"
     if first.task.config.max_length != other.task.config.max_length:
         return "another maximum length"
     return None
 
 
-def _get_output(predictor: "Predictor", name: str) -> Any:
-    return getattr(predictor.model.config, name, None)
-
-
-def _serialize_tokenizer(predictor: "Predictor") -> str:
-    serialized: str = predictor.tokenizer.backend_tokenizer.to_str()
-    return serialized
+def _get_output(member: TrainedModel, name: str) -> Any:
+    return getattr(member.model.config, name, None)
 
 
 def _average_thresholds(tasks: Sequence[Task]) -> None:

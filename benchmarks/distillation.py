@@ -1,0 +1,234 @@
+"""Compare a teacher with its student, with the same student without a teacher, and with an int8 export.
+
+    python benchmarks/distillation.py --data-dir DATA --seeds 3 --write
+
+For each dataset and seed, a teacher with all layers is fine-tuned, and distilled into a student with half of
+them. The same student is trained twice more on the labels only: once from the layers of the teacher, and
+once from the layers of the pre-trained model. The distilled student is exported as an int8 ONNX model. All
+models predict the same rows, one after the other, in one process. Scores are means over the seeds; the
+interval and the paired tests resample the rows (bootstrap). The report goes to standard output; --write puts
+it into docs/distill.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docs_page import format_table, replace_section
+from harness import ROOT, describe_machine, publish
+
+if TYPE_CHECKING:
+    from bertkit.metrics.significance import Scorer
+
+PAGE = ROOT / "docs" / "distill.md"
+TEACHER, STUDENT, INT8 = "teacher", "student", "student, int8 ONNX"
+LABELS_ONLY, WITHOUT_TEACHER = "layers of the teacher, labels only", "layers of the model, labels only"
+SYSTEMS = (TEACHER, STUDENT, LABELS_ONLY, WITHOUT_TEACHER, INT8)
+COLUMNS = [
+    "score",
+    "95 % interval",
+    "of the teacher",
+    "MB",
+    "rows/s",
+    "times the teacher",
+    "p50 ms",
+    "p95 ms",
+]
+INTRODUCTION = (
+    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes "
+    "tokenization, in batches; p50 and p95 are the latency of a single row."
+)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset, its task and its score.
+
+    Attributes:
+        title: Name in the report.
+        task: Name of the task.
+        score: Score that is compared.
+        max_train_samples: Number of training rows; None for all.
+        max_length: Maximum sequence length.
+    """
+
+    title: str
+    task: str
+    score: str
+    max_train_samples: int | None
+    max_length: int
+
+
+DATASETS = {
+    "sst2": Dataset("SST-2", "classify", "accuracy", 6000, 64),
+    "wnut17": Dataset("WNUT-17", "ner", "f1", None, 128),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of a model of one seed."""
+
+    scorer: Scorer
+    megabytes: float
+    rows_per_second: float
+    latencies: list[float]
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
+    parser.add_argument("--work", nargs="+", choices=list(DATASETS), default=list(DATASETS))
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 1, 2, ...")
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--num-layers", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="number of training rows (default: by dataset)")
+    parser.add_argument("--eval-rows", type=int, help="number of predicted rows (default: all)")
+    parser.add_argument("--epochs", type=float, help="epochs of all runs (default: bertkit's)")
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--alpha", type=float)
+    parser.add_argument("--latency-rows", type=int, default=200)
+    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--write", action="store_true", help="write the report to docs/distill.md")
+    return parser.parse_args(argv)
+
+
+def train_models(name: str, seed: int, folder: Path, args: argparse.Namespace) -> dict[str, Path]:
+    """Train and export the models of a seed, and return their directories."""
+    import bertkit
+
+    dataset = DATASETS[name]
+    epochs = {} if args.epochs is None else {"epochs": args.epochs}
+    loss = {key: value for key in ("temperature", "alpha") if (value := getattr(args, key)) is not None}
+    folders = {system: folder / str(number) for number, system in enumerate(SYSTEMS)}
+    train = getattr(bertkit, dataset.task)
+    common = {
+        "data": name, "data_dir": args.data_dir and str(args.data_dir), "model": args.model, "seed": seed,
+        "max_train_samples": args.rows or dataset.max_train_samples, "max_eval_samples": args.eval_rows,
+        "max_length": dataset.max_length, **epochs,
+    }  # fmt: skip
+    train(**common, output_dir=folders[TEACHER])
+    student = {"num_layers": args.num_layers, **epochs}
+    bertkit.distill(folders[TEACHER], **student, **loss, output_dir=folders[STUDENT])
+    bertkit.distill(folders[TEACHER], **student, alpha=0.0, output_dir=folders[LABELS_ONLY])
+    train(**common, num_layers=args.num_layers, output_dir=folders[WITHOUT_TEACHER])
+    exported = bertkit.export(folders[STUDENT], quantize="int8", output_dir=folder / "onnx")
+    return {**folders, INT8: Path(exported.output_dir) / "int8"}
+
+
+def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
+    """Score a model, and measure its size and its speed."""
+    import bertkit
+
+    predictor = bertkit.load(run)
+    predictor.compute_outputs(rows.select(range(min(len(rows), 32))))  # warm up
+    started = time.perf_counter()
+    outputs = predictor.compute_outputs(rows)
+    rows_per_second = len(rows) / (time.perf_counter() - started)
+    latencies = []
+    for index in range(min(len(rows), num_latencies)):
+        row = rows.select([index])
+        started = time.perf_counter()
+        predictor.compute_outputs(row)
+        latencies.append(1000 * (time.perf_counter() - started))
+    scorer = predictor.task.evaluate(outputs).make_scorer()
+    files = [path for pattern in ("*.safetensors", "*.onnx*") for path in run.glob(pattern)]
+    return Measurement(scorer, sum(path.stat().st_size for path in files) / 1e6, rows_per_second, latencies)
+
+
+def measure_seed(name: str, seed: int, args: argparse.Namespace) -> dict[str, Measurement]:
+    """Train the models of a seed, and measure each of them on the validation rows."""
+    from bertkit.pipeline.finished_run import reload_run_data
+
+    with tempfile.TemporaryDirectory() as folder:
+        runs = train_models(name, seed, Path(folder), args)
+        rows = reload_run_data(runs[TEACHER])[1]["validation"]
+        return {system: measure(run, rows, args.latency_rows) for system, run in runs.items()}
+
+
+def average_scorers(scorers: Sequence[Scorer]) -> Scorer:
+    """Return a scorer of the mean scores over seeds; it resamples the same rows for all of them."""
+    from bertkit.metrics.significance import Scorer
+
+    def score(rows: Any) -> dict[str, float]:
+        scores = [scorer.score(rows) for scorer in scorers]
+        return {name: statistics.mean(part[name] for part in scores) for name in scores[0]}
+
+    return Scorer(score, scorers[0].size)
+
+
+def format_dataset(name: str, seeds: Sequence[Mapping[str, Measurement]]) -> list[str]:
+    """Return the table of a dataset and the paired tests as Markdown."""
+    from bertkit.metrics.significance import bootstrap, compare_scorers
+
+    score = DATASETS[name].score
+    scorers = {system: average_scorers([seed[system].scorer for seed in seeds]) for system in SYSTEMS}
+    values = {system: scorer.score_all()[score] for system, scorer in scorers.items()}
+    speeds = {system: statistics.median(seed[system].rows_per_second for seed in seeds) for system in SYSTEMS}
+    rows = {}
+    for system in SYSTEMS:
+        low, high = bootstrap(scorers[system])[score]
+        latencies = sorted(value for seed in seeds for value in seed[system].latencies)
+        rows[system] = [
+            f"{values[system]:.3f}", f"{low:.3f} to {high:.3f}", f"{values[system] / values[TEACHER]:.1%}",
+            f"{seeds[0][system].megabytes:.1f}", f"{speeds[system]:,.0f}",
+            f"{speeds[system] / speeds[TEACHER]:.2f}", f"{latencies[len(latencies) // 2]:.1f}",
+            f"{latencies[int(0.95 * len(latencies))]:.1f}",
+        ]  # fmt: skip
+    lines = [f"{DATASETS[name].title}, {score}:", "", *format_table(COLUMNS, rows), ""]
+    for other in (LABELS_ONLY, WITHOUT_TEACHER):
+        result = compare_scorers(scorers[other], scorers[STUDENT])[score]
+        low, high = (100 * bound for bound in result.interval)
+        lines.append(
+            f"- {STUDENT} minus {other}: {100 * result.difference:+.1f} points ({low:+.1f} to {high:+.1f}, "
+            f"p = {result.p:.2g})"
+        )
+    return [*lines, ""]
+
+
+def format_report(
+    results: Mapping[str, Sequence[Mapping[str, Measurement]]], args: argparse.Namespace
+) -> str:
+    """Return the tables, the machine and the command as Markdown."""
+    names = ("seeds", "num_layers", "rows", "eval_rows", "epochs", "temperature", "alpha")
+    options = [
+        f"--{key.replace('_', '-')} {getattr(args, key):g}" for key in names if getattr(args, key) is not None
+    ]
+    command = (
+        f"python benchmarks/distillation.py --data-dir DATA --work {' '.join(args.work)} {' '.join(options)}"
+    )
+    tables = [line for name, seeds in results.items() for line in format_dataset(name, seeds)]
+    about = f"`{args.model}`, {args.num_layers} layers for the student; means over {args.seeds} seeds."
+    return (
+        "\n".join([INTRODUCTION, about, "", *tables, *describe_machine(), "", "```sh", command, "```"]) + "\n"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run and report."""
+    args = parse_args(argv)
+    results: dict[str, list[dict[str, Measurement]]] = {}
+    for name in args.work:
+        results[name] = []
+        for seed in range(1, args.seeds + 1):
+            results[name].append(measure_seed(name, seed, args))
+            scores = {system: m.scorer.score_all() for system, m in results[name][-1].items()}
+            print(f"{name}, seed {seed}: {scores}", file=sys.stderr, flush=True)
+    text = format_report(results, args)
+    publish(text, args.out)
+    if args.write:
+        replace_section("distillation", text, PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Pairs of labeled rows, on which an encoder learns that rows with the same label are similar."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.data.features import Features
+
+# Pairs of each kind in an epoch. Tunstall et al. 2022, section 3.1, have 20 at a learning rate of 2e-5.
+# At the higher learning rates for small models, 20 were not better than 5.
+MAX_PAIRS_PER_ROW = 5
+MAX_PAIRS = 8_000  # pairs in an epoch; many rows are in fewer pairs each
+MAX_DRAWS = 100  # for a partner without a common label, which may not exist
+
+
+class Pairs(NamedTuple):
+    """The pairs of an epoch.
+
+    Attributes:
+        rows: [pairs, 2] indices of the rows.
+        similarity: [pairs] 1.0 if both rows have a common label, else 0.0.
+    """
+
+    rows: np.ndarray
+    similarity: np.ndarray
+
+
+def sample_pairs(membership: np.ndarray, repeats: int, rng: np.random.Generator) -> Pairs:
+    """Pair each row `repeats` times with a row that has a common label, and as often with one that has none.
+
+    The number of pairs depends only on `membership` and `repeats`. If a row has a common label with all
+    others, it is paired with any of them.
+
+    Args:
+        membership: [n, labels] whether a row has a label.
+        repeats: Number of pairs of each kind per row.
+        rng: Source of random numbers.
+    """
+    num_rows = len(membership)
+    labeled = np.tile(np.flatnonzero(membership.any(1)), repeats)
+    similar = np.stack([labeled, _sample_similar(membership, labeled, rng)], 1)
+    first = np.tile(np.arange(num_rows), repeats)
+    second = rng.integers(num_rows, size=len(first))
+    for _ in range(MAX_DRAWS):
+        redrawn = np.flatnonzero(_have_common_label(membership, first, second))
+        if not len(redrawn):
+            break
+        second[redrawn] = rng.integers(num_rows, size=len(redrawn))
+    rows = np.concatenate([similar, np.stack([first, second], 1)])
+    return Pairs(rows, _have_common_label(membership, rows[:, 0], rows[:, 1]).astype(np.float32))
+
+
+def _have_common_label(membership: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (membership[first] & membership[second]).any(1)
+
+
+def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return another row with one of the labels of each row, or the row itself if no other has the label."""
+    num_rows = len(membership)
+    row_labels, members = np.nonzero(membership)[1], np.sort(np.flatnonzero(membership.T))  # by row, by label
+    counts_by_row, counts_by_label = membership.sum(1), membership.sum(0)
+    first_label = np.cumsum(counts_by_row) - counts_by_row
+    first_member = np.cumsum(counts_by_label) - counts_by_label
+    label = row_labels[first_label[rows] + rng.integers(counts_by_row[rows])]
+    count, start = counts_by_label[label], first_member[label]
+    position = (
+        np.searchsorted(members, label * num_rows + rows) - start
+    )  # of the row in the list of its label
+    step = rng.integers(1, np.maximum(count, 2))
+    return members[start + (position + step) % count] % num_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairFeatures(Features):
+    """Pairs of rows as examples with two sequences each; each epoch has other pairs, but the same number.
+
+    The key of an example is `epoch * n + index`. It determines the example in every worker, rank and resumed
+    run.
+
+    Attributes:
+        row_features: The rows, with one sequence each.
+        membership: [rows, labels] whether a row has a label.
+        repeats: Number of pairs of each kind per row and epoch.
+        seed: Seed of the pairs.
+        cached_pairs: The pairs of the most recent epoch, by epoch.
+    """
+
+    row_features: Features
+    membership: np.ndarray
+    repeats: int
+    seed: int
+    cached_pairs: dict[int, Pairs] = field(default_factory=dict)
+
+    @classmethod
+    def from_rows(cls, row_features: Features, membership: np.ndarray, seed: int) -> "PairFeatures":
+        """Return the pairs of these rows."""
+        num_rows = len(membership)
+        repeats = max(1, min(MAX_PAIRS_PER_ROW, MAX_PAIRS // (2 * num_rows)))
+        num_pairs = repeats * int(num_rows + membership.any(1).sum())
+        return cls(
+            sequence_offsets=2 * np.arange(num_pairs + 1), labels=None, row_features=row_features,
+            membership=membership, repeats=repeats, seed=seed,
+        )  # fmt: skip
+
+    def get_pairs(self, epoch: int) -> Pairs:
+        """Return the pairs of an epoch."""
+        if epoch not in self.cached_pairs:
+            rng = np.random.default_rng([self.seed, epoch])
+            self.cached_pairs.clear()
+            self.cached_pairs[epoch] = sample_pairs(self.membership, self.repeats, rng)
+        return self.cached_pairs[epoch]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        epoch, index_in_epoch = divmod(index, len(self))
+        pairs = self.get_pairs(epoch)
+        first, second = (self.row_features[row] for row in pairs.rows[index_in_epoch].tolist())
+        sequences = {name: first[name] + second[name] for name in ("input_ids", "token_type_ids")}
+        return {**sequences, "labels": pairs.similarity[index_in_epoch]}
+
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return `input_ids` and `token_type_ids` of one sequence of the first epoch, both [length]."""
+        return self.row_features.get_sequence(self.get_pairs(0).rows.flat[number])
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """[2 * n] number of tokens of each sequence of the first epoch."""
+        return self.row_features.sequence_lengths[self.get_pairs(0).rows.ravel()]
+
+    def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
+        """Return [n] the length of the longer sequence of each pair of this epoch."""
+        return self.row_features.sequence_lengths[self.get_pairs(epoch).rows].max(1)
+
+    def batch_size_for(self, tokens: int) -> int:
+        """Return the batch size with which the longest pairs stay within a budget of `tokens`."""
+        return max(1, tokens // (2 * int(self.row_features.sequence_lengths.max())))
+
+    def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """Return the keys `epoch * n + index`."""
+        return epoch * len(self) + examples

@@ -1,0 +1,55 @@
+"""How the encoder and the head of a task are trained."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from bertkit.data.features import Features
+    from bertkit.modeling.losses import Loss
+    from bertkit.utils.reporting import Reporter
+
+
+class TrainingInputs(NamedTuple):
+    """Examples, and how they become a loss.
+
+    Attributes:
+        examples: The training examples.
+        collator: Function that turns examples into a batch.
+        loss: The loss of a batch.
+    """
+
+    examples: "Features"
+    collator: Callable[..., Any]
+    loss: "Loss"
+
+
+class TrainingMethod:
+    """Encoder and head are trained together, on the training rows, by the loss of the predictions.
+
+    Subclasses train them in other ways.
+    """
+
+    def precompute_features(
+        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
+    ) -> "Features":
+        """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
+        return features
+
+    def make_inputs(self, rows: TrainingInputs) -> TrainingInputs:
+        """Return what the encoder is trained on.
+
+        Args:
+            rows: The training rows, with the result of `Task.make_collator` and the loss of predictions.
+        """
+        return rows
+
+    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
+        """Fit the head of `model` before an evaluation, unless it is trained together with the encoder.
+
+        Args:
+            model: The model with its current weights; all ranks call this.
+            features: Features of the training rows.
+            collator: Result of `Task.make_collator`.
+            reporter: Shows the progress.
+        """
+        return
