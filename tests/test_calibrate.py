@@ -103,11 +103,13 @@ def test_a_pipeline_and_predict_give_the_same_calibrated_probabilities(copied):
 
 
 @pytest.mark.usefixtures("operator_table")
-def test_an_exported_model_gives_the_same_calibrated_probabilities(copied, tmp_path):
+def test_an_exported_model_gives_the_same_calibrated_probabilities(copied, cli, tmp_path):
     pytest.importorskip("onnxscript")
     run, data = copied()
     bertkit.calibrate(run, data=data)
-    bertkit.export(run, output_dir=tmp_path / "exported")
+    status, out, err = cli("export", run, "--output-dir", tmp_path / "exported")
+    assert status == 0, err
+    assert "set_coverage" in out  # a score that only calibrated runs have
     predicted, exported = (
         [
             record["probabilities"]["positive"]

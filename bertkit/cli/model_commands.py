@@ -167,7 +167,9 @@ def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None
     for variant in variants:
         table.add_column(VARIANT_NAMES.get(variant, variant), justify="right")
     for metric in measurements["scores"][PYTORCH]:
-        table.add_row(metric, *(f"{measurements['scores'][variant][metric]:.3f}" for variant in variants))
+        scores = [measurements["scores"][variant].get(metric) for variant in variants]
+        # `metrics.json` has no scores that only a calibrated run has
+        table.add_row(metric, *("" if score is None else f"{score:.3f}" for score in scores))
     table.add_section()
     for heading, key in ((f"{unit} per second", "rows_per_second"), ("size in MB", "megabytes")):
         values = measurements[key]
