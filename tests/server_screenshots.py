@@ -22,9 +22,9 @@ RUNS = Path("runs/screenshots-serve")
 WIDTH = 900
 SETTINGS: dict[str, dict[str, Any]] = {
     "classify": {"data": "sample", "epochs": 8},
-    "nli": {"data": "mnli", "max_train_samples": 8000, "epochs": 2},
+    "nli": {"data": "mnli", "max_train_samples": 8000, "max_eval_samples": 500, "epochs": 2},
     "ner": {"data": "sample", "epochs": 12},
-    "qa": {"squad": "v1", "max_train_samples": 4000, "epochs": 2},
+    "qa": {"squad": "v1", "max_train_samples": 2000, "max_eval_samples": 300, "epochs": 2},
     "swag": {"data": "sample", "epochs": 8},
 }
 # Texts of our own: no text of a dataset may be in a picture of the repository.
