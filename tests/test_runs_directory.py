@@ -53,4 +53,5 @@ def test_several_processes_work_on_the_same_runs(directory, config):
     with directory.open(config, {}):
         start_run(directory, config)
         with directory.open(dataclasses.replace(config, resume=True), {}):
-            pass
+            assert (directory.folder / "folds" / "fold0-seed0").is_dir()
+    assert (directory.folder / "folds" / "fold0-seed0").is_dir()

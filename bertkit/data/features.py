@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -250,3 +251,13 @@ def _assemble_features(
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction(columns, tokenizer), **attributes,
     )  # fmt: skip
+
+
+def update_with_tokens(digest: blake2b, features: Features) -> None:
+    """Add the `input_ids` and `token_type_ids` of all sequences to a digest, for the key of a cache.
+
+    The boundaries of the sequences are not added.
+    """
+    for number in range(len(features.sequence_lengths)):
+        for array in features.get_sequence(number):
+            digest.update(np.ascontiguousarray(array).data)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from bertkit.data.features import TextFeatures
+from bertkit.data.features import TextFeatures, update_with_tokens
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.utils.cache import get_cache_directory, get_or_create
@@ -164,9 +164,7 @@ def start_cache_key(config: Any, settings: Any) -> blake2b:
 def finish_cache_key(digest: blake2b, features: TextFeatures) -> str:
     """Add the tokens of all sequences to a digest, and return it in hexadecimal."""
     digest.update(features.token_offsets.data)
-    for number in range(len(features.sequence_lengths)):
-        for array in features.get_sequence(number):
-            digest.update(array.data)
+    update_with_tokens(digest, features)
     return digest.hexdigest()
 
 

@@ -20,10 +20,7 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     Raises:
         UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
-    found = find_encoder_layers(model)
-    if found is None:
-        raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
-    layers_name, num_layers = found
+    layers_name, num_layers = require_encoder_layers(model, flag)
     layer_by_parameter = {}
     for name, _ in model.named_parameters():
         if name.startswith(layers_name + "."):
@@ -41,6 +38,21 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
         if isinstance(module, nn.ModuleList) and len(module) == num_layers and _are_layers(module):
             return name, num_layers
     return None
+
+
+def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
+    """Return the name of the module list of encoder layers and their number.
+
+    Args:
+        model: A model with an encoder.
+        flag: The flag that needs separate layers, for the error.
+
+    Raises:
+        UserError: The layers share their parameters (ALBERT), or cannot be found.
+    """
+    if found := find_encoder_layers(model):
+        return found
+    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
 
 
 def choose_layers(num_layers: int, count: int) -> list[int]:
@@ -69,11 +81,9 @@ def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
     Raises:
         UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
-    found = find_encoder_layers(model)
-    if found is None:
-        raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
-    parent, _, name = found[0].rpartition(".")
-    layers = model.get_submodule(found[0])
+    layers_name, _ = require_encoder_layers(model, flag)
+    parent, _, name = layers_name.rpartition(".")
+    layers = model.get_submodule(layers_name)
     kept = nn.ModuleList([layers[index] for index in indices])
     for number, layer in enumerate(kept):
         for module in layer.modules():

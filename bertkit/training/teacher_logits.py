@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.features import Features
+from bertkit.data.features import Features, update_with_tokens
 from bertkit.data.stored_logits import LogitsWriter, StoredLogits
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
@@ -85,10 +85,8 @@ def _compute_cache_key(model: Any, features: Features) -> str:
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     digest.update(np.ascontiguousarray(features.sequence_offsets).data)
-    for number in range(len(features.sequence_lengths)):
-        for array in features.get_sequence(number):
-            digest.update(np.ascontiguousarray(array).data)
-            digest.update(b"/")
+    digest.update(np.ascontiguousarray(features.sequence_lengths).data)
+    update_with_tokens(digest, features)
     if positions := getattr(features, "positions", None):  # of the words of `ner`
         digest.update(np.ascontiguousarray(positions.offsets).data)
         digest.update(np.ascontiguousarray(positions.values).data)
