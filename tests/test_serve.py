@@ -5,14 +5,16 @@ import http.client
 import importlib.util
 import json
 import logging
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import chromium
 import pytest
@@ -24,16 +26,19 @@ from starlette.testclient import TestClient
 import bertkit
 from bertkit.errors import UserError
 from bertkit.infer.predictor import load_predictor
+from bertkit.modeling.forward import compute_logits
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.serve import protocol, served_model, server
+from bertkit.serve.access import choose_hosts
 from bertkit.serve.app import create_app
-from bertkit.serve.batcher import Job
+from bertkit.serve.batcher import ComputationStoppedError, Job
 from bertkit.serve.config import ServeConfig
 from bertkit.serve.limits import LimitsMiddleware
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.model_registry import ModelRegistry, NamedRun
 from bertkit.serve.served_model import BatchSettings
 from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
+from bertkit.training import scoring
 
 JSON = {"content-type": "application/json"}
 SECRET = "a secret text"
@@ -45,9 +50,13 @@ def make_rows(task, count=6):
     return [{key: row[key] for key in row if key not in gold} for row in ROW_MAKERS[task](count, seed=1)]
 
 
+def make_batch_settings(max_delay=0.0, max_tokens=100_000):
+    return BatchSettings(8, max_delay, max_tokens)
+
+
 def make_registry(runs, *tasks):
     registry = ModelRegistry(
-        [NamedRun(task, str(runs / task)) for task in tasks], BatchSettings(8, 0.01), Metrics()
+        [NamedRun(task, str(runs / task)) for task in tasks], make_batch_settings(0.01), Metrics()
     )
     registry.load()
     return registry
@@ -118,7 +127,7 @@ def test_concurrent_requests_are_computed_together_and_get_their_own_records(reg
 
 def test_an_ensemble_is_served(runs, tmp_path):
     write_ensemble(tmp_path / "ensemble", [runs / "classify", runs / "classify"])
-    registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], BatchSettings(8, 0.0), Metrics())
+    registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], make_batch_settings(), Metrics())
     registry.load()
     [row] = make_rows("classify", 1)
     [expected] = bertkit.predict(tmp_path / "ensemble", data=[row])
@@ -140,16 +149,20 @@ def test_a_request_may_name_the_documents_of_its_sentences(document_run):
     predictor = load_predictor(str(document_run))
     rows = [{"tokens": ["a", "b"], "document": "1"}, {"tokens": ["bad", "film"], "document": "1"}]
     alone = list(bertkit.predict(document_run, data=rows, all_scores=True))
-    registry = ModelRegistry([NamedRun("ner", str(document_run))], BatchSettings(8, 0.0), Metrics())
+    registry = ModelRegistry([NamedRun("ner", str(document_run))], make_batch_settings(), Metrics())
     registry.load()
     with open_client(registry) as client:
         response = post(client, rows, params={"all_scores": True})
         assert (response.status_code, response.json()) == (200, json.loads(json.dumps(alone)))
         assert post(client, {"tokens": ["a", "b"]}).status_code == 200
     # The same name in two requests of a batch means two documents.
-    jobs = [Job([row], True, 0.0, None) for row in rows]
+    jobs = [make_job(row) for row in rows]
     apart = [served_model.compute_jobs(predictor, [job])[0] for job in jobs]
     assert served_model.compute_jobs(predictor, jobs) == apart
+
+
+def make_job(row):
+    return Job([row], True, 0.0, Future())
 
 
 def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
@@ -163,8 +176,46 @@ def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
 
     first, error, last = asyncio.run(predict())
     assert first == last
+    assert len(first) == 1
     assert isinstance(error, UserError)
     assert "row 1" in str(error)
+
+
+def test_a_bug_fails_only_the_request_that_causes_it(runs, monkeypatch):
+    predictor, predict_rows = load_predictor(str(runs / "classify")), served_model.predict_rows
+
+    def predict_unless_bad(predictor, rows, *args):
+        if {"text": "bad"} in rows:
+            raise ZeroDivisionError
+        return predict_rows(predictor, rows, *args)
+
+    monkeypatch.setattr(served_model, "predict_rows", predict_unless_bad)
+    jobs = [make_job({"text": text}) for text in ("good", "bad", "fine")]
+    good, error, fine = served_model.compute_jobs(predictor, jobs)
+    assert (good[0]["text"], type(error), fine[0]["text"]) == ("good", ZeroDivisionError, "fine")
+
+
+def test_a_cancelled_batch_stops_between_forward_passes(runs, monkeypatch):
+    predictor = load_predictor(str(runs / "classify")).use_batch_size(1)
+    jobs = [make_job({"text": "good"}) for _ in range(5)]
+    passes = []
+
+    def count_pass(*_):
+        passes.append(1)
+        if len(passes) == 2:
+            for job in jobs:
+                job.result.cancel()
+
+    predictor.model.register_forward_hook(count_pass)
+    monkeypatch.setattr(scoring, "bind_logits", lambda model, _: partial(compute_logits, model))
+    results = served_model.compute_jobs(predictor, jobs)
+    assert [type(result) for result in results] == [ComputationStoppedError] * 5
+    assert len(passes) == 2
+
+
+def test_a_context_without_characters_has_the_empty_answer(client):
+    response = post(client, {"question": "Where?", "context": "\0\u200b"}, params={"model": "qa"})
+    assert (response.status_code, response.json()["answer"]) == (200, "")
 
 
 # ---- invalid requests
@@ -173,7 +224,10 @@ INVALID = [
     (b"{", 400, "JSON"),
     (b"", 400, "JSON"),
     (b'{"text": NaN}', 400, "JSON"),
-    (b'{"text": "\\ud800"}', 400, "JSON"),
+    (b'{"text": "\\ud800"}', 400, "half of a surrogate pair"),
+    (b'{"text": "\\ud8', 400, "truncated"),
+    (b'{"text": "a", "text": "b"}', 422, "twice"),
+    ({"k" * 100: "a"}, 422, "kkk...; send"),
     (b'{"text": "\xff"}', 400, "UTF-8"),
     ("ab".encode("utf-16"), 400, "JSON"),
     (b"[" * 100_000, 422, "row 1"),
@@ -203,6 +257,7 @@ def test_an_invalid_body_is_refused_without_repeating_it(client, content, status
         ("/predict?model=clasify", 422, "did you mean 'classify'?"),
         ("/predict?model=classify&scores=all", 422, "'scores': is unknown"),
         ("/predict?model=classify&all_scores=maybe", 422, "'all_scores': has an invalid value"),
+        ("/predict?model=classify&model=ner", 422, "'model': is repeated"),
         ("/nothing", 404, "does not exist"),
         ("/info", 405, "not allowed"),
     ],
@@ -223,6 +278,23 @@ def test_an_invalid_address_is_refused(client, path, status, words):
 )
 def test_other_types_than_json_are_refused(client, headers):
     assert client.post("/predict", content=b"{}", headers=headers).status_code == 415
+    assert client.post("/nothing", content=b"{}", headers=headers).status_code == 404
+
+
+@pytest.mark.parametrize("task", ["classify", "ner", "qa"])
+def test_a_request_with_too_many_tokens_is_refused(runs, task):
+    [row] = make_rows(task, 1)
+    column = {"classify": "text", "ner": "tokens", "qa": "context"}[task]
+    registry = ModelRegistry(
+        [NamedRun(task, str(runs / task))], make_batch_settings(max_tokens=2000), Metrics()
+    )
+    registry.load()
+    with open_client(registry) as client:
+        response = post(client, row | {column: "good " * 2500})
+        assert (response.status_code, "send at most 2,000" in response.json()["error"]) == (413, True)
+        assert post(client, row | {column: "good " * 60}).status_code == 200
+        response = post(client, [row | {column: "good " * 60}] * 200)
+        assert (response.status_code, "tokens" in response.json()["error"]) == (413, True)
 
 
 def test_a_large_body_is_refused_even_if_its_size_is_not_announced(client):
@@ -266,7 +338,7 @@ def call_with_limits(receive, **options):
         "path": "/predict",
         "headers": [(b"content-type", JSON["content-type"].encode())],
     }
-    middleware = LimitsMiddleware(app, 100, None, **options)
+    middleware = LimitsMiddleware(app, 100, **options)
     asyncio.run(middleware(scope, receive, send))
     return messages[0]["status"]
 
@@ -283,7 +355,7 @@ def test_a_slow_head_ends_the_connection(monkeypatch, registry):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
 
     async def send_slowly():
-        listener = server.bind("127.0.0.1", 0)
+        listener = server.bind_socket("127.0.0.1", 0)
         http_server = DrainingServer(
             make_uvicorn_config(create_app(registry, ServeConfig(run=["RUN"]), None)), registry
         )
@@ -309,6 +381,17 @@ def test_a_slow_head_ends_the_connection(monkeypatch, registry):
 
 
 # ---- access
+
+
+def test_another_name_of_a_server_on_loopback_is_refused(registry):
+    config = ServeConfig(run=["RUN"])
+    app = create_app(registry, config, None, choose_hosts("127.0.0.2"))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000", "127.0.0.2:8000"):
+            assert client.get("/info", headers={"host": host}).status_code == 200, host
+        for host in ("attacker.example", "attacker.example:8000", "localhost.attacker.example", "", ":80"):
+            assert client.get("/info", headers={"host": host}).status_code == 403, host
+        assert client.get("/readyz", headers={"host": "attacker.example"}).status_code == 200
 
 
 def test_a_token_is_required_except_for_probes_and_the_page(registry):
@@ -371,6 +454,21 @@ def test_openapi_describes_the_rows_of_each_model(client):
     assert rows["classify"]["additionalProperties"] is False
 
 
+def test_openapi_describes_errors_and_the_token(registry):
+    with open_client(registry, token=b"s3cret") as client:
+        description = client.get("/openapi.json", headers={"authorization": "Bearer s3cret"}).json()
+    operation = description["paths"]["/predict"]["post"]
+    statuses = {"200", "400", "401", "403", "408", "413", "415", "422", "429", "500", "503"}
+    assert operation["responses"].keys() == statuses
+    for status in statuses - {"200"}:
+        schema = operation["responses"][status]["content"]["application/json"]["schema"]
+        assert schema["required"] == ["error"], status
+    assert operation["security"] == [{"token": []}]
+    assert description["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert "security" not in description["paths"]["/readyz"]["get"]
+    assert "HTTPValidationError" not in json.dumps(description)
+
+
 def test_measurements_count_requests_and_rows(runs):
     with open_client(make_registry(runs, "classify")) as client:
         post(client, [{"text": "good"}] * 3)
@@ -393,13 +491,35 @@ def test_a_full_queue_is_429(runs):
     assert (response.status_code, response.headers["retry-after"]) == (429, "1")
 
 
+def test_changed_files_of_weights_do_not_change_a_served_model(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    registry = ModelRegistry([NamedRun("run", str(run))], make_batch_settings(), Metrics())
+    registry.load()
+    with open_client(registry) as client:
+        before = post(client, {"text": "good"}).json()
+        weights = run / "model.safetensors"
+        with weights.open("r+b") as file:  # in place: other ways create a new file
+            file.seek(weights.stat().st_size // 2)
+            file.write(bytes(weights.stat().st_size // 2))
+        assert post(client, {"text": "good"}).json() == before
+
+
+def test_a_damaged_run_is_named_by_its_path(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    (run / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=rf"^{run}: its weights cannot be loaded .*; train the run again$"):
+        load_predictor(str(run))
+
+
 # ---- reload
 
 
 def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog):
     run = tmp_path / "run"
     run.symlink_to(runs / "classify")
-    registry = ModelRegistry([NamedRun("run", str(run))], BatchSettings(8, 0.0), Metrics())
+    registry = ModelRegistry([NamedRun("run", str(run))], make_batch_settings(), Metrics())
     registry.load()
     old = registry.models["run"]
     run.unlink()
@@ -438,6 +558,16 @@ def test_mistakes_are_refused_in_one_line(cli, runs, tmp_path, monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find_spec(name)
     )
     assert "pip install 'bertkit[serve]'" in refuse(cli, run)
+
+
+def test_two_servers_that_start_at_the_same_time_cannot_share_a_port():
+    first = server.bind_socket("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    second = server.bind_socket("127.0.0.1", port)
+    with first, second:
+        server.start_listening(first, "127.0.0.1", port)
+        with pytest.raises(UserError, match=rf"--port {port}: cannot be used \(Address already in use\)"):
+            server.start_listening(second, "127.0.0.1", port)
 
 
 @contextmanager
@@ -488,6 +618,31 @@ def test_reloading_and_ending_under_load_loses_no_request(runs):
             thread.join(60)
         assert process.wait(60) == 0
     assert set(results) == {200}
+
+
+def test_a_reload_waits_for_requests_whose_tokens_are_counted(runs, monkeypatch):
+    registry = make_registry(runs, "classify")
+    model, may_count = registry.models["classify"], threading.Event()
+    count = model.token_limit._count
+    monkeypatch.setattr(model.token_limit, "_count", lambda rows: may_count.wait(30) and count(rows))
+
+    async def send_and_reload():
+        async def send():
+            with model.open_requests.track():
+                num_tokens = await model.token_limit.count_tokens([{"text": "good"}], 10**9)
+                return await model.batcher.predict([{"text": "good"}], False, num_tokens)
+
+        request = asyncio.ensure_future(send())
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(model.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+        may_count.set()
+        records = await asyncio.wait_for(request, 30)
+        await closing
+        return records
+
+    assert len(asyncio.run(send_and_reload())) == 1
 
 
 # ---- page

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
-from bertkit.serve.batcher import Batcher, QueueFullError
+from bertkit.serve.batcher import Batcher, ComputationStoppedError, QueueFullError
 
 
 def run_batcher(use, compute=lambda jobs: [job.rows for job in jobs], **options):
@@ -17,7 +18,8 @@ def run_batcher(use, compute=lambda jobs: [job.rows for job in jobs], **options)
         return compute(jobs)
 
     async def run():
-        arguments = {"max_rows": 4, "max_delay": 0.05, "max_waiting_rows": 100} | options
+        arguments = {"max_rows": 4, "max_delay": 0.05, "max_waiting_rows": 100, "max_waiting_tokens": 100}
+        arguments |= options
         batcher = Batcher(compute_and_count, **arguments)
         result = await use(batcher)
         await batcher.close()
@@ -112,3 +114,70 @@ def test_closing_computes_waiting_requests():
         return [task.result() for task in tasks]
 
     assert run_batcher(use)[0] == [[{"n": n}] for n in range(9)]
+
+
+def test_large_requests_have_a_limit_of_their_own_in_the_queue():
+    release = threading.Event()
+
+    async def use(batcher):
+        first = asyncio.create_task(batcher.predict([{}]))
+        await asyncio.sleep(0.05)  # the thread computes it
+        large = asyncio.create_task(batcher.predict([{}], num_tokens=6))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await batcher.predict([{}], num_tokens=5)
+        small = asyncio.create_task(batcher.predict([{}]))
+        await asyncio.sleep(0)
+        release.set()
+        return await asyncio.gather(first, large, small)
+
+    def compute(jobs):
+        release.wait(30)
+        return [job.rows for job in jobs]
+
+    assert len(run_batcher(use, compute, max_waiting_tokens=10)[0]) == 3
+
+
+def test_a_computation_can_stop_once_all_its_clients_have_disconnected():
+    started, stopped = threading.Event(), threading.Event()
+
+    async def use(batcher):
+        tasks = [asyncio.create_task(batcher.predict([{"slow": True}])) for _ in range(2)]
+        await asyncio.to_thread(started.wait, 30)
+        tasks[0].cancel()
+        await asyncio.sleep(0.05)
+        assert not stopped.is_set()  # one client still waits
+        tasks[1].cancel()
+        return await batcher.predict([{}])
+
+    def compute(jobs):
+        started.set()
+        for _ in range(3000 if "slow" in jobs[0].rows[0] else 0):
+            if all(job.is_cancelled for job in jobs):
+                stopped.set()
+                raise ComputationStoppedError
+            time.sleep(0.01)
+        return [job.rows for job in jobs]
+
+    assert run_batcher(use, compute, max_rows=2)[0] == [{}]
+    assert stopped.is_set()
+
+
+def test_cancelling_all_requests_empties_the_queue_and_stops_the_batch():
+    started = threading.Event()
+
+    async def use(batcher):
+        tasks = [asyncio.create_task(batcher.predict([{}] * 4)) for _ in range(2)]
+        await asyncio.to_thread(started.wait, 30)
+        batcher.cancel_requests()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def compute(jobs):
+        started.set()
+        while not jobs[0].is_cancelled:
+            time.sleep(0.01)
+        raise ComputationStoppedError
+
+    results, sizes = run_batcher(use, compute)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 2
+    assert sizes == [1]

@@ -31,7 +31,7 @@ def write_model_repository(folder: Path, onnx_files: Mapping[str, Path]) -> None
         for part in onnx_file.parent.glob(f"{ONNX_FILE}*"):  # large weights are in a second file
             shutil.copyfile(part, version / part.name)
         config = format_config(name, OnnxModel(onnx_file).session)
-        (folder / name / CONFIG_FILE).write_text(config, "utf-8")
+        (folder / name / CONFIG_FILE).write_text(config, "utf-8", newline="\n")
 
 
 def format_config(name: str, session: Any) -> str:

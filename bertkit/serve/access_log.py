@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 PATHS = ("/", "/predict", "/healthz", "/readyz", "/metrics", "/openapi.json", "/info")
 OTHER_PATH = "other"  # an unknown path could contain a text
-PROBES = ("/healthz", "/readyz", "/metrics")  # not logged if they succeed, because they are frequent
+QUIET_PATHS = ("/healthz", "/readyz", "/metrics")  # not logged if they succeed, because they are frequent
 RECORD_KEY = "bertkit.record"  # key of the `RequestRecord` in the ASGI scope
 CLIENT_DISCONNECTED = 499  # nginx's status for a client that did not wait for the response
 
@@ -29,7 +29,7 @@ class RequestRecord:
 
 
 class AccessLogMiddleware:
-    """Logs and counts requests. While the server drains, it also asks clients to close their connections.
+    """Logs and counts requests.
 
     Args:
         app: The application.
@@ -48,23 +48,21 @@ class AccessLogMiddleware:
         start, record, status = time.perf_counter(), RequestRecord(), 500
         scope[RECORD_KEY] = record
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if self.registry.is_draining:
-                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_note)
+            await self.app(scope, receive, send_and_record_status)
         finally:
             self._log(scope, record, status, time.perf_counter() - start)
 
     def _log(self, scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
         path = scope["path"] if scope["path"] in PATHS else OTHER_PATH
         self.registry.metrics.observe_request(path, status, seconds)
-        if path in PROBES and status == 200:
+        if path in QUIET_PATHS and status == 200:
             return
         client = scope["client"][0] if scope.get("client") else "-"
         rows = f" {record.model}, {format_count(len(record.rows), 'row')}" if record.rows else ""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -13,11 +13,14 @@ from starlette.types import ASGIApp
 
 from bertkit._version import __version__
 from bertkit.errors import UserError, shorten_repr
+from bertkit.serve.access import AccessMiddleware
 from bertkit.serve.access_log import CLIENT_DISCONNECTED, RECORD_KEY, AccessLogMiddleware
 from bertkit.serve.batcher import QueueFullError, Records
 from bertkit.serve.config import ServeConfig
-from bertkit.serve.limits import MEGABYTE, LimitsMiddleware
+from bertkit.serve.connection_close import ConnectionCloseMiddleware
+from bertkit.serve.limits import MEGABYTE, PREDICT_PATH, LimitsMiddleware
 from bertkit.serve.model_registry import ModelRegistry
+from bertkit.serve.openapi import describe_bodies, describe_errors, describe_predictions, describe_token
 from bertkit.serve.page import PAGE_HEADERS, render_page
 from bertkit.serve.responses import (
     RequestError,
@@ -26,6 +29,7 @@ from bertkit.serve.responses import (
     make_json_response,
 )
 from bertkit.serve.row_decoder import InvalidBodyError
+from bertkit.serve.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +45,19 @@ class PredictParameters(BaseModel):
     all_scores: bool = False
 
 
-def create_app(registry: ModelRegistry, config: ServeConfig, token: bytes | None) -> ASGIApp:
+def create_app(
+    registry: ModelRegistry,
+    config: ServeConfig,
+    token: bytes | None,
+    allowed_hosts: Collection[str] | None = None,
+) -> ASGIApp:
     """Return the application.
 
     Args:
         registry: The models.
         config: Settings of the server.
         token: The bearer token; None if no token is needed.
+        allowed_hosts: Names of the server in requests; None to allow all names.
     """
     app = FastAPI(title="bertkit serve", version=__version__, docs_url=None, redoc_url=None)
     _add_probes(app, registry)
@@ -56,8 +66,12 @@ def create_app(registry: ModelRegistry, config: ServeConfig, token: bytes | None
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_query_error)
     app.add_exception_handler(Exception, _handle_bug)
-    limited = LimitsMiddleware(app, config.max_body_mb * MEGABYTE, token)
-    return AccessLogMiddleware(limited, registry, config.log_texts)
+    if token is not None:
+        describe_token(app)
+    limited = LimitsMiddleware(app, config.max_body_mb * MEGABYTE)
+    allowed = AccessMiddleware(limited, token, allowed_hosts)
+    logged = AccessLogMiddleware(allowed, registry, config.log_texts)
+    return ConnectionCloseMiddleware(logged, lambda: registry.is_draining)
 
 
 def _add_probes(app: FastAPI, registry: ModelRegistry) -> None:
@@ -65,7 +79,7 @@ def _add_probes(app: FastAPI, registry: ModelRegistry) -> None:
     async def healthz() -> Response:
         return make_json_response({"status": "ok"})
 
-    @app.get("/readyz", summary="Whether the server accepts requests")
+    @app.get("/readyz", summary="Whether the server accepts requests", responses=describe_errors(503))
     async def readyz() -> Response:
         if registry.is_ready:
             return make_json_response({"status": "ready"})
@@ -86,19 +100,25 @@ def _add_model_routes(app: FastAPI, registry: ModelRegistry) -> None:
         models = [model.info for model in registry.models.values()]
         return make_json_response({"version": __version__, "models": models})
 
-    @app.post("/predict", summary="Predict rows", openapi_extra=describe_bodies(registry))
+    @app.post(
+        PREDICT_PATH, summary="Predict rows", openapi_extra=describe_bodies(registry),
+        responses=describe_predictions(),
+    )  # fmt: skip
     async def predict(request: Request, parameters: Annotated[PredictParameters, Query()]) -> Response:
         return await _predict(registry, request, parameters)
 
 
 async def _predict(registry: ModelRegistry, request: Request, parameters: PredictParameters) -> Response:
     record = request.scope[RECORD_KEY]
+    _refuse_repeated_parameters(request)
     try:
+        body = await request.body()
         model = registry.find(parameters.model)
-        record.model, body = model.name, await request.body()
+        record.model = model.name
         record.rows, is_list = model.decoder.decode(body)
-        prediction = model.batcher.predict(record.rows, parameters.all_scores)
-        records = await _wait_for_prediction(request, prediction)
+        with model.open_requests.track():
+            prediction = _count_and_predict(model, record.rows, len(body), parameters.all_scores)
+            records = await _wait_for_prediction(request, prediction)
     except KeyError as error:
         raise RequestError(422, error.args[0]) from None
     except InvalidBodyError as error:
@@ -112,6 +132,11 @@ async def _predict(registry: ModelRegistry, request: Request, parameters: Predic
     if records is None:
         return Response(status_code=CLIENT_DISCONNECTED)
     return make_json_response(records if is_list else records[0])
+
+
+async def _count_and_predict(model: ServedModel, rows: Records, body_bytes: int, all_scores: bool) -> Records:
+    num_tokens = await model.token_limit.count_tokens(rows, body_bytes)
+    return await model.batcher.predict(rows, all_scores, num_tokens)
 
 
 async def _wait_for_prediction(request: Request, prediction: Coroutine[Any, Any, Records]) -> Records | None:
@@ -130,22 +155,22 @@ async def _wait_for_prediction(request: Request, prediction: Coroutine[Any, Any,
             return predicted.result()
         if disconnected.done():
             return None
-        raise RequestError(503, "server: is overloaded; send the request again later", {"retry-after": "1"})
+        raise RequestError(
+            503,
+            f"server: did not predict the rows within {PREDICTION_SECONDS:g} seconds; send fewer or shorter "
+            "rows, or send them later",
+            {"retry-after": "10"},
+        )
     finally:
         predicted.cancel()
         disconnected.cancel()
 
 
-def describe_bodies(registry: ModelRegistry) -> dict[str, Any]:
-    """Return the OpenAPI description of the rows of all models."""
-    schemas, examples = [], {}
-    for model in registry.models.values():
-        schema = model.decoder.make_json_schema()
-        row = schema.pop("$defs")["Row"] | {"title": model.name}
-        schemas.append({"anyOf": [row, {"type": "array", "items": row}]})
-        examples[model.name] = {"value": model.decoder.example}
-    content = {"schema": {"anyOf": schemas}, "examples": examples}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+def _refuse_repeated_parameters(request: Request) -> None:
+    """Raise `RequestError` if a query parameter occurs twice, because its last value would win silently."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise RequestError(422, f"parameter {shorten_repr(repeated)}: is repeated; send it once")
 
 
 def _handle_http_error(_: Request, error: Exception) -> Response:

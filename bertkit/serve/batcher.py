@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.errors import UserError
-
 Records = list[dict[str, Any]]
 # Steps of the event loop between a result and the end of its response.
 RESPONSE_STEPS = 5
@@ -17,6 +15,10 @@ RESPONSE_STEPS = 5
 
 class QueueFullError(Exception):
     """Error for a request whose rows do not fit into the queue."""
+
+
+class ComputationStoppedError(Exception):
+    """Error that ends the computation of a batch whose clients have all disconnected or got an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,39 +30,54 @@ class Job:
         all_scores: Whether the records have the scores of alternatives.
         arrival: Time of the request, in seconds of the event loop.
         result: The records of the rows.
+        num_tokens: Number of tokens if they were counted, else 0.
     """
 
     rows: list[dict[str, Any]]
     all_scores: bool
     arrival: float
     result: "asyncio.Future[Records]"
+    num_tokens: int = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether no client waits for the result."""
+        return self.result.cancelled()
 
 
 # Returns the records of each job, or the error of the job.
-ComputeFunction = Callable[[Sequence[Job]], Sequence[Records | UserError]]
+ComputeFunction = Callable[[Sequence[Job]], Sequence[Records | Exception]]
 
 
 class Batcher:
     """A queue of requests and a thread that computes them in batches, in the order of their arrival.
 
-    A batch ends at `max_rows` rows, or when there are as many requests as after the previous batch, that is,
-    in it and in the queue. It ends at the latest `max_delay` seconds after its first request could have been
-    computed. So clients that have just received their response can join the next batch; otherwise, half of
-    the clients would always wait for the other half. A single client never waits. A request is never divided.
+    The batcher expects as many requests as were in the previous batch and in the queue at its end. A batch
+    starts once they have arrived, or once it has `max_rows` rows. It starts at the latest `max_delay` seconds
+    after its first request arrived, or after the previous batch ended. So clients that have just received
+    their response can join the next batch; otherwise, half of the clients would always wait for the other
+    half. A single client never waits. A request is never divided.
 
     Args:
-        compute: Computes a batch.
+        compute: Computes a batch. It should raise `ComputationStoppedError` once all jobs are cancelled.
         max_rows: Maximum number of rows of a batch; a request with more rows is a batch of its own.
         max_delay: Maximum time in seconds that a request waits for others while the thread is idle.
         max_waiting_rows: Maximum number of rows in the queue.
+        max_waiting_tokens: Maximum number of counted tokens in the queue.
     """
 
     def __init__(
-        self, compute: ComputeFunction, max_rows: int, max_delay: float, max_waiting_rows: int
+        self,
+        compute: ComputeFunction,
+        max_rows: int,
+        max_delay: float,
+        max_waiting_rows: int,
+        max_waiting_tokens: int,
     ) -> None:
         self._compute, self._max_rows, self._max_delay = compute, max_rows, max_delay
-        self._max_waiting_rows = max_waiting_rows
+        self._max_waiting_rows, self._max_waiting_tokens = max_waiting_rows, max_waiting_tokens
         self._queue: deque[Job] = deque()
+        self._batch: list[Job] = []
         self._has_changed = asyncio.Event()
         self._expected_requests = 1
         self._idle_since = 0.0
@@ -72,19 +89,21 @@ class Batcher:
         """Return the number of rows in the queue."""
         return sum(len(job.rows) for job in self._queue)
 
-    async def predict(self, rows: list[dict[str, Any]], all_scores: bool = False) -> Records:
+    async def predict(
+        self, rows: list[dict[str, Any]], all_scores: bool = False, num_tokens: int = 0
+    ) -> Records:
         """Return the records of rows. If the caller is cancelled, the rows leave the queue.
 
         Raises:
             QueueFullError: The queue has no room for the rows.
             UserError: A row cannot be predicted.
         """
-        if self.count_waiting_rows() + len(rows) > self._max_waiting_rows:
+        if not self._has_room(len(rows), num_tokens):
             raise QueueFullError
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._run())
-        job = Job(rows, all_scores, loop.time(), loop.create_future())
+        job = Job(rows, all_scores, loop.time(), loop.create_future(), num_tokens)
         self._queue.append(job)
         self._has_changed.set()
         try:
@@ -93,6 +112,11 @@ class Batcher:
             with suppress(ValueError):  # usually, the job is no longer in the queue
                 self._queue.remove(job)
 
+    def cancel_requests(self) -> None:
+        """Cancel all requests, which also stops the computation of the current batch."""
+        for job in (*self._queue, *self._batch):
+            job.result.cancel()
+
     async def close(self) -> None:
         """Compute all waiting requests, and end the thread."""
         self._is_closing = True
@@ -100,6 +124,12 @@ class Batcher:
         if self._task is not None:
             await self._task
         self._executor.shutdown(wait=False)
+
+    def _has_room(self, num_rows: int, num_tokens: int) -> bool:
+        waiting_tokens = sum(job.num_tokens for job in self._queue)
+        return self.count_waiting_rows() + num_rows <= self._max_waiting_rows and (
+            not num_tokens or waiting_tokens + num_tokens <= self._max_waiting_tokens
+        )
 
     async def _run(self) -> None:
         while self._queue or not self._is_closing:
@@ -137,18 +167,23 @@ class Batcher:
         Requests of disconnected clients are dropped.
         """
         jobs: list[Job] = []
-        size = 0
-        while self._queue and (not jobs or size + len(self._queue[0].rows) <= self._max_rows):
+        num_rows = num_tokens = 0
+        while self._queue:
+            num_rows += len(self._queue[0].rows)
+            num_tokens += self._queue[0].num_tokens
+            if jobs and (num_rows > self._max_rows or num_tokens > self._max_waiting_tokens):
+                break
             job = self._queue.popleft()
-            if not job.result.cancelled():
+            if not job.is_cancelled:
                 jobs.append(job)
-                size += len(job.rows)
         return jobs
 
     async def _compute_batch(self, jobs: list[Job]) -> None:
+        self._batch = jobs
         loop = asyncio.get_running_loop()
         computation = loop.run_in_executor(self._executor, self._compute, jobs)
         await asyncio.wait([computation])  # raises no error of the computation
+        self._batch = []
         error = computation.exception()
         results = [error] * len(jobs) if error else computation.result()
         for job, result in zip(jobs, results, strict=True):

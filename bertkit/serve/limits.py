@@ -1,7 +1,6 @@
-"""ASGI middleware that authorizes requests, and reads their bodies with limits of type, size and time."""
+"""ASGI middleware that reads the bodies of requests, with limits on type, size and time."""
 
 import asyncio
-import hmac
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers
@@ -10,26 +9,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertkit.serve.responses import RequestError, make_error_response
 
 BODY_SECONDS = 10.0  # time in which a client must send the body
-# The page has no data of the models; its script asks for the token. Probes do not know the token.
-OPEN_PATHS = ("/", "/healthz", "/readyz")
 MEGABYTE = 1_000_000
+PREDICT_PATH = "/predict"  # other paths have no body, and respond with 404 or 405
 
 
 class LimitsMiddleware:
-    """Refuses requests without the token, and bodies that are not JSON, too large or too slow.
+    """Refuses bodies that are not JSON, too large or too slow.
 
     Args:
         app: The application. It receives the whole body in one message.
         max_body_bytes: Maximum size of a body.
-        token: The bearer token; None if no token is needed.
         body_seconds: Time in which the body must arrive.
     """
 
-    def __init__(
-        self, app: ASGIApp, max_body_bytes: int, token: bytes | None, body_seconds: float = BODY_SECONDS
-    ) -> None:
-        self.app, self.max_body_bytes, self.token = app, max_body_bytes, token
-        self.body_seconds = body_seconds
+    def __init__(self, app: ASGIApp, max_body_bytes: int, body_seconds: float = BODY_SECONDS) -> None:
+        self.app, self.max_body_bytes, self.body_seconds = app, max_body_bytes, body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a valid request, or send an error."""
@@ -38,27 +32,13 @@ class LimitsMiddleware:
             return
         try:
             headers = Headers(scope=scope)
-            self._authorize(scope["path"], headers)
-            if scope["method"] == "POST":
+            if scope["method"] == "POST" and scope["path"] == PREDICT_PATH:
                 check_media_type(headers)
             body = await self._read_body(headers, receive)
         except RequestError as error:
             await make_error_response(error)(scope, receive, send)
             return
         await self.app(scope, _replay(body, receive), send)
-
-    def _authorize(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raise `RequestError` if the token is missing or wrong."""
-        if self.token is None or path in OPEN_PATHS:
-            return
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        # The comparison takes the same time for any wrong token.
-        is_valid = hmac.compare_digest(token.strip().encode(), self.token)
-        if scheme.lower() != "bearer" or not is_valid:
-            raise RequestError(
-                401, "token: is missing or wrong; send the header Authorization: Bearer TOKEN",
-                {"www-authenticate": "Bearer"},
-            )  # fmt: skip
 
     async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         """Return the whole body.

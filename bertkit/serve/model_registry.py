@@ -88,9 +88,11 @@ class ModelRegistry:
                 return
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded %s", format_list(self.models))
-            await asyncio.gather(*(model.batcher.close() for model in old_models))
+            await asyncio.gather(*(model.close() for model in old_models))
 
     async def close(self) -> None:
-        """Compute all waiting requests, and end the threads."""
+        """End the threads. Requests that are still in the queue have no client, so they are cancelled."""
+        for model in self.models.values():
+            model.batcher.cancel_requests()
         async with self._reload_lock:
-            await asyncio.gather(*(model.batcher.close() for model in self.models.values()))
+            await asyncio.gather(*(model.close() for model in self.models.values()))

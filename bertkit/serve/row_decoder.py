@@ -7,14 +7,16 @@ from typing import Any
 
 import msgspec
 
-from bertkit.errors import MAX_REPR_LENGTH, UserError, format_count
+from bertkit.errors import UserError, format_count, shorten_repr
 from bertkit.tasks.input_schema import ColumnKind, InputSchema
 
 COLUMN_TYPES: dict[ColumnKind, Any] = {
     "text": str, "words": str | list[str], "texts": list[str], "optional text": str | msgspec.UnsetType,
+    "optional span": dict[str, Any] | msgspec.UnsetType,
 }  # fmt: skip
 EXAMPLES: dict[ColumnKind, Any] = {"text": "...", "words": ["..."], "texts": ["...", "..."]}
-ERROR_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?:\[(?P<row>\d+)\])?\.?(?P<key>.*)`)?$", re.DOTALL)
+MSGSPEC_ERROR = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?:\[(?P<row>\d+)\])?\.?(?P<key>.*)`)?$", re.DOTALL)
+UNKNOWN_KEY = "Object contains unknown field"
 
 
 class InvalidBodyError(Exception):
@@ -44,7 +46,7 @@ class RowDecoder:
     """
 
     def __init__(self, schema: InputSchema, max_rows: int) -> None:
-        self.kinds, self.max_rows = schema.get_column_kinds(), max_rows
+        self.schema, self.kinds, self.max_rows = schema, schema.get_column_kinds(), max_rows
         self._decoder = msgspec.json.Decoder(self.body_type)
 
     @cached_property
@@ -52,7 +54,7 @@ class RowDecoder:
         """The type of a body: a row, or a list of rows."""
         fields = [
             (f"column{index}", COLUMN_TYPES[kind])
-            if kind != "optional text"
+            if not kind.startswith("optional")
             else (f"column{index}", COLUMN_TYPES[kind], msgspec.UNSET)
             for index, kind in enumerate(self.kinds.values())
         ]
@@ -67,7 +69,9 @@ class RowDecoder:
     @property
     def example(self) -> dict[str, Any]:
         """A valid row with placeholder texts."""
-        return {column: EXAMPLES[kind] for column, kind in self.kinds.items() if kind in EXAMPLES}
+        row = {column: EXAMPLES[kind] for column, kind in self.kinds.items() if kind in EXAMPLES}
+        first = [column for column in self.schema.text_columns[:1] if self.kinds[column] == "text"]
+        return row | dict.fromkeys(first, self.schema.example_text)
 
     def make_json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a body, with the schema of a row in `$defs`."""
@@ -87,8 +91,8 @@ class RowDecoder:
         except UnicodeDecodeError:
             raise InvalidBodyError(400, "request: is not UTF-8; encode it in UTF-8") from None
         except msgspec.DecodeError as error:
-            problem = str(error).removeprefix("JSON is malformed: ")
-            raise InvalidBodyError(400, f"request: cannot parse it as JSON ({problem}); send JSON") from None
+            raise InvalidBodyError(400, _format_syntax_error(body, str(error))) from None
+        _refuse_repeated_keys(body)
         is_list = isinstance(decoded, list)
         rows = [self._to_dict(row) for row in (decoded if is_list else [decoded])]
         if not rows:
@@ -104,15 +108,37 @@ class RowDecoder:
 
     def _format_error(self, error: str) -> str:
         """Return an error of msgspec as `request: row 1: key 'text': expected str, got int; <fix>`."""
-        match = ERROR_PATH.match(error)
+        match = MSGSPEC_ERROR.match(error)
         assert match is not None
-        problem = match["problem"].replace("`", "'")
-        problem = problem.replace("Object contains unknown field", "unknown key")
+        problem = match["problem"]
+        if problem.startswith(UNKNOWN_KEY):
+            problem = f"unknown key {shorten_repr(problem.removeprefix(UNKNOWN_KEY).strip(' `'))}"
+        problem = problem.replace("`", "'")
         problem = problem.replace("Object missing required field", "missing key")
         problem = problem[0].lower() + problem[1:]
-        if len(problem) > MAX_REPR_LENGTH:
-            problem = problem[: MAX_REPR_LENGTH - 3] + "..."
         row = f"row {int(match['row'] or 0) + 1}: "
         key = f"key '{match['key']}': " if match["key"] else ""
         example = json.dumps(self.example, ensure_ascii=False)
         return f"request: {row}{key}{problem}; send rows such as {example}"
+
+
+def _format_syntax_error(body: bytes | bytearray, error: str) -> str:
+    """Return the error for a body that msgspec cannot parse."""
+    try:
+        json.loads(body.decode())
+    except (ValueError, RecursionError):
+        problem = error.removeprefix("JSON is malformed: ")
+        return f"request: cannot parse it as JSON ({problem}); send JSON"
+    # Python's parser accepts more than JSON: NaN, infinity, and halves of surrogate pairs.
+    return "request: contains NaN, Infinity or half of a surrogate pair; send JSON"
+
+
+def _refuse_repeated_keys(body: bytes | bytearray) -> None:
+    """Raise `InvalidBodyError` if a row has a key twice, because its last value would win silently."""
+
+    def check_keys(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            raise InvalidBodyError(422, "request: a row has a key twice; send each key once")
+
+    json.loads(body, object_pairs_hook=check_keys)

@@ -12,11 +12,13 @@ from typing import Any
 
 from bertkit.errors import UserError, format_list
 from bertkit.serve.config import ServeConfig
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
 REQUIRED_PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 MAX_TOKEN_CHARS = 4096
+BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
@@ -36,18 +38,20 @@ def serve(
             token, or the address cannot be used.
     """
     config = ServeConfig(**validate_settings(ServeConfig, settings, "serve()"))
+    reporter = reporter or Reporter()
+    devices.request_device(config.device)
     missing = [name for module, name in REQUIRED_PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(f"serve: {format_list(missing)} not installed; run pip install 'bertkit[serve]'")
     names = choose_names(config.run, config.name)
     token = read_token(Path(config.token_file).expanduser()) if config.token_file else None
-    with contextlib.closing(bind(config.host, config.port)) as listener:
+    with contextlib.closing(bind_socket(config.host, config.port)) as listener:
         if token is None and not is_loopback(listener):
-            (reporter or Reporter()).warn(
+            reporter.warn(
                 f"--host {config.host}: other machines can send requests, and no token is needed; pass "
                 "--token-file, or put the server behind a proxy that checks access"
             )
-        asyncio.run(_run(config, names, token, listener, on_ready))
+        asyncio.run(_run(config, names, token, listener, on_ready, reporter))
 
 
 async def _run(
@@ -56,7 +60,9 @@ async def _run(
     token: bytes | None,
     listener: socket.socket,
     on_ready: Callable[[dict[str, Any]], None],
+    reporter: Reporter,
 ) -> None:
+    from bertkit.serve.access import choose_hosts
     from bertkit.serve.app import create_app
     from bertkit.serve.metrics import Metrics
     from bertkit.serve.model_registry import ModelRegistry, NamedRun
@@ -64,11 +70,16 @@ async def _run(
     from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
 
     runs = [NamedRun(name, run) for name, run in zip(names, config.run, strict=True)]
-    settings = BatchSettings(config.max_batch_size, config.max_delay_ms / 1000)
+    settings = BatchSettings(config.max_batch_size, config.max_delay_ms / 1000, config.max_request_tokens)
     registry = ModelRegistry(runs, settings, Metrics())
     with reload_on_hangup(registry.reload):  # also while loading: SIGHUP would end the process
         registry.load()
-        server = DrainingServer(make_uvicorn_config(create_app(registry, config, token)), registry)
+        devices.report_device(reporter)
+        # With a token, a page of another site cannot read predictions, whatever name it uses.
+        hosts = choose_hosts(config.host) if token is None and is_loopback(listener) else None
+        app = create_app(registry, config, token, hosts)
+        server = DrainingServer(make_uvicorn_config(app), registry)
+        start_listening(listener, config.host, config.port)
         server.on_started = lambda: on_ready({"url": format_url(listener), "models": list(names)})
         await server.serve(sockets=[listener])
         await registry.close()
@@ -134,7 +145,7 @@ def read_token(path: Path) -> bytes:
 # ---- address
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound but does not listen yet, so that clients are refused until it does.
 
     Raises:
@@ -155,11 +166,27 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise UserError(
-            f"--host {host} --port {port}: cannot be used ({error.strerror}); pass another --port, or 0 for "
-            "any free port"
-        ) from error
+        raise _make_address_error(host, port, error) from error
     return listener
+
+
+def start_listening(listener: socket.socket, host: str, port: int) -> None:
+    """Make a socket listen. Two servers can bind a port at the same time, but only one of them can listen.
+
+    Raises:
+        UserError: Another server listens on the port.
+    """
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise _make_address_error(host, port, error) from error
+
+
+def _make_address_error(host: str, port: int, error: OSError) -> UserError:
+    return UserError(
+        f"--host {host} --port {port}: cannot be used ({error.strerror}); pass another --port, or 0 for any "
+        "free port"
+    )
 
 
 def is_loopback(listener: socket.socket) -> bool:

@@ -17,7 +17,9 @@ from bertkit.serve.protocol import LimitedProtocol
 # Time between the end of listening and the closing of idle connections. A request that was sent before then
 # arrives in this time.
 DRAIN_SECONDS = 0.5
-BACKLOG = 2048
+# Time after the end of listening in which open requests get their response. It is longer than the time after
+# which a request gets 503, so only clients that do not read their responses lose them.
+MAX_DRAIN_SECONDS = 70
 MAX_HEAD_BYTES = 16_384
 KEEP_ALIVE_SECONDS = 75  # longer than the idle time of common load balancers, which otherwise see resets
 
@@ -26,8 +28,9 @@ def make_uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     """Return the configuration: one process, no log of its own, no WebSockets."""
     return uvicorn.Config(
         app, http=LimitedProtocol, ws="none", lifespan="off", log_config=None, log_level="critical",
-        access_log=False, server_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES, proxy_headers=False,
+        timeout_graceful_shutdown=MAX_DRAIN_SECONDS,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
 
 # What a column of a row to predict holds; "words" is a list of words or a text.
-ColumnKind = Literal["text", "words", "texts", "optional text"]
+ColumnKind = Literal["text", "words", "texts", "optional text", "optional span"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,8 @@ class InputSchema:
         columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
         group_columns: Possible names of the column that defines groups; the first name that exists is used.
             Adjacent rows with the same value form a group and must be predicted together.
+        span_columns: Columns of spans of the first text, which may be missing if the text marks the spans.
+        example_text: The first text of an example row.
         column_kinds: What those text columns hold that do not hold one text.
         label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
     """
@@ -33,6 +35,8 @@ class InputSchema:
     hidden_columns: frozenset[str] = frozenset()
     columns_by_flag: Mapping[str, str] = field(default_factory=dict)
     group_columns: tuple[str, ...] = ()
+    span_columns: tuple[str, ...] = ()
+    example_text: str = "..."
     column_kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     label_key: Literal["word", "label"] | None = None
 
@@ -61,13 +65,15 @@ class InputSchema:
 
     def make_example_row(self) -> dict[str, Any]:
         """Return a row with placeholder texts, for the example code of the model card."""
-        return dict.fromkeys(self.text_columns, "...")
+        first_text = dict.fromkeys(self.text_columns[:1], self.example_text)
+        return dict.fromkeys(self.text_columns, "...") | first_text
 
     def get_column_kinds(self) -> dict[str, ColumnKind]:
-        """Return what each text column of a row to predict holds, and the column that defines groups."""
+        """Return what the columns of a row to predict hold: texts, spans and the key of a group."""
         kinds = {column: self.column_kinds.get(column, "text") for column in self.text_columns}
+        spans: dict[str, ColumnKind] = dict.fromkeys(self.span_columns, "optional span")
         groups: dict[str, ColumnKind] = dict.fromkeys(self.group_columns[:1], "optional text")
-        return kinds | groups
+        return kinds | spans | groups
 
     def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""

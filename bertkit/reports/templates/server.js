@@ -6,7 +6,8 @@ async function request(path, options = {}) {
   const headers = { ...options.headers };
   if (state.token) headers.Authorization = `Bearer ${state.token}`;
   const response = await fetch(path, { ...options, headers });
-  const content = await response.json();
+  const content = await response.json().catch(() => null);  // a proxy may send HTML
+  if (content === null) throw Object.assign(new Error(`server: sent no JSON (status ${response.status}); try again later`), { status: response.status });
   if (!response.ok) throw Object.assign(new Error(content.error), { status: response.status });
   return content;
 }
@@ -82,15 +83,15 @@ function markSpans(text, spans) {
   return field;
 }
 
-function createTable(caption, rows, selected) {
+function createTable(caption, rows) {
   const table = createElement("table"), body = createElement("tbody");
   table.append(createElement("caption", "note", caption), body);
-  for (const [name, probability] of rows) {
+  for (const [name, probability, isSelected] of rows) {
     const row = createElement("tr"), head = createIsolatedElement("th", "name", name);
     const cell = createElement("td", "bars"), bar = createElement("meter");
     const number = createElement("td", "n", probability.toFixed(3));
     head.scope = "row";
-    if (selected.includes(name)) { head.classList.add("main"); number.classList.add("main"); }
+    if (isSelected) { head.classList.add("main"); number.classList.add("main"); }
     Object.assign(bar, { min: 0, max: 1, value: probability });
     bar.setAttribute("aria-label", `probability of ${name}`);
     cell.append(bar);
@@ -102,13 +103,13 @@ function createTable(caption, rows, selected) {
   return card;
 }
 
-function getChoices(row) {
-  const lists = Object.entries(state.model.columns).filter(([, kind]) => kind === "texts");
+function getChoices(row, model) {
+  const lists = Object.entries(model.columns).filter(([, kind]) => kind === "texts");
   if (lists.length) return row[lists[0][0]];
-  return Object.keys(state.model.columns).filter((column) => column in row).map((column) => row[column]);
+  return Object.keys(model.columns).filter((column) => column in row).map((column) => row[column]);
 }
 
-function showPrediction(record, row) {
+function showPrediction(record, row, model) {
   const parts = [], say = (text) => parts.push(createIsolatedElement("p", "main", text));
   if (record.entities) {
     parts.push(markSpans(record.text, record.entities));
@@ -117,17 +118,19 @@ function showPrediction(record, row) {
     say(record.answer === "" ? "no answer in the text" : record.answer);
     const spans = record.answer === "" ? [] : [{ start: record.start, end: record.end }];
     parts.push(markSpans(record.context, spans));
-    const answers = (record.nbest || []).slice(0, 5);
-    parts.push(createTable("best answers", answers.map((item) => [item.text || "(no answer)", item.probability]), []));
+    // "No answer" is decided by a threshold, so it may be shown even if it is not among the most probable.
+    const answers = (record.nbest || []).filter((item, i) => i < 5 || item.text === "");
+    parts.push(createTable("best answers", answers.map((item) => [item.text || "(no answer)", item.probability, item.text === record.answer])));
   } else if (Array.isArray(record.probabilities)) {
-    const endings = getChoices(row).slice(-record.probabilities.length);
+    const endings = getChoices(row, model).slice(-record.probabilities.length);
     const best = record.probabilities.indexOf(Math.max(...record.probabilities));
-    parts.push(createTable("probability of each choice", endings.map((text, i) => [text, record.probabilities[i]]), [endings[best]]));
+    parts.push(createTable("probability of each choice", endings.map((text, i) => [text, record.probabilities[i], i === best])));
   } else {
     const predicted = [record.predicted].flat().map(String);
     say(predicted.join(", ") || "no label");
-    const rows = Object.entries(record.probabilities || {}).sort((a, b) => b[1] - a[1]);
-    if (rows.length) parts.push(createTable("probability of each label", rows, predicted));
+    const rows = Object.entries(record.probabilities || {}).sort((a, b) => b[1] - a[1])
+      .map(([label, probability]) => [label, probability, predicted.includes(label)]);
+    if (rows.length) parts.push(createTable("probability of each label", rows));
   }
   if (record.abstained) say("The model abstains: its confidence is low.");
   const details = createElement("details");
@@ -138,11 +141,14 @@ function showPrediction(record, row) {
 async function predict() {
   showError(null);
   $("predict").disabled = true;
+  const model = state.model;
   try {
-    const row = readRow(), query = new URLSearchParams({ model: state.model.name, all_scores: "true" });
+    const row = readRow(), query = new URLSearchParams({ model: model.name, all_scores: "true" });
     const body = JSON.stringify(row), headers = { "Content-Type": "application/json" };
-    showPrediction(await request(`predict?${query}`, { method: "POST", body, headers }), row);
+    const record = await request(`predict?${query}`, { method: "POST", body, headers });
+    if (state.model === model) showPrediction(record, row, model);
   } catch (error) {
+    if (state.model !== model) return;
     $("result").replaceChildren();
     showError(error);
   } finally {
@@ -158,6 +164,8 @@ async function start() {
     state.models = (await request("info")).models;
   } catch (error) {
     $("token-form").hidden = error.status !== 401;
+    // A link cannot send the token.
+    if (error.status === 401) for (const link of document.querySelectorAll("nav a")) link.hidden = true;
     if (error.status !== 401 || state.token) showError(error);
     return;
   }
