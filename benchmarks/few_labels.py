@@ -1,12 +1,15 @@
 """Compare training methods of `bertkit classify` and SetFit on few labeled rows per class.
 
     python benchmarks/few_labels.py --data-dir DATA --shots 8 64 --draws 10
+    python benchmarks/few_labels.py --work rotten_tomatoes --methods contrastive --adapted runs/adapted
 
 Each draw samples rows per class by seed. All methods train on these rows, and are scored on the same other
 rows. bertkit selects the epoch with the best score on the rows that it is scored on. Only fine-tuning has
-several epochs, so this favors fine-tuning. The table has mean accuracies with 95 % intervals (t distribution,
-over the draws), the difference to `contrastive` on the same draws, and the seconds of a run. `setfit` is left
-out if it is not installed. Progress goes to standard error, the table to standard output.
+several epochs, so this favors fine-tuning. With `--adapted`, the contrastive method also starts from this
+run, whose pre-training was continued on the text of the dataset. The table has mean accuracies with 95 %
+intervals (t distribution, over the draws), the difference to `contrastive` on the same draws, and the seconds
+of a run. `setfit` is left out if it is not installed. Progress goes to standard error, the table to standard
+output.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from docs_page import format_table
 from harness import describe_machine, publish
 
 COLUMNS = ["accuracy", "95 % interval", "contrastive minus this", "95 % interval", "seconds"]
-REFERENCE = "contrastive"
+REFERENCE, ADAPTED = "contrastive", "contrastive, continued pre-training"
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,12 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shots", nargs="+", type=int, default=[8, 64], help="training rows per class")
     parser.add_argument("--draws", type=int, default=10, help="number of seeds: 0, 1, ...")
     parser.add_argument("--model", default="minilm")
+    parser.add_argument("--adapted", help="a run of continued pre-training to start from as well")
     parser.add_argument("--test-rows", type=int, default=1000)
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.models = dict.fromkeys(args.methods, args.model) | ({ADAPTED: args.adapted} if args.adapted else {})
+    return args
 
 
 def list_available_methods() -> list[str]:
@@ -143,7 +149,8 @@ def train_with_setfit(draw: Draw, model: str, folder: Path) -> float:
 METHODS: dict[str, Callable[[Draw, str, Path], float]] = {
     "finetune": train_with_bertkit(),
     "finetune, 20 epochs": train_with_bertkit(epochs=20),
-    "contrastive": train_with_bertkit(method="contrastive"),
+    "linear-probe": train_with_bertkit(method="linear-probe"),
+    REFERENCE: train_with_bertkit(method="contrastive"),
     "setfit": train_with_setfit,
 }
 
@@ -170,21 +177,22 @@ def format_row(
 
 def measure(name: str, shots: int, args: argparse.Namespace) -> dict[str, list[str]]:
     """Return the table rows of one dataset and number of rows per class."""
-    accuracy: dict[str, list[float]] = {method: [] for method in args.methods}
-    seconds: dict[str, list[float]] = {method: [] for method in args.methods}
+    accuracy: dict[str, list[float]] = {method: [] for method in args.models}
+    seconds: dict[str, list[float]] = {method: [] for method in args.models}
     for seed in range(args.draws):
         draw = draw_rows(name, shots, seed, args)
-        for method in args.methods:
+        for method, model in args.models.items():
+            train = METHODS[REFERENCE if method == ADAPTED else method]
             started = time.perf_counter()
             with tempfile.TemporaryDirectory() as folder:
-                accuracy[method].append(METHODS[method](draw, args.model, Path(folder)))
+                accuracy[method].append(train(draw, model, Path(folder)))
             seconds[method].append(time.perf_counter() - started)
             result = f"{accuracy[method][-1]:.3f} in {seconds[method][-1]:.0f} s"
             print(f"{name}, {shots} rows, seed {seed}, {method}: {result}", file=sys.stderr, flush=True)
     title = f"{DATASETS[name].title}, {shots} rows per class"
     return {
         f"{title}: {method}": format_row(accuracy[method], accuracy.get(REFERENCE), seconds[method])
-        for method in args.methods
+        for method in args.models
     }
 
 

@@ -12,11 +12,15 @@ from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.modeling.distillation import DistillationLoss
+from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import choose_layers
 from bertkit.modeling.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from bertkit.pipeline.distill import resolve_student_settings
+from bertkit.pipeline.distillation import add_teacher_logits
 from bertkit.pipeline.ensemble import write_ensemble
+from bertkit.pipeline.prepare import prepare
 from bertkit.run_directory import read_settings
+from bertkit.tasks import task_class
 from bertkit.training import teacher_logits
 from bertkit.utils.reporting import Reporter
 
@@ -125,20 +129,32 @@ def test_layers_are_evenly_spread(num_layers, count, expected):
     assert choose_layers(num_layers, count) == expected
 
 
-@pytest.fixture(scope="session")
+def save_without_dropout(folder, num_layers):
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return save_tiny_model(folder, num_hidden_layers=num_layers, **options)
+
+
+@pytest.fixture(scope="module")
 def deep(tmp_path_factory):
     """A tiny BERT with four layers and without dropout."""
-    folder = tmp_path_factory.mktemp("models") / "deep"
-    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return save_tiny_model(folder, num_hidden_layers=4, **options)
+    return save_without_dropout(tmp_path_factory.mktemp("models") / "deep", 4)
 
 
-def test_the_student_starts_with_the_layers_and_the_head_of_the_teacher(deep, toy, tmp_path):
-    run = bertkit.classify(data=toy, model=deep, max_steps=3, output_dir=tmp_path / "teacher", bf16=False)
+@pytest.fixture(scope="module")
+def teacher(deep, tmp_path_factory):
+    """A run of `deep`."""
+    folder = tmp_path_factory.mktemp("teacher")
+    data = write_rows(folder / "rows.jsonl", make_toy_rows(60))
+    return bertkit.classify(
+        data=data, model=deep, max_steps=2, output_dir=folder / "run", bf16=False
+    ).output_dir
+
+
+def test_the_student_starts_with_the_layers_and_the_head_of_the_teacher(teacher, tmp_path):
     student = bertkit.distill(
-        run.output_dir, num_layers=2, max_steps=1, learning_rate=0.0, output_dir=tmp_path / "s"
+        teacher, num_layers=2, max_steps=1, learning_rate=0.0, output_dir=tmp_path / "s"
     )
-    teacher, copied = weights(run.output_dir), weights(student.output_dir)
+    teacher, copied = weights(teacher), weights(student.output_dir)
     renamed = {name.replace("layer.1.", "layer.3."): name for name in copied}
     assert set(renamed) == {name for name in teacher if "layer.1." not in name and "layer.2." not in name}
     assert all(torch.equal(teacher[old], copied[new]) for old, new in renamed.items())
@@ -149,8 +165,8 @@ def test_the_student_starts_with_the_layers_and_the_head_of_the_teacher(deep, to
 def test_each_task_has_students(runs, cli, tmp_path, task):
     data = write_unlabeled(tmp_path / "more.jsonl", task)
     student = tmp_path / "student"
-    args = ["distill", runs / task, "--num-layers", 1, "--data", data, "--epochs", 1, "-o", student]
-    status, out, err = cli(*args)
+    options = ["--num-layers", 1, "--data", data, "--epochs", 1, "--hidden-loss-weight", 0.5]
+    status, out, err = cli("distill", runs / task, *options, "-o", student)
     assert status == 0, err
     assert "20 unlabeled" in err
     assert all(word in out for word in ("teacher", "student", "parameters", "rows per second")), out
@@ -160,6 +176,8 @@ def test_each_task_has_students(runs, cli, tmp_path, task):
     models = metrics["distillation"]["models"]
     assert models["student"]["parameters"] < models["teacher"]["parameters"]
     assert metrics["distillation"]["unlabeled_rows"] == 20
+    assert metrics["distillation"]["hidden_loss_weight"] == 0.5
+    assert "other run" not in out
     for name in ("report.html", "README.md"):
         assert "rows per second" in (student / name).read_text("utf-8").lower()
     rows = [json.loads(line) for line in data.read_text().splitlines()]
@@ -167,12 +185,23 @@ def test_each_task_has_students(runs, cli, tmp_path, task):
     assert cli("evaluate", student, "-o", tmp_path / "evaluation")[0] == 0
 
 
-def test_a_student_is_evaluated_on_other_rows_and_exported_with_scores(runs, cli, tmp_path):
-    more = write_unlabeled(tmp_path / "more.jsonl", "classify")
-    student, labeled = tmp_path / "student", tmp_path / "labeled.jsonl"
-    labeled.write_text("\n".join(map(json.dumps, make_toy_rows(20, seed=5))))
-    args = ["--num-layers", 1, "--data", more, "--epochs", 1, "-o", student]
-    assert cli("distill", runs / "classify", *args)[0] == 0
+@pytest.fixture(scope="module")
+def student_settings(runs, tmp_path_factory):
+    """Settings of a student that learns everything that a teacher can teach."""
+    more = write_unlabeled(tmp_path_factory.mktemp("data") / "more.jsonl", "classify")
+    return {
+        "run": runs / "classify", "num_layers": 1, "data": more, "batch_size": 8, "save_steps": 3,
+        "hidden_loss_weight": 0.5,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def student(student_settings, tmp_path_factory):
+    return bertkit.distill(**student_settings, output_dir=tmp_path_factory.mktemp("student")).output_dir
+
+
+def test_a_student_is_evaluated_on_other_rows_and_exported_with_scores(student, cli, tmp_path):
+    labeled = write_rows(tmp_path / "labeled.jsonl", make_toy_rows(20, seed=5))
     assert cli("evaluate", student, "--data", labeled, "-o", tmp_path / "evaluation")[0] == 0
     status, out, err = cli("export", student, "-o", tmp_path / "exported")
     assert status == 0, err
@@ -203,39 +232,29 @@ def test_other_kinds_of_labels_have_students(tiny, tmp_path, kind):
     assert student.metrics["validation"].keys() == run.metrics["validation"].keys()
 
 
-def test_a_student_of_the_same_weights_learns_nothing_from_its_teacher(deep, toy, tmp_path):
+def test_a_student_of_the_same_weights_learns_nothing_from_its_teacher(teacher, tmp_path):
     """With alpha 1, the gradient of a student that predicts like its teacher is 0."""
-    run = bertkit.classify(data=toy, model=deep, max_steps=2, output_dir=tmp_path / "teacher", bf16=False)
     student = bertkit.distill(
-        run.output_dir, student=run.output_dir, alpha=1.0, max_steps=5, output_dir=tmp_path / "same", **SGD
-    )
-    before, after = weights(run.output_dir), weights(student.output_dir)
+        teacher, student=teacher, alpha=1.0, hidden_loss_weight=1.0, max_steps=5,
+        output_dir=tmp_path / "same", **SGD,
+    )  # fmt: skip
+    before, after = weights(teacher), weights(student.output_dir)
     assert max(float((before[name] - after[name]).abs().max()) for name in before) < 1e-5
     assert student.metrics["training"]["loss"] == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize("task", ["ner", "swag"])
-def test_accumulation_gives_the_same_student(deep, tmp_path, task):
-    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](45))
-    options = {"max_length": 16} if task in ("ner", "qa") else {}
-    run = getattr(bertkit, task)(
-        data=data, model=deep, max_steps=2, bf16=False, output_dir=tmp_path / "t", **options
-    )
+def test_accumulation_gives_the_same_student(runs, tmp_path, task):
+    shallow = save_without_dropout(tmp_path / "shallow", 1)
     more = write_unlabeled(tmp_path / "more.jsonl", task, 13)
 
     def distill(batch, steps):
         output = tmp_path / f"{batch}x{steps}"
         size = {"batch_size": batch, "gradient_accumulation_steps": steps}
         student = bertkit.distill(
-            run.output_dir,
-            num_layers=2,
-            data=more,
-            epochs=1,
-            max_steps=None,
-            output_dir=output,
-            **size,
-            **SGD,
-        )
+            runs / task, student=shallow, data=more, epochs=1, hidden_loss_weight=0.5, output_dir=output,
+            **size, **SGD,
+        )  # fmt: skip
         return student.metrics["training"]["loss"], weights(student.output_dir)
 
     loss, whole = distill(8, 1)
@@ -244,22 +263,10 @@ def test_accumulation_gives_the_same_student(deep, tmp_path, task):
     assert max(float((whole[name] - other[name]).abs().max()) for name in whole) < 1e-5
 
 
-def test_resume_is_bit_identical(runs, cli, tmp_path, stop_at, monkeypatch):
-    more = write_unlabeled(tmp_path / "more.jsonl", "classify")
-    args = [
-        "distill",
-        runs / "classify",
-        "--num-layers",
-        1,
-        "--data",
-        more,
-        "--batch-size",
-        8,
-        "--save-steps",
-        3,
-    ]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert cli(*args, "-o", whole)[0] == 0
+def test_resume_is_bit_identical(student, student_settings, cli, tmp_path, stop_at, monkeypatch):
+    flags = [(f"--{name.replace('_', '-')}", value) for name, value in student_settings.items()]
+    args = ["distill", flags[0][1], *(word for flag in flags[1:] for word in flag)]
+    parts = tmp_path / "parts"
     with monkeypatch.context():
         stop_at(5)
         status, _, err = cli(*args, "-o", parts)
@@ -270,8 +277,8 @@ def test_resume_is_bit_identical(runs, cli, tmp_path, stop_at, monkeypatch):
     status, _, err = cli("classify", "--resume", "-o", parts)
     assert status == 0, err
     assert computed == []  # the logits of the teacher are in the cache
-    assert weights(whole).keys() == weights(parts).keys()
-    assert all(torch.equal(value, weights(parts)[name]) for name, value in weights(whole).items())
+    assert weights(student).keys() == weights(parts).keys()
+    assert all(torch.equal(value, weights(parts)[name]) for name, value in weights(student).items())
     status, _, err = cli(*args, "-o", parts, "--resume")
     assert "already finished" in err
 
@@ -291,16 +298,15 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 # ---- the outputs of the teacher
 
 
+def prepare_student(run, **settings):
+    name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
+    return prepare(name, task_class(name).spec.config(**resolved), Reporter())
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, task):
     """Each example gets the logits that the teacher predicts for it alone."""
-    from bertkit.modeling.forward import compute_logits
-    from bertkit.pipeline.distillation import add_teacher_logits
-    from bertkit.pipeline.prepare import prepare
-    from bertkit.tasks import task_class
-
-    name, settings = resolve_student_settings({"run": str(runs / task), "num_layers": 1})
-    prepared = prepare(name, task_class(name).spec.config(**settings), Reporter())
+    prepared = prepare_student(runs / task)
     features = add_teacher_logits(prepared, Reporter())
     teacher = prepared.distillation.load_teacher()
     collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
@@ -311,16 +317,15 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
         assert item["teacher_logits"] == pytest.approx(logits.flatten().numpy(), abs=1e-5)
 
 
-def test_the_outputs_are_computed_once(runs, tmp_path, monkeypatch):
+def test_the_outputs_are_computed_once(runs, monkeypatch):
     computed, original = [], teacher_logits._write_logits
     monkeypatch.setattr(teacher_logits, "_write_logits", lambda *args: (computed.append(1), original(*args)))
     for temperature in (1.0, 4.0):
-        output = tmp_path / str(temperature)
-        bertkit.distill(runs / "qa", num_layers=1, temperature=temperature, max_steps=1, output_dir=output)
+        add_teacher_logits(prepare_student(runs / "qa", temperature=temperature), Reporter())
     assert computed == [1]
-    bertkit.distill(runs / "qa", num_layers=1, max_length=16, max_steps=1, output_dir=tmp_path / "other")
+    add_teacher_logits(prepare_student(runs / "qa", max_length=16), Reporter())
     assert computed == [1, 1]
-    bertkit.distill(runs / "qa", num_layers=1, alpha=0.0, max_steps=1, output_dir=tmp_path / "without")
+    add_teacher_logits(prepare_student(runs / "qa", alpha=0.0), Reporter())
     assert computed == [1, 1]
 
 
@@ -362,20 +367,23 @@ def test_the_outputs_follow_the_order_of_the_student_labels(runs, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_an_ensemble_can_teach_if_it_has_not_seen_the_validation_rows(tiny, tmp_path, cli):
+def test_an_ensemble_can_teach_if_it_has_not_seen_the_validation_rows(runs, tiny, tmp_path, cli):
     data = write_rows(tmp_path / "train.jsonl", make_toy_rows(40))
     validation = write_rows(tmp_path / "validation.jsonl", make_toy_rows(20, seed=9))
     options = {"model": tiny, "max_steps": 2, "bf16": False}
-    for name, settings in (("with", {"validation": validation}), ("without", {})):
+    run = bertkit.classify(data=data, validation=validation, output_dir=tmp_path / "run", **options)
+    for name, source in (("with", run.output_dir), ("without", runs / "classify")):
         members = [tmp_path / name / f"seed{seed}" for seed in (0, 1)]
-        for seed, member in enumerate(members):
-            bertkit.classify(data=data, seed=seed, output_dir=member, **options, **settings)
+        for member in members:
+            shutil.copytree(source, member)
         write_ensemble(tmp_path / name / "ensemble", members)
     student = bertkit.distill(tmp_path / "with", num_layers=1, max_steps=1, output_dir=tmp_path / "student")
     models = student.metrics["distillation"]["models"]
     assert models["teacher"]["megabytes"] > 2 * models["student"]["megabytes"]
     args = [tmp_path / "without", "--num-layers", 1, "-o", tmp_path / "refused"]
     assert_refused(cli, tmp_path, args, ["were trained on all labeled rows"], "distill")
+    args = [tmp_path / "with", "--num-layers", 1, "--hidden-loss-weight", 1, "-o", tmp_path / "refused"]
+    assert_refused(cli, tmp_path, args, ["--hidden-loss-weight", "is an ensemble"], "distill")
 
 
 # ---- settings and errors
@@ -408,8 +416,8 @@ def test_flags_replace_alternative_settings_of_the_run(runs, tmp_path):
 def test_evaluation_rows_are_left_out_of_the_unlabeled_rows(runs, cli, tmp_path):
     texts = [{"text": record["text"]} for record in read_predictions(runs / "classify")]
     rows = [*texts, *({"text": row["text"]} for row in make_toy_rows(10, seed=5))]
-    args = ["--num-layers", 1, "--data", write_rows(tmp_path / "more.jsonl", rows), "--max-steps", 1]
-    status, _, err = cli("distill", runs / "classify", *args, "-o", tmp_path / "student")
+    args = ["--num-layers", 1, "--data", write_rows(tmp_path / "more.jsonl", rows), "--dry-run"]
+    status, _, err = cli("distill", runs / "classify", *args)
     assert status == 0, err
     assert f"10 unlabeled rows from {tmp_path / 'more.jsonl'} ({len(texts)} left out" in err
 
@@ -421,6 +429,7 @@ REFUSALS = {
     "too many layers": (["--num-layers", 2], ["--num-layers 2", "has 2 layers"]),
     "alpha": (["--num-layers", 1, "--alpha", 1.5], ["--alpha"]),
     "temperature": (["--num-layers", 1, "--temperature", 0], ["--temperature"]),
+    "hidden loss": (["--num-layers", 1, "--hidden-loss-weight", -1], ["--hidden-loss-weight"]),
     "useless data": (["--num-layers", 1, "--alpha", 0, "--data", "x.jsonl"], ["--data", "--alpha 0"]),
     "missing data": (["--num-layers", 1, "--data", "x.jsonl"], ["x.jsonl", "no such file"]),
 }

@@ -310,4 +310,7 @@ def test_a_study_has_folds_but_no_trials(toy, tiny, cli, tmp_path):
     assert json.loads(out)["settings"]["best"]["held_out"]["rows"] == 80
     status, _, err = cli("study", *args[:-1], tmp_path / "other", "--trials", 2)
     assert status == 2
-    assert "--trials" in err.splitlines()[-1]
+    assert "--trials: with --method linear-probe, the encoder is not trained" in err.splitlines()[-1]
+    search = ["--trials", 2, "--search", "learning_rate=1e-5,1e-4"]
+    words = ["--search learning_rate=1e-05,0.0001: with --method linear-probe, the encoder is not trained"]
+    assert_refused(cli, tmp_path, [*args[:-1], tmp_path / "third", *search], words, "study")

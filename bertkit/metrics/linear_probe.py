@@ -10,6 +10,7 @@ from bertkit.data.split import assign_folds
 from bertkit.metrics.linear_layer import LinearLayer, fit_linear_layer
 
 LINEAR_PROBE = "linear_probe"  # name of the baseline
+PROBE_PREFIX = "eval_probe_"  # of the score of `--probe` in the training log
 MAX_PROBE_ROWS = 2_000  # larger training sets are sampled: the encoder must compute a vector for each row
 MAX_FOLDS = 5
 PENALTIES = (1.0, 10.0, 0.1)  # strengths of the regularization; the first one wins ties

@@ -74,7 +74,19 @@ class FrozenEncoder:
 
     def _fill(self, vectors: np.ndarray, features: TextFeatures) -> None:
         """Compute the vectors of all sequences."""
-        lengths = features.sequence_lengths
-        ranges = [select_pooled_tokens(pooling, lengths, self._config) for pooling in POOLINGS]
-        sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
-        self._encoder.encode_into(vectors, sequences, np.stack(ranges, 1), BATCH_SIZE, self.reporter)
+        _fill_vectors(vectors, self._encoder, features, self.reporter)
+
+
+def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarray:
+    """Return the vector of each sequence by each pooling, `[n, poolings, hidden]`, without the cache."""
+    shape = (len(features.sequence_lengths), len(POOLINGS), encoder.dimension)
+    vectors = np.empty(shape, np.float32)
+    _fill_vectors(vectors, encoder, features, Reporter())
+    return vectors
+
+
+def _fill_vectors(vectors: np.ndarray, encoder: Encoder, features: TextFeatures, reporter: Reporter) -> None:
+    lengths = features.sequence_lengths
+    ranges = [select_pooled_tokens(pooling, lengths, encoder.model.config) for pooling in POOLINGS]
+    sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
+    encoder.encode_into(vectors, sequences, np.stack(ranges, 1), BATCH_SIZE, reporter)
