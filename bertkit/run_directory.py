@@ -3,7 +3,6 @@
 import json
 import platform
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +15,10 @@ from typing import Any, NotRequired, TypedDict
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.recipes import PASSED_DATA, list_passed_data, serialize_settings
-from bertkit.utils import distributed
-from bertkit.utils.files import write_text
+from bertkit.utils import devices, distributed, locks
+from bertkit.utils.files import replace_path, write_text
 from bertkit.utils.output_paths import OutputKind, create_directory, report_creation_errors
+from bertkit.utils.paths import join_command
 from bertkit.utils.serialization import dump_yaml, read_yaml, validate
 
 SETTINGS_FILE, METRICS_FILE, LOG_FILE = "run.yaml", "metrics.json", "training_log.jsonl"
@@ -162,7 +162,7 @@ def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
     """Move those files and directories in `source` that match one of the patterns to `target`."""
     for pattern in patterns:
         for path in source.glob(pattern):
-            path.replace(target / path.name)
+            replace_path(path, target / path.name)
 
 
 def delete_backup(folder: Path) -> None:
@@ -183,9 +183,9 @@ def discard_unstarted_run(folder: Path) -> None:
     if (folder / BACKUP_DIR).is_dir():
         _move(folder / BACKUP_DIR, folder, ["*"])
         delete_backup(folder)
-    if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-        with suppress(OSError):  # the parent may belong to another user, or `runs` may contain other runs
-            folder.rmdir()
+    if not folder.is_symlink():
+        locks.remove_if_unused(folder)
+        with suppress(OSError):  # `runs` may contain other runs
             Path(DEFAULT_RUNS_DIR).rmdir()
 
 
@@ -225,6 +225,7 @@ def write_settings(
         **({PASSED_DATA: passed_data} if passed_data else {}),
         **({"label_fixes": dict(label_fixes)} if label_fixes else {}),
         **({"processes": processes} if processes > 1 else {}),
+        "device": devices.describe_device(),
         "python": platform.python_version(),
         "packages": get_installed_versions(RECORDED_PACKAGES),
     }
@@ -242,12 +243,12 @@ def _format_repetition(folder: Path, task: str, config: RunConfig, provenance: M
     if kinds := provenance.get(PASSED_DATA):
         call = format_python_call(task, {"recipe": str(folder / SETTINGS_FILE)}, kinds)
         return f" in Python, with the same data: {call}"
-    command = f"bertkit {task} --recipe {shlex.quote(str(folder / SETTINGS_FILE))}"
+    command = ["bertkit", *task.split(), "--recipe", str(folder / SETTINGS_FILE)]
     for value in getattr(config, "metric", ()):
-        command += f" --metric {shlex.quote(value)}"
+        command += ["--metric", value]
     if "processes" in provenance:
-        command += f" --nproc {provenance['processes']}"
-    return f": {command}"
+        command += ["--nproc", str(provenance["processes"])]
+    return f": {join_command(command)}"
 
 
 def format_python_call(function: str, arguments: Mapping[str, Any], data_names: Iterable[str]) -> str:
@@ -295,7 +296,8 @@ def _get_installed_version(name: str) -> str | None:
 def _get_command_line() -> str:
     """Return the command line of this process, or "from Python" if it is not a bertkit command."""
     program = Path(sys.argv[0]).name
-    return shlex.join(["bertkit", *sys.argv[1:]]) if program in ("bertkit", "__main__.py") else "from Python"
+    is_command = program in ("bertkit", "bertkit.exe", "__main__.py")
+    return join_command(["bertkit", *sys.argv[1:]]) if is_command else "from Python"
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

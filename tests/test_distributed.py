@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from two_ranks import kill_rank, run_on_two_ranks
 
 import bertkit
 from bertkit.cli import launch
+from bertkit.errors import UserError
 from bertkit.training.samplers import LengthGroupedBatchSampler
+from bertkit.utils import processes
 
 STEPS = 8
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
@@ -34,6 +37,11 @@ CASES = {
     "pretrain": ("pretrain_mlm_nsp", {"max_length": 32}),
     "qa by budget": ("qa", {"tokens_per_batch": 64, "max_length": 16}),
     "pretrain by budget": ("pretrain_mlm_nsp", {"tokens_per_batch": 96, "max_length": 32}),
+    "pretrain rtd": (
+        "pretrain_mlm_nsp",
+        {"objective": "rtd", "model": None, "max_length": 32, "hidden_size": 16, "num_heads": 2,
+         "vocab_size": 60, "dropout": 0.0},
+    ),
     "phases": ("pretrain_mlm_nsp", {"phases": "16:0.5,32:0.5"}),
 }  # fmt: skip
 
@@ -225,7 +233,7 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(results, tiny, tmp_
 
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, results):
     args = ["classify", "--data", toy, "--model", tiny]
-    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
+    monkeypatch.setattr(launch, "count_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (
         2,
         "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
@@ -276,17 +284,27 @@ def make_unfinished_run(folder, tmp_path):
     ("print('done')", 0, ""),
 ])  # fmt: skip
 def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypatch, capfd):
-    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
+    monkeypatch.setattr(launch, "count_cores", lambda: 2)
     monkeypatch.setattr(launch, "GRACE_SECONDS", (0.2, 0.2))
     popen = subprocess.Popen
 
     def start_script(command, **kwargs):
         return popen([sys.executable, "-c", script], **kwargs)
 
-    monkeypatch.setattr(launch.subprocess, "Popen", start_script)
-    assert launch.launch(2) == status
+    monkeypatch.setattr(processes.subprocess, "Popen", start_script)
+    assert launch.launch(2, "auto") == status
     err = capfd.readouterr().err
     assert (message in err, err.count("\n")) == (True, 1 if message else 0)
+
+
+def test_processes_on_the_cpu_are_limited_by_its_cores(monkeypatch):
+    monkeypatch.setattr(launch, "count_cores", lambda: 4)
+    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path("/dev/nvidia0")])
+    launch.check_process_count(4, "cpu")
+    with pytest.raises(UserError, match="--nproc 2: this machine has 1 GPU"):
+        launch.check_process_count(2, "auto")
+    with pytest.raises(UserError, match="has 4 cores; pass at most 4"):
+        launch.check_process_count(5, "cpu")
 
 
 HANDLE_SIGNAL = """
@@ -310,7 +328,7 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
         f"import os, signal, sys, time\n{handler}\nopen(r'{tmp_path}/' + os.environ['RANK'], 'w').close()\n"
     )
     popen = subprocess.Popen
-    monkeypatch.setattr(launch, "_count_cores", lambda: 2)
+    monkeypatch.setattr(launch, "count_cores", lambda: 2)
 
     def start_script(command, **kwargs):
         process = popen([sys.executable, "-c", script + action], **kwargs)
@@ -320,10 +338,10 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
             signal.setitimer(signal.ITIMER_REAL, 0.3)
         return process
 
-    monkeypatch.setattr(launch.subprocess, "Popen", start_script)
+    monkeypatch.setattr(processes.subprocess, "Popen", start_script)
     previous = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
     try:
-        assert launch.launch(2) == 130
+        assert launch.launch(2, "auto") == 130
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert capfd.readouterr().err == expected

@@ -240,7 +240,7 @@ def test_tf32_is_off_unless_it_is_set(tmp_path, monkeypatch):
     config, tf32 = ClassifyConfig(data="sample"), ClassifyConfig(data="sample", set=["tf32=true"])
     assert build_training_arguments(config, tmp_path, "bf16").tf32 is False
     assert describe_tf32(config) is None  # without a GPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("bertkit.training.arguments.devices.get_device", lambda: torch.device("cuda"))
     assert describe_tf32(config) == "TF32 off"
     assert describe_tf32(tf32) == "TF32 on"
 

@@ -20,7 +20,7 @@ from bertkit.cli.streams import guard_streams, replace_control_characters
 from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_class
-from bertkit.utils import distributed
+from bertkit.utils import distributed, launch_environment
 from bertkit.utils.garbage_collection import postpone_collection
 
 app = typer.Typer(
@@ -54,7 +54,7 @@ def _root(
 ) -> None:
     """Handle the options before a command, and refuse a launcher for commands that run in one process."""
     command = context.invoked_subcommand
-    if distributed.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
+    if launch_environment.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
         raise UserError(
             f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
         )

@@ -200,11 +200,11 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
 
 def _print_comparison(metrics: Mapping[str, Any]) -> None:
     """Print the scores of the other run, and their differences with intervals and p-values."""
-    from bertkit.reports.model_card import format_comparison_rows
+    from bertkit.reports.model_card import format_comparison_rows, name_compared_run
 
     title = f"compared with {metrics['compared']['with']} on the same rows"
     table = Table(title=to_plain_text(title), title_justify="left")
-    for heading in ("validation", "other run", "difference", "95 % interval", "p-value"):
+    for heading in ("validation", name_compared_run(metrics), "difference", "95 % interval", "p-value"):
         table.add_column(heading, justify="left" if heading == "validation" else "right")
     for row in format_comparison_rows(metrics):
         table.add_row(*row)

@@ -144,13 +144,26 @@ def _get_versions() -> dict[str, str]:
 def _describe_device() -> dict[str, str]:
     import torch
 
-    from bertkit.training.defaults import is_bf16_faster
+    from bertkit.utils import devices
 
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    threads = f"CPU, {torch.get_num_threads()} threads"
     return {
-        "device": str(accelerator) if accelerator else f"CPU, {torch.get_num_threads()} threads",
-        "bf16": "native" if is_bf16_faster() else "not native; training uses fp32",
+        "device": devices.describe_device() if devices.has_accelerator() else threads,
+        "bf16": "native" if devices.is_bf16_faster() else "not native; training uses fp32",
+        **_describe_mps(),
     }
+
+
+def _describe_mps() -> dict[str, str]:
+    """Return whether MPS computes what the CPU computes; nothing on machines without MPS."""
+    import torch
+
+    from bertkit.utils import devices
+
+    if not torch.backends.mps.is_available():
+        return {}
+    errors = devices.find_errors(torch.device("mps"))
+    return {"MPS": f"wrong results ({', '.join(errors)})" if errors else "computes correctly"}
 
 
 def _describe_hub_and_caches() -> dict[str, str]:

@@ -4,7 +4,6 @@ torchrun does the same, but prints a long traceback if a process fails; this lau
 module has few imports, so that processes start quickly.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -17,29 +16,43 @@ from typing import Any
 
 from bertkit.errors import UserError
 from bertkit.utils.distributed import LAUNCHER_VARIABLE
+from bertkit.utils.processes import (
+    EXIT_INTERRUPTED,
+    STOP_SIGNALS,
+    count_cores,
+    describe_exit,
+    exit_with_parent,
+    kill,
+    request_stop,
+    start_process_group,
+    was_interrupted,
+)
 
 POLL_SECONDS = 0.05
-# Seconds after the failure of a rank: until the other ranks get SIGTERM, and then until they are killed.
+# Seconds after the failure of a rank until the other ranks are asked to stop, and then until they are killed.
 GRACE_SECONDS = (3.0, 6.0)
-PR_SET_PDEATHSIG = 1  # constant of <linux/prctl.h>
 EXIT_LOST_CONNECTION = 1  # exit status of a rank that lost the connection to another rank
-EXIT_INTERRUPTED = 130
 
 
-def launch(processes: int) -> int:
+def launch(processes: int, device: str) -> int:
     """Run the current command line in `processes` processes and return the exit status.
 
+    Args:
+        processes: Number of processes.
+        device: Value of `--device`.
+
     Raises:
-        UserError: There are more processes than GPUs or, without a GPU, than cores.
+        UserError: There are more processes than GPUs or, on the CPU, than cores.
     """
-    check_process_count(processes)
+    check_process_count(processes, device)
     children = _start_processes(processes)
     received_signals: list[int] = []
-    original_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    original_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def forward_signal(number: int, _: Any) -> None:
         received_signals.append(number)
-        _send_signal(children, signal.SIGTERM)
+        for child in children:
+            request_stop(child)
 
     # Each child has its own process group. Ctrl-C therefore reaches only this process.
     for number in original_handlers:
@@ -47,28 +60,26 @@ def launch(processes: int) -> int:
     try:
         return _wait(children, received_signals)
     finally:
-        _send_signal(children, signal.SIGKILL)
+        for child in children:
+            kill(child)
         for number, handler in original_handlers.items():
             signal.signal(number, handler)
 
 
-def check_process_count(processes: int) -> None:
-    """Raise `UserError` if there are more processes than GPUs or, without a GPU, than cores."""
-    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    max_processes = num_gpus or _count_cores()
+def check_process_count(processes: int, device: str) -> None:
+    """Raise `UserError` if there are more processes than GPUs or, on the CPU, than cores."""
+    num_gpus = 0 if device == "cpu" else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    max_processes = num_gpus or count_cores()
     if processes > max_processes:
-        devices = f"{num_gpus} GPUs" if num_gpus else f"{max_processes} cores and no GPU"
+        cores = f"{max_processes} cores" + (" and no GPU" if device != "cpu" else "")
+        devices = f"{num_gpus} GPUs" if num_gpus else cores
         raise UserError(f"--nproc {processes}: this machine has {devices}; pass at most {max_processes}")
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_processes(processes: int) -> list[subprocess.Popen]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    threads = max(1, _count_cores() // processes)
+    threads = max(1, count_cores() // processes)
     shared_variables: dict[str, Any] = {
         "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port, LAUNCHER_VARIABLE: os.getpid(),
@@ -76,21 +87,13 @@ def _start_processes(processes: int) -> list[subprocess.Popen]:
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | _to_strings(shared_variables)
     command = [sys.executable, "-m", "bertkit", *sys.argv[1:]]
     return [
-        subprocess.Popen(  # noqa: S603
-            command, env=environment | _to_strings({"RANK": rank, "LOCAL_RANK": rank}), process_group=0
-        )
+        start_process_group(command, environment | _to_strings({"RANK": rank, "LOCAL_RANK": rank}))
         for rank in range(processes)
     ]
 
 
 def _to_strings(values: dict[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
-
-
-def _send_signal(children: Sequence[subprocess.Popen], number: int) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(number)
 
 
 def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int]) -> int:
@@ -106,7 +109,7 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
         time.sleep(POLL_SECONDS)
     status = children[rank].returncode
     _terminate(children)
-    if received_signals and status in (-signal.SIGTERM, EXIT_INTERRUPTED):
+    if received_signals and was_interrupted(status):
         return _report_interrupt(children)
     if status < 0 or status == EXIT_LOST_CONNECTION:
         return _report_failed_rank(rank, status)
@@ -114,12 +117,13 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
 
 
 def _terminate(children: Sequence[subprocess.Popen]) -> None:
-    """Wait for the processes to end, then send SIGTERM, wait again, and kill those that remain."""
-    for number, grace in zip((signal.SIGTERM, signal.SIGKILL), GRACE_SECONDS, strict=True):
+    """Wait for the processes to end, then ask them to stop, wait again, and kill those that remain."""
+    for end, grace in zip((request_stop, kill), GRACE_SECONDS, strict=True):
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(child.poll() is None for child in children):
             time.sleep(POLL_SECONDS)
-        _send_signal(children, number)
+        for child in children:
+            end(child)
 
 
 def _find_failed_rank(children: Sequence[subprocess.Popen]) -> int | None:
@@ -143,11 +147,8 @@ def _report_interrupt(children: Sequence[subprocess.Popen]) -> int:
 
 
 def _report_failed_rank(rank: int, status: int) -> int:
-    problem = (
-        f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-    )
     print(
-        f"bertkit: rank {rank}: {problem}, and the other ranks were stopped; "
+        f"bertkit: rank {rank}: {describe_exit(status)}, and the other ranks were stopped; "
         "if there is a checkpoint, resume with --resume",
         file=sys.stderr,
     )
@@ -156,5 +157,5 @@ def _report_failed_rank(rank: int, status: int) -> int:
 
 def exit_with_launcher() -> None:
     """Make this process receive SIGTERM when its launcher is killed (Linux only)."""
-    if LAUNCHER_VARIABLE in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if LAUNCHER_VARIABLE in os.environ:
+        exit_with_parent()

@@ -1,4 +1,4 @@
-"""Interruption by Ctrl-C and SIGTERM."""
+"""Interruption by Ctrl-C, SIGTERM and the end of the console."""
 
 import _thread
 import signal
@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bertkit.utils.console_close import handle_console_close
+from bertkit.utils.processes import STOP_SIGNALS
+
 RETRY_SECONDS = 0.05
 
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for SIGTERM as for Ctrl-C, and do not lose any interrupt.
+    """Raise `KeyboardInterrupt` for every signal in `STOP_SIGNALS`, and do not lose any interrupt.
 
     Python prints and drops an exception that is raised in a finalizer (`__del__`, or the callback of a weak
     reference). A dropped interrupt is sent again until it reaches ordinary code. Outside of the main thread,
@@ -23,7 +26,11 @@ def handle_signals() -> Iterator[None]:
         yield
         return
     original_hook = sys.unraisablehook
-    original_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    original_handlers = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in STOP_SIGNALS
+        if number != signal.SIGINT  # has this handler, unless the process was started in the background
+    }
 
     def resend_interrupt(unraisable: Any) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
@@ -35,7 +42,9 @@ def handle_signals() -> Iterator[None]:
 
     sys.unraisablehook = resend_interrupt
     try:
-        yield
+        with handle_console_close():
+            yield
     finally:
         sys.unraisablehook = original_hook
-        signal.signal(signal.SIGTERM, original_handler)
+        for number, handler in original_handlers.items():
+            signal.signal(number, handler)

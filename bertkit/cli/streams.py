@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 import typer
 
 from bertkit.errors import UserError
+from bertkit.utils.processes import EXIT_OUTPUT_CLOSED
 
 # Each control character is replaced by its Unicode picture (U+241B for escape). The C1 controls of 8-bit
 # terminals have no pictures and become U+FFFD. White space becomes a space.
@@ -41,7 +41,7 @@ def get_piped_stdin() -> BinaryIO | None:
 class OutputClosedError(UserError):
     """Error for a pipe whose reader is closed, as with `| head`; the program ends without a message."""
 
-    exit_code = 128 + signal.SIGPIPE  # the status of a program that SIGPIPE ends
+    exit_code = EXIT_OUTPUT_CLOSED
 
 
 class GuardedStream:

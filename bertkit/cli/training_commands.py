@@ -9,7 +9,7 @@ from bertkit.cli.options import build_training_command
 from bertkit.errors import format_count
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import TASKS, task_class
-from bertkit.utils import distributed
+from bertkit.utils import devices, distributed, launch_environment
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -28,8 +28,8 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
     )
     from bertkit.pipeline.run import train
 
-    if settings.get("nproc", 1) > 1 and distributed.get_launched_world_size() == 1:
-        sys.exit(launch(settings["nproc"]))
+    if settings.get("nproc", 1) > 1 and launch_environment.get_launched_world_size() == 1:
+        sys.exit(launch(settings["nproc"], settings.get("device", devices.AUTO)))
     exit_with_launcher()
     run = train(task_name, settings, recipe, ConsoleReporter())
     if not distributed.is_main_process():
@@ -61,6 +61,8 @@ def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, a
 
 def print_plan(metrics: Mapping[str, Any]) -> None:
     """Print one line for each planned run. Lines are not wrapped, so paths can be copied."""
+    from rich.cells import cell_len
+
     from bertkit.cli.console import out_console
 
     plan: Sequence[Mapping[str, str]] = metrics["runs"]
@@ -68,9 +70,11 @@ def print_plan(metrics: Mapping[str, Any]) -> None:
     title = f"dry run of {format_count(len(plan), 'run')}{model}: nothing was written"
     out_console.print(title, markup=False, soft_wrap=True)
     lines = [list(plan[0]), *(list(run.values()) for run in plan)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for cells in lines:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        line = "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)
+        )
         out_console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 

@@ -22,7 +22,7 @@ from bertkit.studies.planned_runs import Outcome, train_runs
 from bertkit.studies.results import FinishedRuns
 from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
 from bertkit.studies.search import TRIALS_DIR, Search
-from bertkit.studies.space import Dimension, parse_space
+from bertkit.studies.space import Dimension, check_space, parse_space
 from bertkit.studies.tables import format_number
 from bertkit.studies.trials import TrialStore, require_optuna
 from bertkit.tasks import task_class
@@ -85,7 +85,9 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
         raise UserError("--search: has no effect without --trials; pass the number of trials")
     if config.trials:
         require_optuna()
-    return parse_space(config.search, task_class(task_name).spec.config)
+    space = parse_space(config.search, task_class(task_name).spec.config)
+    check_space(space, config)
+    return space
 
 
 # ---- the directory

@@ -1,6 +1,5 @@
 """The directory of a study or a suite: it contains several runs, which several processes may train."""
 
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from bertkit.config import RunConfig
 from bertkit.errors import RunInterrupted
 from bertkit.utils import locks
 from bertkit.utils.output_paths import check_output_directory
+from bertkit.utils.paths import join_command
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def name_resuming_command(command: str, folder: Path, can_resume: Callable[[], b
     except (RunInterrupted, KeyboardInterrupt) as error:
         if not can_resume():
             raise
-        resume = f"bertkit {command} --resume --output-dir {shlex.quote(str(folder))}"
-        raise RunInterrupted(f"interrupted; resume with: {resume}") from error
+        resume = ["bertkit", *command.split(), "--resume", "--output-dir", str(folder)]
+        raise RunInterrupted(f"interrupted; resume with: {join_command(resume)}") from error
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RunsDirectory:
         """Create the directory, or resume the runs in it.
 
         With `--overwrite`, the files of a previous command are in a backup until a run has started. During
-        the block, a shared lock of `run.yaml` prevents other processes from replacing them.
+        the block, a shared lock prevents other processes from replacing them.
 
         Args:
             config: The settings of the command.
@@ -54,22 +54,20 @@ class RunsDirectory:
         """
         with ExitStack() as stack:
             if config.resume:
-                stack.enter_context(locks.share_lock(self._settings_file))
+                stack.enter_context(locks.join_directory(self.folder))
             else:
+                stack.callback(locks.remove_if_unused, self.folder)  # when no lock file is open any more
                 with locks.lock_directory(self.folder):
                     self._create(config, fingerprints)
-                    stack.enter_context(locks.share_lock(self._settings_file))
+                    stack.enter_context(locks.share_directory(self.folder))
                 stack.callback(self._clean_up)
             with name_resuming_command(self.command, self.folder, self._has_runs):
                 yield
 
-    @property
-    def _settings_file(self) -> Path:
-        return self.folder / run_directory.SETTINGS_FILE
-
     def _create(self, config: RunConfig, fingerprints: Mapping[str, str]) -> None:
         check_output_directory(self.folder, run_directory.RUN, config.overwrite)
-        for path in [self._settings_file, *self._find(), *self._find("/*/")]:
+        locks.require_unshared(self.folder)
+        for path in [*self._find(), *self._find("/*/")]:
             locks.require_unlocked(path)
         run_directory.back_up_run(self.folder, self.output_names)
         run_directory.write_settings(self.folder, self.command, config, fingerprints)

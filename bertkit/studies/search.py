@@ -19,6 +19,7 @@ from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
 from bertkit.utils.files import write_jsonl
 from bertkit.utils.locks import try_lock, wait_for_lock
+from bertkit.utils.output_paths import is_lock_file
 from bertkit.utils.reporting import Reporter
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
@@ -139,7 +140,7 @@ def _delete_weights(folder: Path, is_complete: bool) -> None:
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name not in KEPT_FILES:
+        elif path.name not in KEPT_FILES and not is_lock_file(path.name):
             path.unlink()
 
 

@@ -79,6 +79,18 @@ def parse_space(items: Sequence[str], config_class: type[RunConfig]) -> list[Dim
     return space
 
 
+def check_space(space: Sequence[Dimension], config: RunConfig) -> None:
+    """Check that the settings in the space have an effect together with the settings of the user.
+
+    Raises:
+        UserError: A setting has no effect.
+    """
+    reasons = config.list_ineffective_settings()
+    for dimension in space:
+        if dimension.name in reasons:
+            raise UserError(f"--search {dimension}: {reasons[dimension.name]}; omit it")
+
+
 def _parse_dimension(item: str, config_class: type[RunConfig]) -> Dimension:
     name, separator, text = item.partition("=")
     if not (separator and name and text):
@@ -154,7 +166,7 @@ def make_default_space(config: RunConfig, defaults: RunConfig) -> list[Dimension
         defaults: The resolved settings.
 
     Raises:
-        UserError: The user has set all of these settings.
+        UserError: The user has set all of these settings, or they have no effect.
     """
     space = []
     if config.learning_rate is None and defaults.learning_rate:
@@ -166,6 +178,8 @@ def make_default_space(config: RunConfig, defaults: RunConfig) -> list[Dimension
         fewer, more = max(1.0, float(math.floor(epochs * 2 / 3))), float(math.ceil(epochs * 4 / 3))
         space.append(Dimension("epochs", tuple(dict.fromkeys([fewer, epochs, more]))))
     if not space:
+        if reason := config.list_ineffective_settings().get("learning_rate"):
+            raise UserError(f"--trials: {reason}, so the default space is empty; pass --search {FORMS}")
         names = format_list(["--learning-rate", "--epochs or --max-steps"])
         raise UserError(f"--trials: {names} are set, so nothing is left to search; pass --search {FORMS}")
     return space

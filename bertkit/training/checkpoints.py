@@ -13,7 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.files import PARTIAL, verify_checksums, write_checksums
+from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 
 RESTART_HINT = "start again with --overwrite"
 
@@ -93,10 +93,10 @@ class AtomicCheckpointTrainer(Trainer):
         with self._report_write_errors():
             write_checksums(staged)
         if (folder / name).exists():
-            (folder / name).replace(self._staging / "replaced")
-        staged.replace(folder / name)
+            replace_path(folder / name, self._staging / "replaced")
+        replace_path(staged, folder / name)
         kept = (name, f"checkpoint-{self.state.best_global_step}")
         for path in folder.glob("checkpoint-*"):
             if path.name not in kept:
-                path.replace(self._staging / path.name)
-        shutil.rmtree(self._staging)
+                replace_path(path, self._staging / path.name)
+        shutil.rmtree(self._staging, ignore_errors=True)  # the next checkpoint removes the rest

@@ -2,8 +2,6 @@
 
 import dataclasses
 import gc
-import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +10,11 @@ from bertkit.config import RunConfig
 from bertkit.errors import TrainingFailed
 from bertkit.modeling.layers import supports_activation_checkpointing
 from bertkit.setting import ConfigT
+from bertkit.utils import devices
+from bertkit.utils.memory import get_peak_memory
 
-# Parts of the messages of PyTorch's CPU allocator, which raises a plain RuntimeError.
-CPU_OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory")
+# Parts of the messages of PyTorch's allocators for CPU and MPS, which raise a plain RuntimeError.
+OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "MPS backend out of memory")
 BATCH_SETTINGS = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
 
 
@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in CPU_OUT_OF_MEMORY_MESSAGES)
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in OUT_OF_MEMORY_MESSAGES)
 
 
 def get_batch_settings(config: RunConfig) -> dict[str, int]:
@@ -104,15 +104,14 @@ def release_memory() -> None:
     import torch
 
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if devices.has_accelerator():
+        getattr(torch, devices.get_device().type).empty_cache()
 
 
 def get_peak_memory_mb() -> float:
-    """Return the peak memory use of this process in MB: on the GPU if there is one, else in RAM."""
+    """Return the peak memory use of this process in MB: on the GPU if it is used, else in RAM."""
     import torch
 
-    if torch.cuda.is_available():
+    if devices.get_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, and in KiB on Linux
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    return get_peak_memory() / 1e6

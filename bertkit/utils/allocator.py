@@ -1,7 +1,8 @@
 """Keep freed memory in the process, so that large tensors are not mapped again in each step."""
 
 import ctypes
-import sys
+
+from bertkit.utils.system import IS_LINUX
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3) in glibc
 MAX_BYTES = 2**31 - 1  # the largest int, the type of the values of mallopt
@@ -16,7 +17,7 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library supports this (glibc). Otherwise, nothing changes.
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return False
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):

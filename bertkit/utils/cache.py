@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertkit.errors import UserError
-from bertkit.utils.files import create_process_directory, verify_checksums, write_checksums
+from bertkit.utils.files import create_process_directory, replace_path, verify_checksums, write_checksums
 
 
 def get_cache_directory() -> Path:
@@ -48,7 +48,7 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
     try:
         write(partial)
         write_checksums(partial)
-        partial.replace(entry)
+        replace_path(partial, entry)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if not isinstance(error, OSError):

@@ -1,9 +1,183 @@
-"""Properties of the device that trains, and copies to it."""
+"""The device that models run on, and copies to it."""
 
-from typing import TYPE_CHECKING
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import UserError
+from bertkit.utils import launch_environment
+from bertkit.utils.device_check import find_wrong_computations
+from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     import torch
+
+AUTO = "auto"
+_requested = AUTO  # value of --device of the current command
+
+
+def describe_unknown_device(name: str) -> str | None:
+    """Return the problem with a value of `--device` and the fix, or None if it is valid."""
+    if re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
+        return None
+    return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
+
+
+def request_device(name: str) -> None:
+    """Set the device on which this process loads models from now on.
+
+    The device "auto" is found when it is needed, because that imports PyTorch.
+
+    Raises:
+        UserError: This machine has no such device.
+    """
+    global _requested
+    if name != AUTO:
+        _find_device(name)
+    _requested = name
+
+
+def get_device() -> "torch.device":
+    """Return the device on which this process loads models."""
+    return _find_device(_requested)
+
+
+def select_device() -> "torch.device":
+    """Make the device of this process the current one on CUDA, which initializes it; return the device."""
+    device = get_device()
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.set_device(device)
+    return device
+
+
+def has_accelerator() -> bool:
+    """Return whether models run on another device than the CPU."""
+    return get_device().type != "cpu"
+
+
+def is_requested() -> bool:
+    """Return whether the user chose the device."""
+    return _requested != AUTO
+
+
+@cache
+def _find_device(name: str) -> "torch.device":
+    """Return a device with its index, if its type has several.
+
+    Raises:
+        UserError: This machine has no such device, or it does not fit the number of processes.
+    """
+    import torch
+
+    if name == "cpu":
+        return torch.device("cpu")
+    if name == AUTO:
+        return _choose_device()
+    if name == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("--device mps: needs a Mac with Apple silicon; pass cpu or auto")
+        if launch_environment.get_launched_world_size() > 1:
+            raise UserError("--device mps: runs in one process; leave out --nproc")
+        return torch.device("mps")
+    return _find_gpu(name)
+
+
+def _find_gpu(name: str) -> "torch.device":
+    import torch
+
+    count, local_rank = torch.cuda.device_count(), launch_environment.get_local_rank()
+    if count == 0:
+        raise UserError(f"--device {name}: PyTorch finds no GPU; pass cpu or auto")
+    if name == "cuda":
+        return torch.device("cuda", local_rank if local_rank < count else 0)
+    if launch_environment.get_launched_world_size() > 1:
+        raise UserError(f"--device {name}: each process has a GPU of its own; pass cuda")
+    if int(name.partition(":")[2]) >= count:
+        raise UserError(f"--device {name}: the last GPU is cuda:{count - 1}; pass another number")
+    return torch.device(name)
+
+
+def _choose_device() -> "torch.device":
+    """Return the accelerator of this machine, unless MPS computes wrong results here, or the CPU."""
+    import torch
+
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is None:
+        return torch.device("cpu")
+    if device.type == "cuda":
+        return _find_gpu("cuda")
+    if device.type == "mps" and (launch_environment.get_launched_world_size() > 1 or find_errors(device)):
+        return torch.device("cpu")
+    return device
+
+
+@cache
+def find_errors(device: "torch.device") -> tuple[str, ...]:
+    """Return the computations that are wrong on a device; only devices of Macs are checked."""
+    return tuple(find_wrong_computations(device)) if device.type == "mps" else ()
+
+
+def describe_device() -> str:
+    """Return the device and, for a GPU, its name, such as "cuda:0 (NVIDIA H100)"."""
+    import torch
+
+    device = get_device()
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def describe_errors() -> str | None:
+    """Return a warning if the device of this process computes wrong results, else None."""
+    device = get_device()
+    errors = ", ".join(find_errors(device))
+    return (
+        f"--device {device}: computes wrong results on this machine ({errors}); pass cpu" if errors else None
+    )
+
+
+def report_device(reporter: Reporter, model: Any = None) -> None:
+    """Report the device of this process, unless it is the CPU and was chosen automatically.
+
+    Args:
+        reporter: Receives the device, and a warning if it computes wrong results.
+        model: A loaded model; nothing is reported about an exported one, which runs on the CPU.
+    """
+    if model is not None and next(model.parameters()).device.type != get_device().type:
+        return
+    if is_requested() or has_accelerator():
+        reporter.info(f"device: {describe_device()}")
+    if warning := describe_errors():
+        reporter.warn(warning)
+
+
+# ---- precision
+
+
+def supports_fp16() -> bool:
+    """Return whether training in fp16 with loss scaling is supported."""
+    return get_device().type not in ("cpu", "mps")
+
+
+def supports_bf16() -> bool:
+    """Return whether training in bf16 is supported, natively or emulated."""
+    import torch
+
+    return get_device().type != "mps" or torch.backends.mps.is_macos_or_newer(14, 0)
+
+
+def is_bf16_faster() -> bool:
+    """Return whether the device has bf16 instructions. Emulated bf16 is many times slower than fp32."""
+    import torch
+
+    device = get_device()
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+# ---- asynchronous work
 
 
 def runs_asynchronously() -> bool:
@@ -11,18 +185,14 @@ def runs_asynchronously() -> bool:
 
     Reading a tensor then waits for all pending kernels. Meanwhile, no new kernels are started.
     """
-    import torch
-
-    return torch.accelerator.is_available()
+    return has_accelerator()
 
 
 def copies_asynchronously() -> bool:
     """Return whether copies to the device may run in the background, as CUDA does safely."""
-    import torch
-
-    return torch.cuda.is_available()
+    return get_device().type == "cuda"
 
 
 def copy_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
     """Copy a small tensor from the host to a device, without waiting for pending kernels on CUDA."""
-    return tensor.to(device, non_blocking=copies_asynchronously())
+    return tensor.to(device, non_blocking=device.type == "cuda")

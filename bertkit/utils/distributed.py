@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from bertkit.errors import UserError
+from bertkit.utils import devices
+from bertkit.utils.launch_environment import get_launched_world_size, get_local_rank, read_int
 
 T = TypeVar("T")
 # The timeout is long, because the other ranks may wait while the first rank reads a large corpus. A rank that
@@ -28,20 +30,9 @@ class RankLost(UserError):
     exit_code = 1
 
 
-def _read_environment_int(name: str, default: int) -> int:
-    """Return the value of an environment variable, or the default if it is not a number."""
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else default
-
-
-def get_launched_world_size() -> int:
-    """Return the number of processes that were started for this run."""
-    return _read_environment_int("WORLD_SIZE", 1) if "RANK" in os.environ else 1
-
-
 def is_rank_unset() -> bool:
     """Return whether WORLD_SIZE is set without RANK. Such a process would wait forever for other ranks."""
-    return _read_environment_int("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
+    return read_int("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
 
 
 def is_launched_by_bertkit() -> bool:
@@ -51,12 +42,12 @@ def is_launched_by_bertkit() -> bool:
 
 def is_main_process() -> bool:
     """Return whether this is the process that prints and writes for all ranks."""
-    return get_launched_world_size() == 1 or _read_environment_int("RANK", 0) == 0
+    return get_launched_world_size() == 1 or read_int("RANK", 0) == 0
 
 
 def is_local_main_process() -> bool:
     """Return whether this is the first process on its machine."""
-    return get_launched_world_size() == 1 or _read_environment_int("LOCAL_RANK", 0) == 0
+    return get_launched_world_size() == 1 or read_int("LOCAL_RANK", 0) == 0
 
 
 def get_world_size() -> int:
@@ -84,7 +75,6 @@ def use_process_group() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides warnings about intended settings
-    import torch
     from torch import distributed
 
     owns_group = not distributed.is_initialized()
@@ -107,7 +97,7 @@ def use_process_group() -> Iterator[None]:
     finally:
         _set_group(None)
         # After an error, destroying an NCCL group would wait for the rank that has ended.
-        if owns_group and (is_complete or not torch.accelerator.is_available()):
+        if owns_group and (is_complete or not devices.has_accelerator()):
             distributed.destroy_process_group()
 
 
@@ -128,20 +118,19 @@ def _select_backend() -> str:
     import torch
     from torch import distributed
 
-    if not torch.accelerator.is_available():
+    if not devices.has_accelerator():
         if any(os.environ.get(name, "").lower() == "true" for name in SHARDING_VARIABLES):
             raise UserError(
                 "FSDP and DeepSpeed: need an accelerator, but none is available; use DDP or --nproc"
             )
         return "gloo"
-    ranks, devices = _read_environment_int("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
-    if ranks > devices:
+    ranks, num_devices = read_int("LOCAL_WORLD_SIZE", 1), torch.accelerator.device_count()
+    if ranks > num_devices:
         raise UserError(
-            f"{ranks} processes: this machine has {devices} devices; start one process per device"
+            f"{ranks} processes: this machine has {num_devices} devices; start one process per device"
         )
-    device = torch.accelerator.current_accelerator() or "cpu"
-    torch.accelerator.set_device_index(_read_environment_int("LOCAL_RANK", 0))
-    return distributed.get_default_backend_for_device(device)
+    torch.accelerator.set_device_index(get_local_rank())
+    return distributed.get_default_backend_for_device(devices.get_device())
 
 
 def _create_rank_lost_error() -> RankLost:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,31 @@ from bertkit.utils.serialization import replace_non_finite
 PARTIAL = ".partial"  # name of directories, and suffix of files, while they are written
 CHECKSUMS_FILE = ".checksums.json"
 BLOCK_SIZE = 1 << 20  # bytes
+# Windows error codes: access denied, and sharing violation. A virus scanner or an indexer may cause them by
+# reading a new file.
+BUSY_ERRORS = (5, 32)
+MAX_REPLACE_SECONDS, REPLACE_POLL_SECONDS = 2.0, 0.05
+
+
+def replace_path(source: Path, target: Path) -> None:
+    """Rename a file or a directory, and replace an existing file atomically.
+
+    Windows refuses to rename a path that a process has open. Processes that open it for a moment are waited
+    for.
+
+    Raises:
+        OSError: The path cannot be renamed, for example because the target is a directory with files.
+    """
+    deadline = time.monotonic() + MAX_REPLACE_SECONDS
+    while True:
+        try:
+            source.replace(target)
+            return
+        except PermissionError as error:
+            is_busy = getattr(error, "winerror", None) in BUSY_ERRORS and not target.is_dir()
+            if not is_busy or time.monotonic() > deadline:
+                raise
+        time.sleep(REPLACE_POLL_SECONDS)
 
 
 @contextmanager
@@ -35,11 +61,11 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
         raise _create_write_error(path, error) from error
     try:
         # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
-        # correctly.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        # correctly. Lines end in \n on every system.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             yield file
         Path(partial).chmod(0o644)
-        Path(partial).replace(path)
+        replace_path(Path(partial), path)
     except BaseException as error:
         Path(partial).unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -102,10 +128,12 @@ def stage_files(
     try:
         staging.mkdir()
         yield staging
+        for path in filter(Path.is_file, staging.rglob("*")):
+            path.chmod(0o644)  # safetensors makes its files readable only for their owner
         for path in staging.iterdir():
-            if path.is_file():
-                path.chmod(0o644)  # safetensors makes its files readable only for their owner
-            path.replace(folder / path.name)
+            if path.is_dir():  # cannot replace a directory with files, which an earlier attempt may have left
+                shutil.rmtree(folder / path.name, ignore_errors=True)
+            replace_path(path, folder / path.name)
     except write_errors as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder}: {what} cannot be written ({reason}); {hint}") from error

@@ -1,18 +1,29 @@
-"""Locks that prevent two runs from writing into the same directory."""
+"""Locks that prevent two runs from writing into the same directory.
 
-import fcntl
-import os
+A lock is a file in the directory. The operating system releases it when its process ends, however it ends.
+"""
+
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
 from bertkit.utils.files import remove_partial_files
-from bertkit.utils.output_paths import OUTPUT_DIR_FLAG, create_directory
+from bertkit.utils.output_paths import LOCK_PREFIX, OUTPUT_DIR_FLAG, create_directory, is_lock_file
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+LOCK_FILE = LOCK_PREFIX
+SHARED_PREFIX = f"{LOCK_PREFIX}-shared-"  # each process that works in a shared directory locks its own file
 POLL_SECONDS = 0.2
+# A lock file may be deleted between opening and locking it. The library then tries again.
+ACQUIRE_SECONDS = 0.05
+MODE = 0o666  # users who share a directory can lock its file, if their umask allows it
 
 
 class DirectoryInUse(UserError):
@@ -20,40 +31,45 @@ class DirectoryInUse(UserError):
 
 
 @contextmanager
-def lock_directory(folder: Path) -> Iterator[Path]:
+def lock_directory(folder: Path, is_new: bool = False) -> Iterator[Path]:
     """Create a directory if it does not exist, and lock it during the block.
 
     If the directory was created and is still empty at the end, it is removed. In a distributed run, the main
     process holds the lock for all ranks.
+
+    Args:
+        folder: The directory.
+        is_new: Whether the caller has just created the directory and its parent.
 
     Raises:
         DirectoryInUse: Another run holds the lock.
         UserError: The directory cannot be created.
     """
     with ExitStack() as stack:
-        distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder)))
+        distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder, is_new)))
         yield folder
 
 
 @contextmanager
-def _lock_and_clean_up(folder: Path) -> Iterator[None]:
+def _lock_and_clean_up(folder: Path, is_new: bool) -> Iterator[None]:
     """Lock a directory in this process, and remove partial files of killed processes."""
     created = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = None
+    created = created or [folder, folder.parent] * is_new
+    has_lock = False
     try:
-        while lock is None:
-            create_directory(folder)
-            lock = _acquire_lock(folder)
-        remove_partial_files(folder)
-        yield
+        with ExitStack() as stack:
+            while not has_lock:
+                create_directory(folder)
+                with suppress(FileNotFoundError):  # another run has just removed the directory
+                    stack.enter_context(_hold(folder / LOCK_FILE))
+                    has_lock = True
+            remove_partial_files(folder)
+            yield
     finally:
         # Without the lock, `folder` itself belongs to another run, so only its parents may be removed.
-        removable = created if lock is not None else created[1:]
-        for path in removable:
+        for path in created if has_lock else created[1:]:
             with suppress(OSError):  # not empty
                 path.rmdir()
-        if lock is not None:
-            os.close(lock)
 
 
 @contextmanager
@@ -74,79 +90,139 @@ def try_lock(stack: ExitStack, folder: Path) -> bool:
     return True
 
 
-def require_unlocked(path: Path) -> None:
-    """Check that no other run holds a lock of a directory, or of a file in the directory of several runs.
-
-    Raises:
-        DirectoryInUse: Another run holds a lock.
-    """
-    if not distributed.is_main_process():  # the main process of the same run may hold the lock
-        return
-    with suppress(OSError):  # if the directory is not readable, `lock_directory` reports it
-        lock = _acquire_lock(path)
-        if lock is not None:
-            os.close(lock)
-
-
-@contextmanager
-def share_lock(file: Path) -> Iterator[None]:
-    """Hold a shared lock of a file during the block; several processes can hold it at the same time.
-
-    Raises:
-        DirectoryInUse: A process is replacing the file.
-    """
-    with ExitStack() as stack:
-        distributed.on_main_process(lambda: stack.enter_context(_share_lock(file)))
-        yield
-
-
-@contextmanager
-def _share_lock(file: Path) -> Iterator[None]:
-    lock = _acquire_lock(file, fcntl.LOCK_SH)
-    if lock is None:
-        raise _make_error(file)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def _make_error(path: Path) -> DirectoryInUse:
-    folder = path if path.is_dir() else path.parent
-    return DirectoryInUse(
-        f"{OUTPUT_DIR_FLAG} {folder}: another run is using this directory; wait for it, or choose another "
-        "directory"
-    )
-
-
-def _acquire_lock(path: Path, operation: int = fcntl.LOCK_EX) -> int | None:
-    """Open and lock a directory or a file.
-
-    A lock on the directory itself needs no lock file, and ends with the process.
-
-    Args:
-        path: The directory or the file.
-        operation: The kind of lock, as for `fcntl.flock`.
-
-    Returns:
-        The file descriptor, or None if the path does not exist because another run has removed it.
+def require_unlocked(folder: Path) -> None:
+    """Check that no other run holds the lock of a directory, which need not exist.
 
     Raises:
         DirectoryInUse: Another run holds the lock.
     """
+    if distributed.is_main_process():  # the main process of the same run may hold the lock
+        _remove_unlocked(folder / LOCK_FILE)
+
+
+def require_unshared(folder: Path) -> None:
+    """Check that no process is within `share_directory` of a directory.
+
+    Raises:
+        DirectoryInUse: A process is.
+    """
+    for path in folder.glob(f"{SHARED_PREFIX}*"):
+        _remove_unlocked(path)
+
+
+@contextmanager
+def share_directory(folder: Path) -> Iterator[None]:
+    """Hold a lock that shows during the block that this process works on runs in a directory.
+
+    Several processes can do that. The caller holds the lock of the directory, or waits for it in
+    `join_directory`, when the block begins, and may release it afterwards.
+    """
+    with ExitStack() as stack:
+        path = folder / f"{SHARED_PREFIX}{uuid.uuid4().hex}"  # process numbers repeat in containers
+        distributed.on_main_process(lambda: stack.enter_context(_hold(path)))
+        yield
+
+
+@contextmanager
+def join_directory(folder: Path) -> Iterator[None]:
+    """Share a directory during the block, after waiting until no process creates or replaces its runs.
+
+    Other processes may be writing into the directory, so no partial files are removed.
+    """
+    with ExitStack() as stack:
+        with ExitStack() as waiting:
+            distributed.on_main_process(lambda: waiting.enter_context(_wait_and_hold(folder / LOCK_FILE)))
+            stack.enter_context(share_directory(folder))
+        yield
+
+
+@contextmanager
+def _wait_and_hold(path: Path) -> Iterator[None]:
+    """Hold the lock of a file during the block, after waiting for it."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(_hold(path))
+                break
+            except DirectoryInUse:
+                time.sleep(POLL_SECONDS)
+        yield
+
+
+@contextmanager
+def _hold(path: Path) -> Iterator[None]:
+    """Hold the lock of a file during the block, and delete the file at the end.
+
+    A file that another process has created in its place meanwhile is not deleted.
+    """
+    lock = _acquire(path)
+    locked = _identify(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        yield
+    finally:
+        with suppress(OSError):  # not supported for an open file; the library deletes it in `release` then
+            if lock.is_locked and _identify(path) == locked:
+                path.unlink()
+        lock.release()
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from a later one with the same name; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
         return None
+    return status.st_dev, status.st_ino
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Delete the lock file of a process that was killed.
+
+    Raises:
+        DirectoryInUse: A process holds the lock.
+    """
+    if path.exists():
+        with suppress(FileNotFoundError), _hold(path):
+            pass
+
+
+def _acquire(path: Path) -> "FileLock":
+    """Lock a file, which is created if it does not exist.
+
+    Raises:
+        DirectoryInUse: Another process holds the lock.
+        FileNotFoundError: The directory does not exist.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, mode=MODE, thread_local=False)
     try:
-        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise _make_error(path) from error
-    except OSError:  # the file system does not support locks
-        return descriptor
-    with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
-    os.close(descriptor)
-    return None
+        lock.acquire(timeout=ACQUIRE_SECONDS)
+    except Timeout as error:
+        raise _create_error(path) from error
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:  # for a new file, the first write reports the problem
+        if path.exists():
+            raise _create_error(path) from error
+    except (OSError, NotImplementedError):  # this file system has no locks
+        pass
+    return lock
+
+
+def _create_error(path: Path) -> DirectoryInUse:
+    return DirectoryInUse(
+        f"{OUTPUT_DIR_FLAG} {path.parent}: another run is using this directory; wait for it, or choose "
+        "another directory"
+    )
+
+
+def remove_if_unused(folder: Path) -> None:
+    """Remove a directory that contains nothing but lock files, if the file system allows it."""
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    if all(is_lock_file(path.name) for path in paths):
+        # Another process may use the directory, the parent may belong to another user, or a file is open.
+        with suppress(OSError, DirectoryInUse):
+            for path in paths:
+                _remove_unlocked(path)
+            folder.rmdir()

@@ -11,6 +11,12 @@ from bertkit.errors import UserError, format_list
 from bertkit.utils.files import PARTIAL
 
 OUTPUT_DIR_FLAG = "--output-dir"
+LOCK_PREFIX = ".bertkit-lock"  # begins the names of the files that `bertkit.utils.locks` locks
+
+
+def is_lock_file(name: str) -> bool:
+    """Return whether a file name belongs to a lock. Such a file can neither be moved nor deleted."""
+    return name.startswith(LOCK_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def check_output_directory(
 
 def _check_content(folder: Path, kind: OutputKind, overwrite: bool, flag: str) -> None:
     """Refuse a directory that contains other files, or output that must not be replaced."""
-    names = {path.name for path in folder.iterdir()} - {PARTIAL}
+    names = {path.name for path in folder.iterdir() if not is_lock_file(path.name)} - {PARTIAL}
     if not names:
         return
     if foreign_files := kind.find_foreign_files(names):

@@ -1,0 +1,245 @@
+"""Other operating systems than Linux, as far as they can be imitated here: see docs/platforms.md."""
+
+import ast
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bertkit.errors import UserError
+from bertkit.modeling.loading import find_model
+from bertkit.utils import console_close, files, memory, paths, processes, system
+from bertkit.utils.files import replace_path, write_text
+
+PACKAGE = Path(__file__).parents[1] / "bertkit"
+SIMULATION = Path(__file__).with_name("simulated_windows.py")
+# Names that differ between operating systems.
+SYSTEM_NAMES = {"sys.platform", "os.name", "os.fork", "os.symlink", "os.uname", "os.getuid", "os.killpg"}
+SYSTEM_NAMES |= {
+    f"signal.{name}" for name in ("SIGTERM", "SIGKILL", "SIGPIPE", "SIGBREAK", "CTRL_BREAK_EVENT")
+}
+SYSTEM_MODULES = {"fcntl", "resource", "msvcrt", "winreg", "pwd", "grp", "termios"}
+
+
+def find_system_code(source):
+    """Return the names in a module that only some operating systems have."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in SYSTEM_NAMES:
+            yield ast.unparse(node)
+        if isinstance(node, ast.Import):
+            yield from SYSTEM_MODULES & {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module in SYSTEM_MODULES:
+            yield node.module
+
+
+def test_only_utils_distinguishes_operating_systems():
+    found = {
+        path.relative_to(PACKAGE).as_posix(): names
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "utils" and (names := sorted(set(find_system_code(path.read_text("utf-8")))))
+    }
+    # SIGTERM exists everywhere; the signal handlers raise it in their own process.
+    assert {path: names for path, names in found.items() if names != ["signal.SIGTERM"]} == {}
+    assert list(find_system_code("import fcntl\nos.name")) == ["fcntl", "os.name"]
+
+
+# ---- a whole session without POSIX
+
+
+simulated = pytest.mark.skipif(sys.platform != "linux", reason="the simulation reads /proc")
+
+
+@pytest.fixture(scope="module")
+def session(tiny, tmp_path_factory):
+    """Run commands in a directory whose name has a space and Korean letters, on a console with cp949."""
+    folder = tmp_path_factory.mktemp("my 데이터")
+    common = ["--data", "sample", "--model", str(tiny), "--max-length", "16", "--batch-size", "4"]
+    train = ["classify", *common, "--max-steps", "6", "--save-steps", "2"]
+    commands = [
+        [3, *train, "-o", "run"],
+        ["classify", "--resume", "-o", "run"],
+        [*train, "-o", "run", "--overwrite"],
+        ["predict", "run", "--text", "très bien 🙂 좋아요", "-o", "out.csv"],
+        ["predict", "run", "--text", "très bien 🙂 좋아요", "--format", "table"],
+        ["report", "run"],
+        ["evaluate", "run", "-o", "scores"],
+        ["study", *train, "--trials", "2", "-o", "study"],
+    ]
+    (folder / "commands.json").write_text(json.dumps(commands), "utf-8")
+    environment = os.environ | {"PYTHONIOENCODING": "cp949", "BERTKIT_CACHE_DIR": str(folder / "cache")}
+    process = subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", str(SIMULATION), "commands.json"],
+        cwd=folder, env=environment, capture_output=True, encoding="cp949", errors="replace",
+    )  # fmt: skip
+    statuses = [
+        int(line.split()[-1]) for line in process.stdout.splitlines() if line.startswith("exit status")
+    ]
+    return SimpleNamespace(folder=folder, statuses=statuses, out=process.stdout, err=process.stderr)
+
+
+@simulated
+def test_commands_run_without_posix(session):
+    assert session.statuses == [130, 0, 0, 0, 0, 0, 0, 0], session.err[-3000:]
+
+
+@simulated
+def test_an_interrupted_run_is_resumed_without_posix(session):
+    assert "resume with: bertkit classify --resume" in session.err.replace("\n", " ")
+    assert json.loads((session.folder / "run" / "metrics.json").read_text("utf-8"))["training"]["steps"] == 6
+
+
+@simulated
+def test_no_file_of_a_run_has_other_line_ends(session):
+    texts = [
+        path for path in session.folder.rglob("*") if path.suffix in (".json", ".yaml", ".jsonl", ".csv")
+    ]
+    assert len(texts) > 10
+    assert [path for path in texts if b"\r" in path.read_bytes()] == []
+    assert "très bien 🙂 좋아요" in (session.folder / "out.csv").read_text("utf-8")
+
+
+@simulated
+def test_no_lock_or_partial_file_is_left(session):
+    left = [path.name for path in session.folder.rglob(".*") if path.parent.name != "cache"]
+    assert [
+        name for name in left if name.startswith((".bertkit-lock", ".partial")) or ".partial" in name
+    ] == []
+
+
+# ---- console
+
+
+@pytest.mark.parametrize("encoding", ["cp949", "cp1252", "ascii"])
+def test_help_and_tables_are_printed_in_the_encoding_of_the_console(encoding):
+    """Characters that the encoding lacks are replaced, and none of them is an error."""
+    for arguments in (["--help"], ["data", "ls"]):
+        command = [sys.executable, "-m", "bertkit", *arguments]
+        process = subprocess.run(
+            command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True
+        )
+        assert process.returncode == 0, process.stderr
+        process.stdout.decode(encoding)
+
+
+# ---- files and paths
+
+
+def test_a_file_that_is_open_for_a_moment_is_replaced(tmp_path, monkeypatch):
+    write_text(tmp_path / "a", "new")
+    attempts = []
+    replace = Path.replace
+
+    def replace_later(self, target):
+        attempts.append(self)
+        if len(attempts) < 3:
+            error = PermissionError(13, "open in another process")
+            error.winerror = 32
+            raise error
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_later)
+    replace_path(tmp_path / "a", tmp_path / "b")
+    assert (len(attempts), (tmp_path / "b").read_text()) == (3, "new")
+
+
+def test_a_missing_permission_is_reported_at_once(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(files.time, "sleep", lambda _: pytest.fail("waited"))
+    with pytest.raises(PermissionError):
+        replace_path(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ("org/name:config", ("org/name", "config")),
+        ("C:\\data\\x", ("C:\\data\\x", "")),
+        ("c:/data/x.py:k=v", ("c:/data/x.py", "k=v")),
+        ("f1:average=macro", ("f1", "average=macro")),
+        ("x:y", ("x", "y")),
+        ("name", ("name", "")),
+    ],
+)
+def test_the_letter_of_a_drive_is_part_of_the_name(value, parts):
+    assert paths.split_at_colon(value) == parts
+
+
+@pytest.mark.parametrize("path", ["C:\\models\\mine", "D:/mine", "models\\mine", ".\\mine"])
+def test_a_path_of_windows_is_not_looked_up_on_the_hub(cli, path):
+    with pytest.raises(UserError, match="does not exist; check the path"):
+        find_model(path)
+    status, _, err = cli("classify", "--data", path)
+    assert (status, "no such file or folder" in err) == (2, True)
+
+
+def test_the_command_line_is_quoted_for_the_shell(monkeypatch):
+    arguments = ["bertkit", "-o", "C:\\my runs\\x"]
+    assert paths.join_command(arguments) == "bertkit -o 'C:\\my runs\\x'"
+    monkeypatch.setattr(paths, "IS_WINDOWS", True)
+    assert paths.join_command(arguments) == 'bertkit -o "C:\\my runs\\x"'
+
+
+def test_members_of_an_ensemble_may_be_on_another_drive(tmp_path, monkeypatch):
+    def refuse(path, start):
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    assert paths.make_relative(tmp_path / "a", tmp_path / "b") == "../a"
+    monkeypatch.setattr(os.path, "relpath", refuse)
+    assert paths.make_relative(tmp_path / "a", tmp_path / "b") == (tmp_path / "a").as_posix()
+
+
+# ---- processes and memory
+
+
+def test_processes_of_windows_are_interrupted_and_not_ended(monkeypatch):
+    calls = []
+    monkeypatch.setattr(processes, "_CTRL_BREAK", 1)
+    monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 512, raising=False)
+    child = SimpleNamespace(poll=lambda: None, send_signal=calls.append)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **options: calls.append(options) or child)
+    processes.request_stop(processes.start_process_group(["x"], {"A": "b"}))
+    assert calls == [{"env": {"A": "b", "USE_LIBUV": "0"}, "creationflags": 512}, 1]
+    assert processes.was_interrupted(0xC000013A)
+    assert not processes.was_interrupted(1)
+
+
+def test_a_closed_console_interrupts_the_main_thread(monkeypatch):
+    handlers, calls = [], []
+    kernel = SimpleNamespace(SetConsoleCtrlHandler=lambda handler, add: handlers.append((handler, add)))
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    monkeypatch.setattr(ctypes, "WINFUNCTYPE", lambda *_: lambda function: function, raising=False)
+    monkeypatch.setattr(console_close._thread, "interrupt_main", calls.append)
+    with console_close.handle_console_close():
+        [(handler, is_added)] = handlers
+        assert (is_added, handler(0), calls) == (True, False, [])  # Ctrl-C
+        assert handler(2, calls.append) is True
+    assert calls == [signal.SIGTERM, console_close.MAX_WAIT_SECONDS]
+    assert [is_added for _, is_added in handlers] == [True, False]
+
+
+def test_the_peak_memory_of_windows_is_read(monkeypatch):
+    assert 10e6 < memory.get_peak_memory() < 1e11
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1, peak_wset=5))
+    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
+    assert memory.get_peak_memory() == 5
+
+
+def test_a_missing_compiler_is_found():
+    assert system.can_run_compiler("no-such-compiler") is False
+    assert system.can_run_compiler(sys.executable)
+
+
+def test_the_slow_tests_are_those_of_the_makefile():
+    from run_fast import TESTS, find_slow_files
+
+    assert TESTS / "test_platforms.py" in find_slow_files()
+    assert all(path.exists() for path in find_slow_files())
