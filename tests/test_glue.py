@@ -131,6 +131,13 @@ def test_the_table_has_every_score_and_the_papers_averages(complete_run):
     ]
     assert len(ours) == 9
     assert float(average.validation) == pytest.approx(sum(ours) / 9, abs=0.06)
+    baselines = complete_run.metrics["tasks"]["sst2"]["baselines"]
+    assert baselines.keys() >= {"majority", "tfidf", "linear_probe"}
+    best = max(baselines, key=lambda name: baselines[name]["accuracy"])
+    assert float(table["SST-2", "accuracy"].baseline) == pytest.approx(
+        100 * baselines[best]["accuracy"], abs=0.06
+    )
+    assert f", best baseline: {best}" in (complete_run.output_dir / "README.md").read_text()
     assert "| average | without WNLI |" in (complete_run.output_dir / "README.md").read_text()
 
 

@@ -26,7 +26,7 @@ def test_every_recipe_is_valid(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
     recipe = read_recipe(name, content["task"], task_class(content["task"]).spec.config)
     assert recipe.settings.keys() == content["settings"].keys()
-    assert name.startswith("glue/") or content["task"].startswith(name.split("/")[0])
+    assert name.startswith(("glue/", "klue/")) or content["task"].startswith(name.split("/")[0])
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0
 
 

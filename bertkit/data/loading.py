@@ -29,6 +29,7 @@ from bertkit.data.rows import Rows, Splits
 from bertkit.data_objects import DataObject, DataSource
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.hub.client import download_snapshot
+from bertkit.utils.paths import is_path_syntax, split_at_colon
 
 SAMPLES_DIR = Path(__file__).parent / "samples"
 
@@ -121,7 +122,7 @@ def load_dataset(
         return _load_known_dataset(spec, data_dir, dialect)
     if hub := parse_hub_name(data):
         return _load_hub(data, hub, dialect)
-    if path.suffix or "/" in data:
+    if path.suffix or "/" in data or is_path_syntax(data):
         raise UserError(f"--data {data}: no such file or folder")
     hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
     raise UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
@@ -149,9 +150,9 @@ def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> 
 
 def parse_hub_name(data: str) -> dict[str, Any] | None:
     """Return `id` and `config` from `ORG/NAME[:CONFIG]`; None for other names."""
-    repo, _, config = data.partition(":")
+    repo, config = split_at_colon(data)
     is_repo = repo.count("/") == 1 and not Path(repo).suffix and "*" not in repo
-    return {"id": repo, "config": config} if is_repo and not repo.startswith((".", "/", "~")) else None
+    return {"id": repo, "config": config} if is_repo and not is_path_syntax(repo) else None
 
 
 def resolve_hub_dataset(

@@ -350,3 +350,7 @@ class SequenceTemplate:
         """Return `input_ids` and `token_type_ids`, both [length], of a text or a pair."""
         parts = [texts[~slot] if slot < 0 else np.array([slot]) for slot in self.slots]
         return np.concatenate(parts), np.repeat(self.token_type_ids, [len(part) for part in parts])
+
+    def mark(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the flags of the tokens of a text or a pair [length] bool; False for special tokens."""
+        return np.concatenate([texts[~slot] if slot < 0 else np.zeros(1, bool) for slot in self.slots])

@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, models
@@ -13,6 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
+from bertkit.data.morpheme_words import list_replacements, mark_morphemes, merge_tokens, separate_morphemes
 from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
 
@@ -57,6 +58,7 @@ def train_wordpiece(
     lowercase: bool = True,
     strip_accents: bool | None = None,
     coverage: float = DEFAULT_COVERAGE,
+    word_units: Literal["words", "morphemes"] = "words",
 ) -> WordPieceResult:
     """Train a tokenizer. Training is deterministic: the same texts give the same tokens and ids.
 
@@ -68,6 +70,7 @@ def train_wordpiece(
         strip_accents: Whether the tokenizer strips accents. By default it does so if it lower-cases text,
             unless this would decompose characters, such as Hangul syllables.
         coverage: Minimum fraction of the text that consists of characters that are tokens.
+        word_units: With "morphemes", no token of the vocabulary is learned across morphemes.
 
     Raises:
         UserError: There is no text, or the characters and special tokens alone exceed `vocab_size`.
@@ -81,8 +84,10 @@ def train_wordpiece(
     alphabet = select_alphabet(counts, coverage, int(MAX_ALPHABET_FRACTION * vocab_size / 2))
     word_characters = find_word_characters(counts, normalizer)
     notes += _describe_rare_characters(counts, alphabet)
-    words = WordBatches(texts(), build_translation(raw_counts, normalizer, word_characters))
-    vocabulary = _train_vocabulary(iter(words), vocab_size, alphabet, word_characters)
+    has_morphemes = word_units == "morphemes"
+    translation = build_translation(raw_counts, normalizer, word_characters)
+    words = WordBatches(texts(), translation, word_characters if has_morphemes else None)
+    vocabulary = _train_vocabulary(iter(words), vocab_size, alphabet, word_characters, has_morphemes)
     notes += words.describe_skipped()
     if len(vocabulary) < vocab_size:
         notes.append(
@@ -121,15 +126,15 @@ def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> 
 
 
 def _train_vocabulary(
-    words: Iterator[list[str]], vocab_size: int, alphabet: Sequence[str], word_characters: set[str]
-) -> dict[str, int]:
-    """Return ids by token, given texts with spaces between words."""
+    words: Iterator[list[str]], vocab_size: int, alphabet: Sequence[str], word_characters: set[str],
+    has_morphemes: bool,
+) -> dict[str, int]:  # fmt: skip
+    """Return ids by token, given texts with spaces between words or morphemes."""
     # By default the trainer is not deterministic: it gives ids to continuation characters ("##a") in the
     # order of a hash map, and breaks ties between candidates by these ids. If the continuation characters
     # are declared as special tokens, their ids are fixed.
-    continuations = [
-        CONTINUATION_PREFIX + character for character in alphabet if character in word_characters
-    ]
+    inner_characters = [character for character in alphabet if character in word_characters]
+    continuations = [CONTINUATION_PREFIX + character for character in inner_characters]
     fixed = [*SPECIAL_TOKENS, *continuations]
     required = len(fixed) + len(alphabet)
     if vocab_size < required:
@@ -139,13 +144,17 @@ def _train_vocabulary(
         )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
     backend.pre_tokenizer = WhitespaceSplit()
+    initial_alphabet = [*alphabet, *(list_replacements(inner_characters) if has_morphemes else [])]
     trainer = WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=fixed, show_progress=False,
-        initial_alphabet=list(alphabet), limit_alphabet=len(alphabet),
+        # Each token may be found twice, see `merge_tokens`.
+        vocab_size=2 * vocab_size if has_morphemes else vocab_size,
+        min_frequency=MIN_FREQUENCY, special_tokens=fixed, show_progress=False,
+        initial_alphabet=initial_alphabet, limit_alphabet=len(initial_alphabet),
         continuing_subword_prefix=CONTINUATION_PREFIX,
     )  # fmt: skip
     backend.train_from_iterator(words, trainer)
-    return backend.get_vocab()
+    vocabulary = backend.get_vocab()
+    return merge_tokens(vocabulary, CONTINUATION_PREFIX, vocab_size) if has_morphemes else vocabulary
 
 
 def _build_tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool) -> Any:
@@ -240,15 +249,25 @@ class WordBatches:
     the length of a word.
 
     Attributes:
+        word_characters: Characters that can be inside a word, if words are split into morphemes; else None.
         num_skipped: Number of long words that were skipped so far.
     """
 
-    def __init__(self, texts: Iterable[str], translation: dict[int, str]) -> None:
+    def __init__(
+        self, texts: Iterable[str], translation: dict[int, str], word_characters: set[str] | None = None
+    ) -> None:
         self.texts, self.translation, self.num_skipped = texts, translation, 0
+        self.word_characters = word_characters
 
     def __iter__(self) -> Iterator[list[str]]:
         for batch in batch_texts(self.texts):
-            yield [self._skip_long_words(text.translate(self.translation)) for text in batch]
+            marked = batch if self.word_characters is None else mark_morphemes(batch)
+            yield [self._split(text) for text in marked]
+
+    def _split(self, text: str) -> str:
+        """Return a text with spaces between words or morphemes, without long words."""
+        words = self._skip_long_words(text.translate(self.translation))
+        return words if self.word_characters is None else separate_morphemes(words, self.word_characters)
 
     def _skip_long_words(self, text: str) -> str:
         text, count = LONG_WORD.subn("", text)

@@ -27,6 +27,7 @@ from bertkit.metrics.decoded import (
     select_keys,
 )
 from bertkit.metrics.significance import Scorer
+from bertkit.utils.paths import split_at_colon
 
 NUM_MODULE_RESAMPLES = 100  # fewer than for bertkit's scores, because a call of a module takes milliseconds
 MODULE_TYPES = ("metric", "comparison", "measurement")
@@ -81,7 +82,7 @@ def parse_module_spec(value: str) -> ModuleSpec:
     whole = ModuleSpec(value)
     if whole.find_file():
         return whole
-    source, _, options = value.partition(":")
+    source, options = split_at_colon(value)
     config_name, arguments = None, {}
     for option in filter(None, options.split(",")):
         key, separator, text = option.partition("=")

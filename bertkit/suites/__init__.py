@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bertkit.config import RunConfig
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 
 if TYPE_CHECKING:
     from bertkit.suites.base import Suite
@@ -31,6 +31,11 @@ SUITES = {
         config=GlueConfig,
         help="Fine-tune on the GLUE tasks, print the paper's table, and write the leaderboard's files.",
         target="bertkit.suites.glue:GlueSuite",
+    ),
+    "klue": SuiteSpec(
+        config=KlueConfig,
+        help="Fine-tune on the KLUE tasks (Korean), and print the official scores beside those of KLUE-BERT.",
+        target="bertkit.suites.klue:KlueSuite",
     ),
     "feature-based": SuiteSpec(
         config=FeatureBasedConfig,

@@ -41,6 +41,15 @@ class GlueConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KlueConfig(GlueConfig):
+    """The settings of `bertkit klue`. They override the recipes `klue/TASK`."""
+
+    tasks: list[str] | None = setting(
+        None, "KLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all six"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeatureBasedConfig(NerConfig):
     """The settings of `bertkit feature-based`. They override the recipes `ner/feature-based/FEATURES`.
 
@@ -89,7 +98,9 @@ class AblationConfig(PretrainConfig):
     """
 
     excluded_settings = (
-        PretrainConfig.excluded_settings | SINGLE_RUN_SETTINGS | {"model", "objective", "phases", "preview"}
+        PretrainConfig.excluded_settings
+        | SINGLE_RUN_SETTINGS
+        | {"model", "objective", "phases", "preview", "generator_size", "probe", "time_limit"}
     )
 
     data: DataSource | None = setting(

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertkit import run_directory
 from bertkit.errors import UserError, format_list
@@ -14,15 +14,20 @@ from bertkit.reports.result_table import ResultTable
 from bertkit.setting import fill_unset
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import GlueConfig
-from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
+from bertkit.suites.glue_results import (
+    SUBMISSION_ARCHIVE,
+    SUBMISSION_DIR,
+    build_glue_table,
+    write_submission,
+)
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask
 from bertkit.utils.reporting import Reporter
 
 
-def select_tasks(names: list[str] | None) -> list[GlueTask]:
+def select_tasks(names: list[str] | None, tasks: Sequence[GlueTask], noun: str) -> list[GlueTask]:
     """Return the tasks with these names, in the paper's order. Raises `UserError` for an unknown name."""
-    selected = select_names("--tasks", names, [task.name for task in GLUE_TASKS], "GLUE task")
-    return [task for task in GLUE_TASKS if task.name in selected]
+    selected = select_names("--tasks", names, [task.name for task in tasks], noun)
+    return [task for task in tasks if task.name in selected]
 
 
 def parse_learning_rates(config: GlueConfig) -> list[float | None]:
@@ -50,15 +55,23 @@ def parse_learning_rates(config: GlueConfig) -> list[float | None]:
 
 
 class GlueSuite(Suite):
-    """Runs for the selected GLUE tasks, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`."""
+    """Runs for the selected GLUE tasks, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`.
+
+    Attributes:
+        noun: A task in error messages.
+        all_tasks: The tasks in the order of the table.
+    """
 
     name = "glue"
+    noun: ClassVar[str] = "GLUE task"
+    all_tasks: ClassVar[Sequence[GlueTask]] = GLUE_TASKS
     suite_settings = frozenset({"tasks", "learning_rates", "seeds", "seed"})
     output_names = [SUBMISSION_DIR, SUBMISSION_ARCHIVE, *(task.name for task in GLUE_TASKS)]
 
     def __init__(self, config: GlueConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
-        self.tasks, self.learning_rates = select_tasks(config.tasks), parse_learning_rates(config)
+        self.tasks = select_tasks(config.tasks, self.all_tasks, self.noun)
+        self.learning_rates = parse_learning_rates(config)
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
         seeds = {"seed": self.config.seed, "split_seed": self.config.seed}
         self.run_groups = {
@@ -69,10 +82,10 @@ class GlueSuite(Suite):
     def resolve_inputs(self) -> list[str]:
         """Find the model and the data of every task. Raises `UserError` if data is missing."""
         self.model_source = loading.find_model(str(self.config.model))
-        datasets = [(task.name, read_recipe_task(task.recipe)) for task in self.tasks]
+        datasets = [(task.dataset, read_recipe_task(task.recipe)) for task in self.tasks]
         self.data_sources, errors = find_data(datasets, self.config.data_dir, self.config.encoding)
         if errors:
-            others = ",".join(self.data_sources)
+            others = ",".join(task.name for task in self.tasks if task.dataset in self.data_sources)
             fix = f"; run the others with --tasks {others}" if others else ""
             raise UserError(f"no data for {format_list(errors)}{fix} ({next(iter(errors.values()))})")
         return [self.model_source.name]
@@ -81,7 +94,7 @@ class GlueSuite(Suite):
         return SuiteRun(
             folder=folder / task.name / self._name_run(rate, seed), run_group=self.run_groups[task.name],
             settings={} if rate is None else {"learning_rate": rate}, seed=seed, recipe=task.recipe,
-            data=self.data_sources[task.name], metric=task.scores[0].metric,
+            data=self.data_sources[task.dataset], metric=task.run_metric,
         )  # fmt: skip
 
     def _plan_search(self, task: GlueTask, folder: Path) -> list[SuiteRun]:
@@ -133,12 +146,18 @@ class GlueSuite(Suite):
                 tasks[task.name] = _summarize(task, runs, best, results) | {
                     "best_run": best.folder.relative_to(folder).as_posix()
                 }
+        files = self.write_files(folder, best_runs)
+        return {"task": self.name, "model": self.model_source.name, "tasks": tasks, "submission": files}
+
+    def write_files(self, folder: Path, best_runs: Sequence[tuple[GlueTask, Path]]) -> list[str]:
+        """Write the leaderboard files with the best run of each task, and return their names.
+
+        A leaderboard needs predictions for all test rows, so `--max-eval-samples` leaves the files out.
+        """
         if self.config.max_eval_samples:
-            files = []
             self.reporter.info("no leaderboard files were written: --max-eval-samples leaves out test rows")
-        else:
-            files = write_submission(folder, best_runs)
-        return {"task": "glue", "model": self.model_source.name, "tasks": tasks, "submission": files}
+            return []
+        return write_submission(folder, best_runs)
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
@@ -175,7 +194,8 @@ def _summarize(
     best_metrics = results[best.folder]
     return {
         **summary,
-        "majority": best_metrics["baselines"]["majority"],
+        "majority": best_metrics["baselines"].get("majority", {}),
+        "baselines": best_metrics["baselines"],
         "rows": {split: best_metrics["data"].get(split) for split in ("train", "validation")},
         "learning_rate": run_directory.read_settings(best.folder)["learning_rate"],
         "seeds": [run.seed for run in runs],

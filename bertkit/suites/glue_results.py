@@ -14,7 +14,7 @@ from bertkit.suites.glue_tasks import GLUE_TASKS, GlueTask, ReportedScore
 from bertkit.utils.files import write_text
 
 HEADINGS = (
-    "task", "score", "ours (dev)", "majority (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
+    "task", "score", "ours (dev)", "baseline (dev)", "ours (test)", "BERT-BASE (test)", "BERT-LARGE (test)",
 )  # fmt: skip
 CAPTION = "Scores in percent. BERT-BASE and BERT-LARGE: Devlin et al. 2018, table 1, on the test sets."
 SUBMISSION_DIR, SUBMISSION_ARCHIVE = "submission", "submission.zip"
@@ -30,7 +30,7 @@ class ScoreRow:
     title: str
     metric: str
     validation: str
-    majority: str
+    baseline: str
     test: str
     bert_base: str
     bert_large: str
@@ -38,7 +38,7 @@ class ScoreRow:
 
 def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """Build the table from the metrics of a finished suite."""
-    files = metrics["submission"]
+    files, baselines = metrics["submission"], _describe_best_baselines(metrics)
     return ResultTable(
         title=f"GLUE · {metrics['model']}",
         headings=HEADINGS,
@@ -46,15 +46,41 @@ def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         caption=CAPTION,
         run_notes=[
             f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
-            + _describe_seeds(task, metrics["tasks"][task.name])
-            for task in GLUE_TASKS
-            if task.name in metrics["tasks"]
+            + describe_seeds(task, metrics["tasks"][task.name])
+            + f", best baseline: {_name_best_baseline(metrics, task)}"
+            for task in _select_finished(metrics)
         ],
         failures=metrics.get("failed", {}),
         text_columns=2,
         page_title=f"GLUE with `{metrics['model']}`",
-        notes=[f"leaderboard files: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else [],
+        notes=[
+            *([baselines] if baselines else []),
+            *([f"leaderboard files: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else []),
+        ],
     )
+
+
+def _select_finished(metrics: Mapping[str, Any]) -> list[GlueTask]:
+    return [task for task in GLUE_TASKS if task.name in metrics["tasks"]]
+
+
+def _find_best_baseline(summary: Mapping[str, Any], metric: str) -> tuple[str, float]:
+    """Return the name and the score of the baseline with the best score on the main validation split."""
+    baselines = summary.get("baselines", {"majority": summary["majority"]})  # of an earlier version
+    scores = {name: values[metric] for name, values in baselines.items() if metric in values}
+    name = max(scores, key=lambda name: scores[name])
+    return name, scores[name]
+
+
+def _name_best_baseline(metrics: Mapping[str, Any], task: GlueTask) -> str:
+    return _find_best_baseline(metrics["tasks"][task.name], task.scores[0].metric)[0]
+
+
+def _describe_best_baselines(metrics: Mapping[str, Any]) -> str:
+    """Return one line with the best baseline of each task, by the score that selects the best run."""
+    finished = _select_finished(metrics)
+    named = ", ".join(f"{task.name} {_name_best_baseline(metrics, task)}" for task in finished)
+    return f"best baselines: {named}" if named else ""
 
 
 def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
@@ -92,13 +118,13 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
         means, stds = scores.get(split, {}), scores.get(f"{split}_std", {})
         return format_percent(means.get(metric), stds.get(metric))
 
-    # Only the main validation split has a majority baseline and a corresponding labeled test set.
+    # Only the main validation split has baselines and a corresponding labeled test set.
     is_main_split = reported.split == "validation"
     return ScoreRow(
         title=title,
         metric=metric,
         validation=format_split(reported.split),
-        majority=format_percent(scores["majority"].get(metric)) if is_main_split else "",
+        baseline=format_percent(_find_best_baseline(scores, metric)[1]) if is_main_split else "",
         test=format_split("test") if is_main_split else "",
         bert_base=format_score(reported.bert_base),
         bert_large=format_score(reported.bert_large),
@@ -110,7 +136,8 @@ def _build_failed_row(title: str, reported: ReportedScore) -> ScoreRow:
     return ScoreRow(title, reported.metric, "failed", "", "", bert_base, bert_large)
 
 
-def _describe_seeds(task: GlueTask, summary: Mapping[str, Any]) -> str:
+def describe_seeds(task: GlueTask, summary: Mapping[str, Any]) -> str:
+    """Return the learning rate, the number of seeds and the interval of the mean score of a task."""
     rate, seeds = f"learning rate {summary['learning_rate']:g}", len(summary["seeds"])
     statistics = "mean and standard deviation over " if seeds > 1 else ""
     split, metric = task.scores[0].split, task.scores[0].metric

@@ -47,6 +47,16 @@ class GlueTask:
         """Name of the shipped recipe of the task."""
         return f"glue/{self.name}"
 
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset of the task."""
+        return self.name
+
+    @property
+    def run_metric(self) -> str:
+        """Validation score of a single run on the console."""
+        return self.scores[0].metric
+
 
 def _make_task(name: str, title: str, *scores: tuple, label_format: LabelFormat) -> GlueTask:
     reported = tuple(ReportedScore("validation", *score) for score in scores)

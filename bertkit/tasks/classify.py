@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, setting
 from bertkit.tasks.base import TaskSpec
+from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.label_type import LabelType
 from bertkit.tasks.label_types import MultiLabel, Regression, SingleLabel
 from bertkit.tasks.sequence import SEQUENCE_PIPELINE, SequenceTask
@@ -14,11 +15,13 @@ from bertkit.tasks.sequence_config import SequenceConfig
 from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
+    from bertkit.data.features import TextFeatures
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.modeling.loading import ModelSource
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
+ENTITY_TYPES_KEY = "bertkit_entity_types"  # the same: types of the subjects, types of the objects
 VECTOR_CAVEAT = "has no class for the head of this model"
 # Settings without effect on a head that is fitted to vectors, and the reason.
 FITTED_HEAD_CONFLICTS = {
@@ -43,6 +46,10 @@ class ClassifyConfig(SequenceConfig):
     text_pair_column: str | None = setting(
         None, "Column of the second text, for pairs.", DATA, default_text="guessed"
     )
+    subject_column: str | None = setting(
+        None, "Column of the first entity of a relation; its characters are marked in the text.", DATA
+    )
+    object_column: str | None = setting(None, "Column of the second entity of a relation.", DATA)
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
         None, "Kind of labels.", DATA, default_text="inferred from the labels"
     )
@@ -56,6 +63,16 @@ class ClassifyConfig(SequenceConfig):
         default_text="inferred from the names of the labels",
     )  # fmt: skip
 
+    def list_ineffective_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect with `method`, each with the reason."""
+        reasons: dict[str, str] = {}
+        if self.method != "finetune":
+            reasons |= FITTED_HEAD_CONFLICTS
+        if self.method == "linear-probe":
+            reasons |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            reasons["num_layers"] = "the head reads the vectors of the last layer"
+        return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
+
 
 class Classify(SequenceTask):
     """Classification or regression of single texts or pairs."""
@@ -67,6 +84,7 @@ class Classify(SequenceTask):
         pipeline=SEQUENCE_PIPELINE,
     )
     text_settings = ("text_column", "text_pair_column")
+    entity_types: list[list[str]]  # of the subjects and of the objects, in a run with entity columns
 
     def __init__(self, config: ClassifyConfig) -> None:
         super().__init__(config)
@@ -92,6 +110,8 @@ class Classify(SequenceTask):
 
         self._check_method()
         self._resolve_columns(dataset.splits["train"])
+        if self._entity_columns:
+            self._find_entity_types(dataset.splits["train"])
         class_names = dataset.get_class_names(self.config.label_column)
         if class_names:  # then "-", -1 and null mark missing labels
             dataset = self._drop_unlabeled(dataset)
@@ -103,6 +123,69 @@ class Classify(SequenceTask):
         self._infer_labels(train, dataset.labels, class_names)
         self._set_best_metric(dataset.best_metric)
         return dataset
+
+    @property
+    def _entity_columns(self) -> list[str]:
+        """The columns of the two entities of a relation; empty for other texts."""
+        return [column for column in (self.config.subject_column, self.config.object_column) if column]
+
+    @property
+    def input_schema(self) -> InputSchema:
+        """The columns of texts, label and entities."""
+        from bertkit.data.entity_markers import EXAMPLE_TEXT
+
+        schema, columns = super().input_schema, tuple(self._entity_columns)
+        return (
+            dataclasses.replace(schema, span_columns=columns, example_text=EXAMPLE_TEXT)
+            if columns
+            else schema
+        )
+
+    def _find_entity_types(self, train: "Rows") -> None:
+        """Check the settings of entities, and set `entity_types`.
+
+        Raises:
+            UserError: A column does not exist, or another setting does not apply to entities.
+        """
+        from bertkit.data.columns import require_column
+        from bertkit.data.entity_markers import collect_types
+
+        columns = self._entity_columns
+        if len(columns) < 2:
+            raise UserError(
+                f"column {columns[0]!r}: a relation has two entities; pass both --subject-column and "
+                "--object-column"
+            )
+        if self._has_fitted_head:
+            raise UserError(
+                f"--method {self.config.method}: the vectors of entity markers have to be trained; omit it"
+            )
+        if self.config.long_texts == "windows":
+            raise UserError(
+                "--long-texts windows: a window may leave out the marker of an entity; use another value"
+            )
+        for name in ("subject_column", "object_column"):
+            require_column(train, getattr(self.config, name), self._get_flag(name))
+        self._set_entity_types(collect_types(train, columns))
+
+    def _set_entity_types(self, types: list[list[str]]) -> None:
+        """Set the known types of entities, and their markers as new tokens."""
+        from bertkit.data.entity_markers import EXAMPLE_TEXT, list_markers
+
+        self.entity_types, self.new_tokens = types, list_markers(types)
+        pipeline = dataclasses.replace(self.spec.pipeline, example_input=EXAMPLE_TEXT)
+        self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
+
+    def parse_rows(
+        self, rows: "Rows", split: str = "", require_labels: bool = False
+    ) -> tuple["Rows", list[str]]:
+        """Return the rows, with markers around the entities in the texts."""
+        parsed, notes = super().parse_rows(rows, split, require_labels)
+        if self._entity_columns:
+            from bertkit.data.entity_markers import mark_rows
+
+            parsed = mark_rows(parsed, self.config.text_column, self._entity_columns, self.entity_types)
+        return parsed, notes
 
     def _guess_texts(self, train: "Rows") -> None:
         from bertkit.data.columns import guess_text_columns
@@ -175,16 +258,10 @@ class Classify(SequenceTask):
     def _check_method(self) -> None:
         """Check that the other settings apply to `--method`."""
         method, defaults = self.config.method, ClassifyConfig()
-        if not self._has_fitted_head:
-            return
-        conflicts = dict(FITTED_HEAD_CONFLICTS)
-        if not self.spec.trains_encoder:
-            conflicts |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
-            conflicts["num_layers"] = "the head reads the vectors of the last layer"
-        for name, reason in conflicts.items():
+        for name, reason in self.config.list_ineffective_settings().items():
             value = getattr(self.config, name)
             if value not in (getattr(defaults, name), []):
-                raise UserError(f"{self._get_flag(name)} {value}: with --method {method}, {reason}; omit it")
+                raise UserError(f"{self._get_flag(name)} {value}: {reason}; omit it")
         if self.config.bf16 and not self.spec.trains_encoder:
             raise UserError(f"--bf16: with --method {method}, the encoder is not trained; omit it")
         if self.config.long_texts == "windows" and method == "contrastive":
@@ -193,17 +270,36 @@ class Classify(SequenceTask):
             )
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Configure the labels, and save the separator of label sets in the model's config."""
-        vars(model_config).pop(SEPARATOR_KEY, None)  # set by an earlier run
+        """Configure the labels, and save label separator and entity types in the model's config."""
+        for key in (SEPARATOR_KEY, ENTITY_TYPES_KEY):
+            vars(model_config).pop(key, None)  # set by an earlier run
+        if self._entity_columns:
+            setattr(model_config, ENTITY_TYPES_KEY, self.entity_types)
         if isinstance(self.label_type, MultiLabel):
             setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
         return super().configure_model(model_config, source)
+
+    def load_state(self, model_config: Any) -> None:
+        """Restore labels and entity types."""
+        super().load_state(model_config)
+        if self._entity_columns:
+            self._set_entity_types(getattr(model_config, ENTITY_TYPES_KEY))
 
     def describe(self) -> str:
         """Return the problem, the names of the columns, the classes and the positive class, if any."""
         summary = f"{self.config.problem} of {super().describe()}"
         positive = getattr(self.label_type, "positive_label", None)
         return summary if positive is None else f"{summary}; positive class: {positive}"
+
+    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "TextFeatures":
+        """Tokenize the texts; the features of training texts have a warning if entities are truncated."""
+        features = super().featurize(rows, tokenizer, training)
+        if not training or not self._entity_columns:
+            return features
+        from bertkit.data.entity_markers import describe_lost_markers
+
+        lost = describe_lost_markers(features, tokenizer.convert_tokens_to_ids(list(self.new_tokens)))
+        return dataclasses.replace(features, warnings=[*features.warnings, *lost])
 
     def _load_label_type(self, model_config: Any) -> LabelType:
         if self.config.problem == "regression":
@@ -228,7 +324,10 @@ class Classify(SequenceTask):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return a `VectorClassifier` for a head that is fitted to vectors."""
         if not self._has_fitted_head:
-            return super().build_model(model_config, source)
+            model = super().build_model(model_config, source)
+            if self.num_tokens > model_config.vocab_size:
+                model.resize_token_embeddings(self.num_tokens)  # new vectors near the mean of the others
+            return model
         from bertkit.modeling.vector_classifier import load_vector_classifier
 
         return load_vector_classifier(source, model_config, self.has_new_head)

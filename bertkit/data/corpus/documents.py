@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from bertkit.config import TextConfig
 from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
 from bertkit.data.readers.contents import EMPTY_FILE
 from bertkit.data.readers.decoding import Decoding
@@ -18,6 +17,7 @@ from bertkit.data.readers.files import detect_row_format, read_text_column
 from bertkit.data.readers.text_files import FileNotes, InputFile, read_text, split_lines
 from bertkit.errors import UserError, format_list
 from bertkit.hub.files import require_available
+from bertkit.text_config import TextConfig
 
 if TYPE_CHECKING:
     from bertkit.data.corpus.source import TextSource

@@ -78,12 +78,16 @@ class CorpusFeatures(Features):
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `input_ids` and `token_type_ids` of the example with this key, both [length]."""
+        return self.template.fill(self._get_texts(number, self.corpus.token_ids))
+
+    def _get_texts(self, number: int, values: np.ndarray) -> list[np.ndarray]:
+        """Return the values of the tokens [tokens] of the one or two texts of an example."""
         epoch, index = divmod(number, len(self))
-        plan, token_ids = self.get_plan(epoch), self.corpus.token_ids
-        texts = [token_ids[plan.a_start[index] :][: plan.a_length[index]]]
+        plan = self.get_plan(epoch)
+        texts = [values[plan.a_start[index] :][: plan.a_length[index]]]
         if plan.b_length[index]:
-            texts.append(token_ids[plan.b_start[index] :][: plan.b_length[index]])
-        return self.template.fill(texts)
+            texts.append(values[plan.b_start[index] :][: plan.b_length[index]])
+        return texts
 
     @property
     def sequence_lengths(self) -> np.ndarray:
@@ -103,10 +107,13 @@ class CorpusFeatures(Features):
         input_ids, token_type_ids = self.get_sequence(index)
         epoch, index_in_epoch = divmod(index, len(self))
         label = self.get_plan(epoch).labels[index_in_epoch]
-        return {
+        item = {
             "input_ids": [input_ids], "token_type_ids": [token_type_ids], "key": index,
             "next_sentence_label": label,
         }  # fmt: skip
+        if self.corpus.is_continuation is not None:
+            item["is_continuation"] = self.template.mark(self._get_texts(index, self.corpus.is_continuation))
+        return item
 
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.source import TextSource
-from bertkit.data.corpus.store import Corpus, load_corpus
+from bertkit.data.corpus.store import Corpus, WordUnits, load_corpus
 from bertkit.data.readers.text_files import InputFile
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
@@ -31,8 +31,9 @@ class CorpusSet:
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
 
     def read_rows(
-        self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, split_few: bool
-    ) -> tuple[Rows, list[str]]:
+        self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, split_few: bool,
+        word_units: WordUnits = "words",
+    ) -> tuple[Rows, list[str]]:  # fmt: skip
         """Load a corpus and return one row per document, with notes.
 
         Args:
@@ -41,8 +42,9 @@ class CorpusSet:
             tokenizer: The tokenizer of the corpus.
             reporter: Prints progress.
             split_few: Whether to apply `split_few_documents`.
+            word_units: With "morphemes", the corpus is also split into morphemes.
         """
-        corpus = load_corpus(text.files, options, tokenizer, reporter)
+        corpus = load_corpus(text.files, options, tokenizer, reporter, word_units)
         notes = list(corpus.notes)
         if split_few:
             corpus, split_notes = split_few_documents(corpus)

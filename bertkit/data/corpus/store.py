@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.data.tokenization import (
     MAX_BATCH_CHARS,
     MAX_BATCH_TEXTS,
+    EncodedBatch,
     flatten_encodings,
     get_token_dtype,
     tokenize_batches,
@@ -25,7 +26,8 @@ from bertkit.utils.ragged import RaggedWriter, map_array, map_ragged_files
 from bertkit.utils.reporting import Reporter
 
 CACHE_VERSION = 6  # to be increased when the code gives a different corpus for the same files
-DOCUMENTS_FILE, INFO_FILE = "documents.bin", "corpus.json"
+DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
+WordUnits = Literal["words", "morphemes"]
 SentenceBatch = tuple[list[str], list[int]]  # sentences, and the index of the document of each
 
 
@@ -40,6 +42,8 @@ class Corpus:
         document_offsets: [m + 1] index of the first sentence of each document; at the end, the number of
             sentences. It has the same dtype.
         parent_ids: [m] index of the original document if the documents are parts of others; else None.
+        is_continuation: [tokens] bool, whether a token continues the morpheme of the previous token; None if
+            the corpus was not split into morphemes.
         counts: Number of tokens, sentences, documents, [UNK] tokens ("unknown") and characters.
         notes: Notes for the console on how the files were read and what was left out.
     """
@@ -48,12 +52,17 @@ class Corpus:
     sentence_offsets: np.ndarray
     document_offsets: np.ndarray
     parent_ids: np.ndarray | None = field(default=None, kw_only=True)
+    is_continuation: np.ndarray | None = field(default=None, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def load_corpus(
-    files: Sequence[InputFile], options: TextOptions, tokenizer: Any, reporter: Reporter
+    files: Sequence[InputFile],
+    options: TextOptions,
+    tokenizer: Any,
+    reporter: Reporter,
+    word_units: WordUnits = "words",
 ) -> Corpus:
     """Return the tokenized corpus of these files; load it from the cache if possible.
 
@@ -66,11 +75,15 @@ def load_corpus(
     def write(folder: Path) -> None:
         reporter.info(f"tokenizing {describe_files(files)}")
         notes = FileNotes()
-        write_corpus(iter_documents(files, options, notes), tokenizer, folder, notes, format_list(files))
+        documents = iter_documents(files, options, notes)
+        write_corpus(documents, tokenizer, folder, notes, format_list(files), word_units)
 
-    key = hash_json([
-        CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)
-    ])  # fmt: skip
+    parts = [CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)]
+    if word_units == "morphemes":
+        from bertkit.data.morphemes import get_analyzer_version
+
+        parts.append(get_analyzer_version())
+    key = hash_json(parts)
     return open_corpus(cache_or_write("corpus", key, write, "the tokenized text"))
 
 
@@ -99,6 +112,7 @@ class EncodedSentences:
         document_index: [n] index of the document of each sentence.
         num_unk: Number of [UNK] tokens.
         num_chars: Number of characters in the sentences.
+        is_continuation: [tokens] see `Corpus`; None if sentences are not split into morphemes.
     """
 
     input_ids: np.ndarray
@@ -106,10 +120,11 @@ class EncodedSentences:
     document_index: np.ndarray
     num_unk: int
     num_chars: int
+    is_continuation: np.ndarray | None = None
 
 
 def encode_documents(
-    documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype
+    documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype, word_units: WordUnits = "words"
 ) -> Iterator[EncodedSentences]:
     """Tokenize the sentences of all documents in batches; sentences without tokens are left out.
 
@@ -119,16 +134,25 @@ def encode_documents(
     previous = backend.encode_special_tokens
     backend.encode_special_tokens = True  # text such as "[SEP]" does not become a special token
     try:
-        for sentences, document_index, encodings in tokenize_batches(_batch_sentences(documents), tokenizer):
-            batch = flatten_encodings(encodings, dtype)
+        has_units, batches = word_units == "morphemes", _batch_sentences(documents)
+        for sentences, document_index, encodings in tokenize_batches(batches, tokenizer, has_units):
+            batch = flatten_encodings(encodings, dtype, has_units)
             index = np.array(document_index, np.int64)[batch.lengths > 0]
             num_unk = 0 if unk_id is None else int(np.count_nonzero(batch.input_ids == unk_id))
             num_chars = sum(map(len, sentences))
             yield EncodedSentences(
-                batch.input_ids, batch.lengths[batch.lengths > 0], index, num_unk, num_chars
-            )
+                batch.input_ids, batch.lengths[batch.lengths > 0], index, num_unk, num_chars,
+                _find_continuations(sentences, batch) if has_units else None,
+            )  # fmt: skip
     finally:
         backend.encode_special_tokens = previous
+
+
+def _find_continuations(sentences: list[str], batch: EncodedBatch) -> np.ndarray:
+    """Return whether each token continues the morpheme of the previous token."""
+    from bertkit.data.morphemes import find_continuations
+
+    return find_continuations(sentences, batch.spans, batch.lengths)
 
 
 def _batch_sentences(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBatch]:
@@ -147,6 +171,7 @@ def write_corpus(
     folder: Path,
     notes: FileNotes | None = None,
     description: str = "the documents",
+    word_units: WordUnits = "words",
 ) -> Corpus:
     """Tokenize documents and write the corpus; sentences and documents without tokens are left out.
 
@@ -156,13 +181,14 @@ def write_corpus(
         folder: An empty directory.
         notes: Notes to store with the corpus; they are complete only after the last document is read.
         description: Name of the documents in the error.
+        word_units: With "morphemes", also store which tokens continue a morpheme.
 
     Raises:
         UserError: The documents contain no tokens.
     """
     dtype = get_token_dtype(tokenizer)
     with CorpusWriter(folder, dtype) as writer:
-        for batch in encode_documents(documents, tokenizer, dtype):
+        for batch in encode_documents(documents, tokenizer, dtype, word_units):
             writer.add(batch)
     if not writer.counts["tokens"]:
         raise UserError(
@@ -179,7 +205,9 @@ def open_corpus(folder: Path) -> Corpus:
     info = json.loads((folder / INFO_FILE).read_text("utf-8"))
     token_ids, sentences = map_ragged_files(folder)
     documents = map_array(folder / DOCUMENTS_FILE, sentences.dtype)
-    return Corpus(token_ids, sentences, documents, **info)
+    path = folder / CONTINUATIONS_FILE
+    is_continuation = map_array(path, np.dtype(bool)) if path.exists() else None
+    return Corpus(token_ids, sentences, documents, is_continuation=is_continuation, **info)
 
 
 class CorpusWriter:
@@ -214,6 +242,9 @@ class CorpusWriter:
         starts = np.flatnonzero(np.diff(batch.document_index, prepend=self._last_document))
         self._sentences.add(batch.input_ids, batch.lengths)
         self._document_starts.append(self.counts["sentences"] + starts)
+        if batch.is_continuation is not None:
+            with (self._folder / CONTINUATIONS_FILE).open("ab") as file:
+                file.write(batch.is_continuation.tobytes())
         if len(batch.document_index):
             self._last_document = batch.document_index[-1]
         # in the order of `counts`

@@ -204,7 +204,8 @@ def build_question_features(
     question_ids = encode(questions, tokenizer, cache)
     context_index, first_questions = number_groups(as_column(contexts).hashes)
     context_texts = select_values(contexts, first_questions)
-    tokenized = strip_token_whitespace(encode_with_offsets(context_texts, tokenizer, cache), context_texts)
+    tokenized = encode_with_offsets(context_texts, tokenizer, cache)
+    tokenized = _add_token_if_empty(strip_token_whitespace(tokenized, context_texts))
     max_text_tokens = limits.max_length - template.num_special_tokens
     max_question_length = min(limits.max_query_length, max_text_tokens // 2)
     question_lengths = np.minimum(question_ids.lengths, max_question_length)
@@ -280,6 +281,14 @@ def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> T
             start[tokens], stop[tokens] = part_start, part_stop
         first_text += len(part_texts)
     return dataclasses.replace(tokenized, start=start, stop=stop)
+
+
+def _add_token_if_empty(tokenized: TokenizedTexts) -> TokenizedTexts:
+    """Add the span of an empty token if no text has tokens, because token 0 of a missing answer is read."""
+    if len(tokenized.start):
+        return tokenized
+    span = np.zeros(1, tokenized.start.dtype)
+    return dataclasses.replace(tokenized, start=span, stop=span)
 
 
 def _strip_part(tokenized: TokenizedTexts, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

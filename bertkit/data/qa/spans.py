@@ -312,7 +312,7 @@ class RollingHash:
 def build_rolling_hash(texts: Sequence[str], tokenized: TokenizedTexts) -> RollingHash:
     """Compute the prefix hashes of texts at the boundaries of their tokens."""
     token_offsets, text_offsets = tokenized.ids.offsets, tokenized.text_offsets
-    hashes = np.zeros((3, token_offsets[-1]), np.uint64)
+    hashes = np.zeros((3, len(tokenized.start)), np.uint64)
     for first in range(0, len(texts), TEXTS_PER_BLOCK):
         block = texts[first : first + TEXTS_PER_BLOCK]
         characters = np.frombuffer("\0".join(block).encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -1,0 +1,151 @@
+"""The official metrics of KLUE (Park et al. 2021), computed from the records of `predictions.jsonl`.
+
+They follow the functions of the reference implementation KLUE-baseline. All scores are fractions.
+"""
+
+import string
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+
+Records = Sequence[dict[str, Any]]
+SIMILARITY_THRESHOLD = 3.0  # sentences with at least this similarity, from 0 to 5, are paraphrases
+NO_RELATION = "no_relation"
+OUTSIDE = "O"
+REMOVE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def score_topics(records: Records) -> dict[str, float]:
+    """Return `macro_f1` of topic classification."""
+    from sklearn.metrics import f1_score
+
+    gold, predicted = _read_labels(records)
+    return {"macro_f1": float(f1_score(gold, predicted, average="macro"))}
+
+
+def score_similarity(records: Records) -> dict[str, float]:
+    """Return `pearson`, and `paraphrase_f1` of the pairs with a similarity of at least 3."""
+    from scipy.stats import pearsonr
+    from sklearn.metrics import f1_score
+
+    gold, predicted = (np.array(values, float) for values in _read_labels(records))
+    is_constant = gold.std() == 0 or predicted.std() == 0
+    f1 = f1_score(gold >= SIMILARITY_THRESHOLD, predicted >= SIMILARITY_THRESHOLD, zero_division=0)
+    return {
+        "pearson": 0.0 if is_constant else float(pearsonr(gold, predicted)[0]),
+        "paraphrase_f1": float(f1),
+    }
+
+
+def score_inference(records: Records) -> dict[str, float]:
+    """Return `accuracy`."""
+    gold, predicted = _read_labels(records)
+    return {"accuracy": float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))}
+
+
+def score_entities(records: Records) -> dict[str, float]:
+    """Return `entity_f1` and `character_f1`, both averaged over classes.
+
+    Classes are the entity types for the first, and the tags of characters for the second. The tag O is one of
+    these classes, as in the reference implementation.
+    """
+    from sklearn.metrics import f1_score
+
+    gold, predicted = ([tag for record in records for tag in record[key]] for key in ("gold", "predicted"))
+    entities = [
+        {(index, *entity) for index, record in enumerate(records) for entity in _iter_entities(record[key])}
+        for key in ("gold", "predicted")
+    ]
+    types = sorted({entity[1] for found in entities for entity in found})
+    per_type = [
+        _compute_f1(*({entity for entity in found if entity[1] == name} for found in entities))
+        for name in types
+    ]
+    characters = f1_score(
+        gold, predicted, labels=sorted({*gold, *predicted}), average="macro", zero_division=1.0
+    )
+    return {"entity_f1": float(np.mean(per_type)) if types else 0.0, "character_f1": float(characters)}
+
+
+def score_relations(records: Records) -> dict[str, float]:
+    """Return `micro_f1` without the label no_relation, and `auprc`, averaged over all labels.
+
+    The area is that of the trapezoids under the curve of precision and recall.
+    """
+    from sklearn.metrics import auc, f1_score, precision_recall_curve
+
+    gold, predicted = _read_labels(records)
+    labels = list(records[0]["probabilities"])
+    relations = [label for label in labels if label != NO_RELATION]
+    micro_f1 = f1_score(gold, predicted, labels=relations, average="micro", zero_division=0)
+    areas = []
+    for label in labels:
+        is_gold = [name == label for name in gold]
+        probabilities = [record["probabilities"][label] for record in records]
+        precision, recall, _ = precision_recall_curve(is_gold, probabilities)
+        areas.append(auc(recall, precision))
+    return {"micro_f1": float(micro_f1), "auprc": float(np.mean(areas))}
+
+
+def score_answers(records: Records) -> dict[str, float]:
+    """Return `exact_match` and `rouge_w`, the best of the gold answers of each question.
+
+    KLUE's ROUGE-W is the F1 of the longest common substring, in characters.
+    """
+    exact, rouge = [], []
+    for record in records:
+        answer = normalize_answer(record["answer"])
+        references = [normalize_answer(text) for text in record["gold"]] or [""]
+        exact.append(max(answer == reference for reference in references))
+        rouge.append(max(compute_rouge_w(answer, reference) for reference in references))
+    return {"exact_match": float(np.mean(exact)), "rouge_w": float(np.mean(rouge))}
+
+
+SCORERS: dict[str, Callable[[Records], dict[str, float]]] = {
+    "ynat": score_topics,
+    "sts": score_similarity,
+    "nli": score_inference,
+    "ner": score_entities,
+    "re": score_relations,
+    "mrc": score_answers,
+}
+
+
+def normalize_answer(text: str) -> str:
+    """Return a lower-cased text without ASCII punctuation, with single spaces."""
+    return " ".join(text.lower().translate(REMOVE_PUNCTUATION).split())
+
+
+def compute_rouge_w(answer: str, reference: str) -> float:
+    """Return the F1 of the longest common substring; of two empty texts, 1."""
+    if not reference:
+        return float(not answer)
+    matcher = SequenceMatcher(None, answer, reference)
+    size = matcher.find_longest_match(0, len(answer), 0, len(reference)).size
+    return 2 * size / (len(answer) + len(reference))
+
+
+def _read_labels(records: Records) -> tuple[list[Any], list[Any]]:
+    if not records:
+        raise UserError("predictions: no rows; the validation split must not be empty")
+    return [record["gold"] for record in records], [record["predicted"] for record in records]
+
+
+def _iter_entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield type, start and stop of each entity in IOB2. Tags that do not continue an entity are ignored."""
+    start, entity_type = 0, ""
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        prefix, _, name = tag.partition("-")
+        if prefix == "I" and name == entity_type:
+            continue
+        if entity_type:
+            yield entity_type, start, index
+        start, entity_type = index, name if prefix == "B" else ""
+
+
+def _compute_f1(gold: set[Any], predicted: set[Any]) -> float:
+    return 2 * len(gold & predicted) / (len(gold) + len(predicted))

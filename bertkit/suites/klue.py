@@ -1,0 +1,95 @@
+"""`bertkit klue`: run the KLUE tasks, and score them with the official metrics."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.metrics.klue import SCORERS
+from bertkit.reports.result_table import ResultTable, format_percent, format_score
+from bertkit.suites.base import RunMetrics, SuiteRun
+from bertkit.suites.glue import GlueSuite
+from bertkit.suites.glue_results import describe_seeds
+from bertkit.suites.glue_tasks import GlueTask
+from bertkit.suites.klue_tasks import KLUE_TASKS
+from bertkit.utils.files import write_text
+
+HEADINGS = ("task", "score", "ours (dev)", "KLUE-BERT-base (test)")
+CAPTION = (
+    "Scores in percent, by the metrics of KLUE. KLUE-BERT-base: Park et al. 2021, on the test sets, which "
+    "are not public."
+)
+PREDICTIONS_DIR = "predictions"
+KEPT_KEYS = ("guid", "id")  # keys that identify a row, in order of preference
+
+
+class KlueSuite(GlueSuite):
+    """Runs for the selected KLUE tasks, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`."""
+
+    name = "klue"
+    noun = "KLUE task"
+    all_tasks = KLUE_TASKS
+    output_names = [PREDICTIONS_DIR, *(task.name for task in KLUE_TASKS)]
+
+    def train_runs(self, runs: Sequence[SuiteRun]) -> RunMetrics:
+        """Train the unfinished runs, and add the official scores to their metrics."""
+        names = {run.folder: run.folder.parent.name for run in runs}
+        return {
+            folder: {**metrics, "validation": {**metrics["validation"], **_score(names[folder], folder)}}
+            for folder, metrics in super().train_runs(runs).items()
+        }
+
+    def write_files(self, folder: Path, best_runs: Sequence[tuple[GlueTask, Path]]) -> list[str]:
+        """Write the predictions of the best run of each task, one JSON object with `guid` per row."""
+        names = []
+        for task, run in best_runs:
+            names.append(f"{task.name}.jsonl")
+            lines = [json.dumps(_shorten(record), ensure_ascii=False) for record in _iter_records(run)]
+            (folder / PREDICTIONS_DIR).mkdir(exist_ok=True)
+            write_text(folder / PREDICTIONS_DIR / names[-1], "".join(f"{line}\n" for line in lines))
+        return names
+
+    @staticmethod
+    def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
+        """Return a table of our scores and those of KLUE-BERT."""
+        finished = [task for task in KLUE_TASKS if task.name in metrics["tasks"]]
+        files = metrics["submission"]
+        return ResultTable(
+            title=f"KLUE · {metrics['model']}",
+            headings=HEADINGS,
+            rows=[row for task in finished for row in _build_rows(task, metrics["tasks"][task.name])],
+            caption=CAPTION,
+            run_notes=[
+                f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
+                + describe_seeds(task, metrics["tasks"][task.name])
+                for task in finished
+            ],
+            failures=metrics.get("failed", {}),
+            text_columns=2,
+            page_title=f"KLUE with `{metrics['model']}`",
+            notes=[f"predictions: {folder}/{PREDICTIONS_DIR}: {', '.join(files)}"] if files else [],
+        )
+
+
+def _build_rows(task: GlueTask, scores: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    means, stds = scores["validation"], scores.get("validation_std", {})
+    for title, reported in zip(task.titles, task.scores, strict=True):
+        ours = format_percent(means[reported.metric], stds.get(reported.metric))
+        yield title, reported.metric, ours, format_score(reported.bert_base, digits=2)
+
+
+def _score(task_name: str, folder: Path) -> dict[str, float]:
+    """Return the official scores of a finished run."""
+    return SCORERS[task_name](list(_iter_records(folder)))
+
+
+def _iter_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the predictions of the validation split."""
+    with (folder / "predictions.jsonl").open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _shorten(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the identifier of a row, and its prediction."""
+    row_id = next(record[key] for key in KEPT_KEYS if key in record)
+    return {"guid": row_id, "prediction": record.get("predicted", record.get("answer"))}
