@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from bertkit.training.defaults import is_bf16_faster
+from bertkit.utils.devices import is_bf16_faster
 from docs_page import format_table, replace_section
 from gpu_checks import format_checks
 from gpu_step import BERTKIT, COMMANDS, SHORT_TEXTS, TRAINER, Measurements, Setup

@@ -4,6 +4,8 @@
 
 Both mask random tokens in one process, without a model. Each receives the batch in its own format. The time
 includes all that it does: transformers converts lists to tensors, and bertkit lists the masked positions.
+The rows "collator" add what the collator does before and after masking. Morphemes are flags of each example,
+which it pads.
 Progress goes to standard error, the report to standard output.
 """
 
@@ -21,6 +23,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
+from bertkit.masking.collator import MlmCollator
 from bertkit.masking.masker import TokenMasker
 from harness import SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
@@ -28,7 +31,7 @@ from ner_data import time_alternating
 BATCH_SIZE, LENGTH, VOCAB_SIZE = 64, 512, 30_522
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MAX_PREDICTIONS = 77  # google's max_predictions_per_seq at this length
-WHOLE, SINGLE_TOKENS = "whole words", "single tokens"
+WHOLE, MORPHEMES, SINGLE_TOKENS = "whole words", "morphemes", "single tokens"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -89,8 +92,21 @@ def list_calls() -> dict[str, Callable[[], object]]:
         )
         return lambda: masking(ids, special, np.add(keys, BATCH_SIZE, out=keys))
 
+    items = [{"input_ids": row, "key": key} for row, key in zip(ids, keys.tolist(), strict=True)]
+    of_units = [{**item, "is_continuation": flags} for item, flags in zip(items, continues[ids], strict=True)]
+
+    def collate(rows: list[dict[str, Any]]) -> Callable[[], object]:
+        random_ids = np.arange(len(SPECIAL_TOKENS), VOCAB_SIZE)
+        masking = TokenMasker(
+            SPECIAL_TOKENS.index("[MASK]"), random_ids, continues, max_predictions_per_seq=MAX_PREDICTIONS
+        )
+        is_special = np.arange(VOCAB_SIZE) < len(SPECIAL_TOKENS)
+        collator = MlmCollator(lambda _: {"input_ids": torch.tensor(ids)}, masking, is_special, False)
+        return lambda: collator(rows)
+
     return {
         f"transformers, {WHOLE}": transformers(True), f"bertkit, {WHOLE}": bertkit(continues),
+        f"collator, {WHOLE}": collate(items), f"collator, {MORPHEMES}": collate(of_units),
         f"transformers, {SINGLE_TOKENS}": transformers(False), f"bertkit, {SINGLE_TOKENS}": bertkit(None),
     }  # fmt: skip
 
@@ -100,7 +116,8 @@ def format_table(seconds: dict[str, list[float]]) -> list[str]:
     lines = ["| | ms per batch | tokens/s | speedup |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():
         took = statistics.median(runs)
-        ratio = compute_median_ratio(seconds[f"transformers, {name.split(', ')[1]}"], runs)
+        baseline = f"transformers, {SINGLE_TOKENS if name.endswith(SINGLE_TOKENS) else WHOLE}"
+        ratio = compute_median_ratio(seconds[baseline], runs)
         lines.append(f"| {name} | {took * 1e3:.2f} | {BATCH_SIZE * LENGTH / took:,.0f} | {ratio:.1f} |")
     shown = {name: [f"{run * 1e3:.1f}" for run in runs] for name, runs in seconds.items()}
     return [*lines, *list_rounds("ms", shown)]

@@ -69,7 +69,7 @@ def list_systems(
         before: Another checkout of bertkit, if any.
         simpletransformers: An interpreter with simpletransformers, if any.
     """
-    from bertkit.training.defaults import is_bf16_faster
+    from bertkit.utils.devices import is_bf16_faster
 
     has_bf16 = is_bf16_faster()
     best = ("--no_pad_to_max_length", "--train_sampling_strategy", "group_by_length")

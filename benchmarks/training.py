@@ -224,8 +224,8 @@ def find_peak() -> PeakFlops:
     """Return the peak rate in the precision that bertkit selects; on a CPU, measure it again."""
     import torch
 
-    from bertkit.training.defaults import is_bf16_faster
     from bertkit.training.peak_flops import DTYPES, PeakFlops, find_peak_flops, measure_rate
+    from bertkit.utils.devices import is_bf16_faster
 
     precision = "bf16" if is_bf16_faster() else "fp32"
     if torch.cuda.is_available():

@@ -19,7 +19,7 @@ from bertkit.infer.report import ReportConfig
 from bertkit.pipeline.distill import DistillConfig
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.setting import Settings, get_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
+from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.ner import NerConfig
 from bertkit.tasks.nli import NliConfig
@@ -179,6 +179,12 @@ def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **set
     return _run_suite("glue", settings, recipe, reporter)
 
 
+@_accepts(KlueConfig)
+def klue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+    """Fine-tune on the KLUE tasks, like `bertkit klue`."""
+    return _run_suite("klue", settings, recipe, reporter)
+
+
 @_accepts(FeatureBasedConfig)
 def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
@@ -251,8 +257,10 @@ def label_issues(
     return find_label_issues({"study": str(study), **settings}, reporter)
 
 
-def load(run: "str | Path") -> "Predictor":
+def load(run: "str | Path", device: str = "auto") -> "Predictor":
     """Load a finished run or an exported model for prediction.
+
+    `device` is cpu, cuda, cuda:N, mps or auto.
 
     `load(RUN).predict([{"text": "..."}])` yields one record per row. An exported model runs in onnxruntime.
 
@@ -260,7 +268,11 @@ def load(run: "str | Path") -> "Predictor":
         UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
     from bertkit.infer.predictor import load_predictor
+    from bertkit.utils.devices import describe_unknown_device, request_device
 
+    if problem := describe_unknown_device(device):
+        raise UserError(f"load(): device: {problem}")
+    request_device(device)
     return load_predictor(run)
 
 

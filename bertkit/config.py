@@ -5,38 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from bertkit.common_settings import data_dir_setting, device_setting, encoding_setting, metric_setting
 from bertkit.data_objects import DataSource
-from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
-from bertkit.utils.codecs import describe_unknown_encoding
+from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, Settings, setting
 
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
 # Settings of a single run, which suites of several runs do not have.
 SINGLE_RUN_SETTINGS = frozenset({
     "push_to_hub", "hub_model_id", "hub_private_repo", "nproc",
-    "teacher", "unlabeled", "alpha", "temperature",
+    "teacher", "unlabeled", "alpha", "temperature", "hidden_loss_weight",
 })  # fmt: skip
-
-
-def data_dir_setting() -> Any:
-    """Declare `data_dir`, which commands for training and for prediction have."""
-    return setting(
-        None,
-        "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).",
-        DATA,
-        is_path=True,
-    )
-
-
-def encoding_setting() -> Any:
-    """Declare `encoding`, which all commands that read data files have."""
-    return setting(
-        None,
-        "Encoding of text files, such as cp949 or latin-1; Parquet files have none.",
-        DATA,
-        default_text="UTF-8, or UTF-16 with a byte order mark",
-        describe_problem=describe_unknown_encoding,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +200,7 @@ class RunConfig(Settings):
         None, "Number of processes on this machine: one per GPU, or several on a CPU.", min=1,
         default_text="1", is_saved=False,
     )  # fmt: skip
+    device: str = device_setting(TRAINING)
     compile: bool = setting(
         False,
         "Compile the encoder layers with torch.compile, once for all shapes; needs a C++ compiler on a CPU.",
@@ -304,19 +284,14 @@ class RunConfig(Settings):
             self, model=str(run_dir), new_head=False, fp16=False, bf16=False, lora=None
         )
 
+    def list_ineffective_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect together with these settings, each with the reason."""
+        return {}
+
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
         assert self.max_length is not None
         return self.max_length
-
-
-def metric_setting() -> Any:
-    """Declare `metric`, which commands that score predictions have."""
-    return setting(
-        (),
-        "Also score with a module of the library evaluate: the path of its code, or a name on the Hub. "
-        "NAME:KEY=VALUE passes arguments (f1:average=macro). Repeatable.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,32 +338,9 @@ class FineTuningConfig(RunConfig):
         0.5, "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
         min=0.0, max=1.0, has_flag=False,
     )  # fmt: skip
+    hidden_loss_weight: float = setting(0.0, "Weight of the hidden-state loss.", min=0.0, has_flag=False)
 
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for another run that uses the model of a finished run, without its teacher."""
         unset: dict[str, Any] = dict.fromkeys(("num_layers", "teacher", "unlabeled"))
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextConfig(Settings):
-    """Settings that commands for running text share."""
-
-    data: DataSource | None = setting(
-        None,
-        "Text to read: a file (text, JSONL, CSV or Parquet), a directory, a pattern ('texts/*.txt'), a known "
-        "dataset, a Hub dataset (ORG/NAME[:CONFIG]), or sample.",
-        DATA,
-        completion="data",
-        is_path=True,
-    )
-    text_column: str | None = setting(
-        None, "Column of the texts in files of rows; each row is a document.", DATA, default_text="guessed"
-    )
-    document_separator: str | None = setting(None, "Line that separates two documents of prose.", DATA)
-    encoding: str | None = encoding_setting()
-    encoding_errors: Literal["stop", "skip"] = setting(
-        "stop",
-        "What to do with bytes that cannot be decoded: stop with an error, or skip and count them.",
-        DATA,
-    )

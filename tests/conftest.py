@@ -337,6 +337,18 @@ def make_document_rows(count, seed=0, longest=9):
     return [{"text": " ".join(sentence(side) for _ in range(rng.randint(1, longest)))} for side in sides]
 
 
+@pytest.fixture
+def text(tmp_path):
+    """A file with 120 documents for pre-training."""
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
+
+
+@pytest.fixture
+def short_text(tmp_path):
+    """A third of the documents of `text`, for tests that compare runs."""
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(40))
+
+
 ROW_MAKERS = {
     "classify": make_toy_rows,
     "ner": make_ner_rows,

@@ -28,7 +28,7 @@ import start_speed
 import systems
 import tokenize_script
 import training
-from bertkit.training.defaults import is_bf16_faster
+from bertkit.utils.devices import is_bf16_faster
 from systems import BEST_FLAGS, Measurements
 from workloads import WORKLOADS
 
@@ -74,7 +74,7 @@ def test_missing_data_is_refused_before_anything_runs(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_commands_of_all_systems_can_be_parsed(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.training.defaults.is_bf16_faster", lambda: True)
+    monkeypatch.setattr("bertkit.utils.devices.is_bf16_faster", lambda: True)
     work, before = WORKLOADS[name], tmp_path / "before"
     entries = {entry.name: entry for entry in systems.list_systems(work, tmp_path, before, "other/python")}
     commands = {
@@ -268,7 +268,7 @@ def test_resume_is_checked_with_and_without_determinism_and_fp16_needs_a_gpu():
         torch.use_deterministic_algorithms(False)
     lines = gpu_checks.format_checks(results)
     assert re.fullmatch(r"\* resume: bit-identical; [\d.,]+ sequences/s", lines[0])
-    assert lines[1].startswith("* fp16, 200 steps: --fp16: needs an accelerator")
+    assert lines[1].startswith("* fp16, 200 steps: --fp16: needs a GPU")
     assert re.fullmatch(r"\* resume, deterministic: bit-identical; [\d.,]+ sequences/s", lines[2])
 
 

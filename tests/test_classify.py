@@ -42,7 +42,7 @@ def test_metrics_have_the_documented_keys(learned):
     assert set(metrics["baselines"]) == {"majority", "tfidf", "linear_probe"}
     assert set(metrics["training"]) == {
         "seconds", "steps", "examples_per_second", "tokens_per_second", "peak_memory_mb", "loss", "precision",
-        "trainable_parameters",
+        "device", "trainable_parameters",
         "resumed_from", "first_step_seconds", "padding", "data_wait", "batch_size",
         "gradient_accumulation_steps", "examples_seen", "examples_per_epoch", "mfu", "peak_flops",
         "peak_flops_source",

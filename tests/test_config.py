@@ -84,6 +84,7 @@ def test_the_same_settings_are_paths_in_all_commands(config):
         "label_fixes",
         "teacher",
         "unlabeled",
+        "probe",
     }
     assert paths == named & get_settings(config).keys()
 

@@ -12,7 +12,11 @@ from bertkit.cli.app import app
 from bertkit.data.registry import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+KOREAN_PAGES = [ROOT / "README.ko.md", *sorted((ROOT / "docs" / "ko").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.ko.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 COMMANDS = [
     (page.name, line.strip())
     for page in PAGES
@@ -62,6 +66,26 @@ def test_flags_named_on_a_page_exist(name):
     assert named <= flags | {"--help", "--version"}
 
 
+ALL_FLAGS = {
+    flag
+    for command in TABLE.values()
+    for option in command.params
+    for flag in (*option.opts, *option.secondary_opts)
+}
+
+
+@pytest.mark.parametrize("page", KOREAN_PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_flags_named_on_a_korean_page_exist(page):
+    named = set(re.findall(r"`[^`\n]*?(--[a-z][a-z0-9-]+)", page.read_text("utf-8")))
+    assert named <= ALL_FLAGS
+
+
+def test_each_korean_page_is_listed_in_the_korean_index():
+    index = (ROOT / "docs" / "ko" / "README.md").read_text("utf-8")
+    listed = set(re.findall(r"\]\((\w+\.md)\)", index))
+    assert listed == {page.name for page in KOREAN_PAGES} - {"README.md", "README.ko.md"}
+
+
 def test_make_help_lists_every_target_with_its_description():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
@@ -73,7 +97,9 @@ def test_make_help_lists_every_target_with_its_description():
 
 def test_make_targets_in_the_readme_exist():
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    pages = "\n".join((ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+    pages = "\n".join(
+        (ROOT / name).read_text("utf-8") for name in ("README.md", "README.ko.md", "CONTRIBUTING.md")
+    )
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", pages, re.MULTILINE))
     assert {"demo", "test", "test-fast", "check"} <= named <= targets
 
@@ -82,7 +108,8 @@ def test_the_data_page_lists_every_known_dataset_and_its_tested_sources():
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
     for spec in load_dataset_specs().values():
         tested = ", ".join(spec.tested_sources) or "not tested"
-        assert f"| `{spec.name}` | {spec.title} | {tested} | `{spec.hub['id']}` |" in page
+        hub = f"`{spec.hub['id']}`" if spec.hub else "–"
+        assert f"| `{spec.name}` | {spec.title} | {tested} | {hub} |" in page
 
 
 def test_the_data_page_lists_the_files_of_every_layout():
@@ -97,6 +124,20 @@ def test_relative_links_point_to_existing_files():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def find_anchors(page):
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_anchors_of_links_exist(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text("utf-8")):
+        linked = page.parent / target if target else page
+        assert anchor in find_anchors(linked), f"{target}#{anchor}"
 
 
 SOURCE_PATH = re.compile(r"`((?:bertkit|tests|benchmarks|recipes|profiles)/[\w./-]+)`")
@@ -129,7 +170,6 @@ def test_methods_on_the_architecture_page_exist():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     table = page.split("| methods of `Task` |")[1].split("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    public = {
-        name for name in vars(Task) if not name.startswith("_") and name not in ("has_new_head", "head_note")
-    }
+    state = {"has_new_head", "head_note", "new_tokens", "num_tokens"}
+    public = {name for name in vars(Task) if not name.startswith("_")} - state
     assert named == public

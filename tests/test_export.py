@@ -280,6 +280,6 @@ def test_an_architecture_that_cannot_be_exported_is_refused(tmp_path, cli):
 
 def test_the_server_runs_an_exported_model(run):
     exported, rows = bertkit.export(run).output_dir, [{"text": "good"}]
-    model = load_served_model(str(exported), "onnx", BatchSettings(4, 0.0), Metrics())
+    model = load_served_model(str(exported), "onnx", BatchSettings(4, 0.0, 1000), Metrics())
     assert model.info["backend"] == "onnxruntime"
     assert asyncio.run(model.batcher.predict(rows)) == list(bertkit.predict(exported, data=rows))

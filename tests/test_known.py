@@ -202,7 +202,7 @@ def test_every_known_dataset_has_a_title_and_valid_metadata():
     for spec in load_dataset_specs().values():
         assert spec.title
         assert set(spec.tested_sources) <= {"folder", "package", "Hub"}
-        assert spec.hub
+        assert spec.hub or spec.layouts
         assert (spec.config in spec.configs) == bool(spec.configs)
         assert set(spec.label_aliases.values()) <= set(spec.labels)
         assert spec.labels or "tag_column" not in spec.defaults

@@ -1,5 +1,7 @@
 """Confident learning: the statistics of cleanlab on generated data, and properties."""
 
+import functools
+
 import hypothesis
 import numpy as np
 import pytest
@@ -77,15 +79,19 @@ EXPECTED = {
 }  # fmt: skip
 
 
+approx = functools.partial(pytest.approx, rel=1e-14)
+
+
 @pytest.mark.parametrize("arguments", EXPECTED)
 def test_statistics_equal_those_of_cleanlab(arguments):
     labels, probabilities = make_noisy_labels(*arguments)
     expected = EXPECTED[arguments]
     joint = compute_confident_joint(labels, probabilities)
-    assert find_confident_classes(labels, probabilities).thresholds.tolist() == expected["thresholds"]
+    # numpy adds in another order on other CPUs, so the last bits of means differ.
+    assert find_confident_classes(labels, probabilities).thresholds == approx(expected["thresholds"])
     assert joint.tolist() == expected["joint"]
     assert find_off_diagonal(labels, probabilities).tolist() == expected["off_diagonal"]
-    assert compute_normalized_margin(labels, probabilities)[:5].tolist() == expected["margins"]
+    assert compute_normalized_margin(labels, probabilities)[:5] == approx(expected["margins"])
     if "calibrated" in expected:
         pruned = prune_by_noise_rate(labels, probabilities)
         scores = compute_self_confidence(labels, probabilities)[pruned]

@@ -114,6 +114,25 @@ DEFINITIONS = frozenset(
     ]
 )
 FLAGS = r"--(?:long|form|mask-share|random-share|layers|hidden|heads|on-bad-bytes)(?![\w-])"
+# The terms of the Korean pages: another translation -> the one of the table in docs/ko/README.md.
+KOREAN_WORDS = {
+    r"파인 ?튜닝|미세조정": "미세 조정",
+    r"사전학습|프리트레이닝": "사전 학습",
+    r"다음문장": "다음 문장",
+    r"라벨": "레이블",
+    r"데이터 ?세트|데이타": "데이터셋, 데이터",
+    r"러닝 ?레이트|학습율|학습 속도": "학습률",
+    r"배치 ?사이즈": "배치 크기",
+    r"에포크": "에폭",
+    r"기준선|기준 모델": "베이스라인",
+    r"신뢰구간": "신뢰 구간",
+    r"주의 마스크|주목 마스크": "어텐션 마스크",
+    r"단어장|보캡": "어휘",
+    r"절제 ?(?:실험|연구)": "어블레이션",
+    r"메세지": "메시지",
+    r"(?:되|하)여지": "the active voice",
+    r"에 있어서": "에서",
+}
 # Where a banned word is right in its ordinary sense: (path, the text around it) -> why. At most 30.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("bertkit/hub/files.py", "readable"): "a method of io.RawIOBase",
@@ -228,6 +247,22 @@ def violations(text: Text) -> Iterator[str]:
         yield f"{text.path}:{text.line}: the name {text.text!r} is banned"
 
 
+def korean_violations(line: str) -> Iterator[str]:
+    """Yield other translations of a term, and sentences whose ending is not the polite 합니다."""
+    for pattern, instead in KOREAN_WORDS.items():
+        yield from (f"{match[0]!r}: write {instead}" for match in re.finditer(pattern, line))
+    for match in re.finditer(r"\w*(?<!니)다\.(?=\s|\*|$)|\w*[요죠]\.(?=\s|\*|$)", line):
+        yield f"{match[0]!r}: end the sentence with -ㅂ니다"
+
+
+def korean_lines() -> Iterator[tuple[str, str]]:
+    """Yield each line of prose of the Korean pages with its place; code and output are left out."""
+    for path in (ROOT / "README.ko.md", *sorted((ROOT / "docs" / "ko").glob("*.md"))):
+        text = re.sub(r"```.*?```|`[^`\n]+`", lambda match: "\n" * match[0].count("\n"),
+                      path.read_text("utf-8"), flags=re.DOTALL)  # fmt: skip
+        yield from ((f"{path.name}:{number}", line) for number, line in enumerate(text.split("\n"), 1))
+
+
 def is_exception(text: Text) -> bool:
     return any(text.path == path and around in text.text for path, around in EXCEPTIONS)
 
@@ -235,6 +270,25 @@ def is_exception(text: Text) -> bool:
 def test_no_banned_word_occurs():
     found = [problem for text in texts() for problem in violations(text) if not is_exception(text)]
     assert not found, f"{len(found)} banned words:\n" + "\n".join(found[:200])
+
+
+def test_korean_pages_use_one_translation_and_the_polite_style():
+    lines = list(korean_lines())
+    assert len(lines) > 300
+    assert [f"{place}: {problem}" for place, line in lines for problem in korean_violations(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("모델을 미세 조정합니다. 학습률은 정해져 있습니다.", 0),
+        ("모델을 파인튜닝한다.", 2),
+        ("라벨이 다릅니다", 1),
+        ("좋아요. 그렇습니다.", 1),
+    ],
+)
+def test_korean_terms_and_endings_are_found(line, count):
+    assert len(list(korean_violations(line))) == count
 
 
 def test_exceptions_are_few_and_needed():

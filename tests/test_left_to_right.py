@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import (
     assert_refused,
-    make_document_rows,
     make_toy_rows,
     read_predictions,
     save_tiny_model,
@@ -31,11 +30,6 @@ NEEDED = {
     "electra": {"embedding_size": 16},
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 32},
 }
-
-
-@pytest.fixture
-def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
 
 
 @pytest.fixture(scope="module")

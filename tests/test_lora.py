@@ -182,6 +182,7 @@ def test_the_best_checkpoint_is_merged(tiny, tmp_path):
 REFUSED = {
     "all layers frozen": (["--lora", 4, "--freeze", 2], "--lora 4: --freeze 2 freezes all layers"),
     "rank 0": (["--lora", 0], "--lora"),
+    "large rank": (["--lora", 1000], "--lora 1000: the hidden size of the model is"),
 }
 
 

@@ -17,11 +17,6 @@ PHASES = "16:0.7,48:0.3"
 
 
 @pytest.fixture
-def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
-
-
-@pytest.fixture
 def few(tmp_path):
     return write_rows(tmp_path / "few.jsonl", make_document_rows(40))
 

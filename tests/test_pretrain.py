@@ -29,17 +29,6 @@ from bertkit.tasks.pretrain_config import MODEL_SIZES
 COMMAND = "pretrain-mlm-nsp"
 
 
-@pytest.fixture
-def text(tmp_path):
-    return write_rows(tmp_path / "text.jsonl", make_document_rows(120))
-
-
-@pytest.fixture
-def short_text(tmp_path):
-    """A third of the documents of `text`, for tests that compare runs."""
-    return write_rows(tmp_path / "text.jsonl", make_document_rows(40))
-
-
 def pretrained(text, folder, **settings):
     usual = {"max_length": 32, "batch_size": 8, "bf16": False, "learning_rate": 3e-3}
     return bertkit.pretrain_mlm_nsp(data=str(text), output_dir=str(folder), **usual | settings)

@@ -266,6 +266,13 @@ def test_a_paragraph_without_tokens_has_the_empty_answer():
     assert (nbest.start[0], nbest.stop[0], nbest.null_odds[0]) == (0, 0, 0.0)
 
 
+@pytest.mark.parametrize("context", ["\0\u200b", ""])
+def test_no_paragraph_with_tokens_gives_empty_answers(context):
+    features = built([context])
+    nbest = merge_windows(features.reduce_logits(torch.zeros(1, 2, 8), np.arange(1), {}).numpy(), features)
+    assert (nbest.start.tolist(), nbest.stop.tolist(), nbest.null_odds.tolist()) == ([0], [0], [0.0])
+
+
 # ---- files
 
 

@@ -137,7 +137,6 @@ def test_architecture_without_attention_dropout_is_named():
 def test_padded_attention_of_a_gpu_is_reported(dropout, precision, words, monkeypatch):
     model = untrained("bert", dropout)
     assert describe_packed_attention(model, precision) is None  # without a GPU
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(packing_module, "supports_varlen", lambda _: True)
     note = describe_packed_attention(model, precision)
     assert note is None if words is None else words in note

@@ -195,6 +195,7 @@ class TokenizerInfo:
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
         tokenizer = loading.load_tokenizer(source)
+        loading.add_tokens(tokenizer, task.new_tokens)
         is_new_model = getattr(task.config, "tokenizer", None) is not None
         trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
         max_length = resolve_max_length(task, source, config, requested_length, trained_length)

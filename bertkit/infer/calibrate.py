@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import CalibrateConfig
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -58,12 +59,14 @@ def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> 
 
     config = CalibrateConfig(**validate_settings(CalibrateConfig, settings, "calibrate()"))
     run, reporter = Path(config.run), reporter or Reporter()
+    devices.request_device(config.device)
     task = _load_task(run)
     criterion = require_criterion(task, config.threshold, run) if config.threshold is not None else None
     columns = collect_passed_columns(config, task, config.run)
     _check_data_flags(config, columns)
     with locks.lock_directory(run), silence_libraries(), use_reporter(reporter):
         predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
+        devices.report_device(reporter, predictor.model)
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
         return _calibrate(config, predictor, criterion, reporter)
 

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.config import data_dir_setting, encoding_setting, metric_setting
+from bertkit.common_settings import data_dir_setting, device_setting, encoding_setting, metric_setting
 from bertkit.data_objects import DataSource
 from bertkit.infer.columns import add_column_settings
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
@@ -70,6 +70,7 @@ class CalibrateConfig(Settings):
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     batch_size: int | None = _eval_batch_size_setting()
+    device: str = device_setting()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +120,7 @@ class EmbedConfig(Settings):
     )
     normalize: bool = setting(False, "Scale each vector to length 1.", MODEL)
     batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
+    device: str = device_setting()
     query: list[str] = setting(
         (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.", SEARCH_PANEL
     )
@@ -157,6 +159,7 @@ class EvaluateConfig(Settings):
     )
     metric: list[str] = metric_setting()
     batch_size: int | None = _eval_batch_size_setting()
+    device: str = device_setting()
     output_dir: str | None = setting(
         None, "Directory for scores, predictions and the report.", OUTPUT, flags=("--output-dir", "-o"),
         default_text="runs/evaluate-RUN-DATA",
@@ -203,6 +206,7 @@ class FillMaskConfig(Settings):
         is_positional=True,
     )  # fmt: skip
     top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
+    device: str = device_setting()
 
 
 @add_column_settings
@@ -240,3 +244,4 @@ class PredictConfig(Settings):
         default_text="the suffix of --output; without --output, a table on a terminal and jsonl elsewhere",
     )
     batch_size: int | None = _eval_batch_size_setting()
+    device: str = device_setting()

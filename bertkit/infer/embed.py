@@ -36,6 +36,7 @@ from bertkit.modeling.loading import find_model, get_max_positions, load_config,
 from bertkit.pipeline.ensemble import refuse_ensemble
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
+from bertkit.utils import devices
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 from bertkit.validation import validate_settings
@@ -86,6 +87,8 @@ def embed(
     config = EmbedConfig(**values)
     _check_settings(config)
     reporter = reporter or Reporter()
+    devices.request_device(config.device)
+    devices.report_device(reporter)
     with silence_libraries(), use_reporter(reporter):
         index = read_index(Path(config.index).expanduser()) if config.index else None
         return Embedder(config, index, reporter).run(stdin)

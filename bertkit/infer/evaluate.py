@@ -11,6 +11,7 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.configs import CalibrateConfig, EvaluateConfig
 from bertkit.recipes import list_passed_data
 from bertkit.setting import Settings
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -61,6 +62,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
     reporter = reporter or Reporter()
+    devices.request_device(config.device)
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
@@ -181,6 +183,7 @@ def _load_row_inputs(
     from bertkit.pipeline.finished_run import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
+    devices.report_device(reporter, predictor.model)
     predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
     passed = config.data if isinstance(config.data, DataObject) else None

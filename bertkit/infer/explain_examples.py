@@ -14,6 +14,7 @@ from bertkit.reports.views.registry import create_view
 from bertkit.tasks.base import Task
 from bertkit.tasks.sequence import SequenceTask
 from bertkit.tasks.sequence_predictions import SequenceEvaluation
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 
@@ -28,6 +29,8 @@ def explain_examples(
     records = [run.records[index] for index in indices]
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(run.folder, keep_stock_layers=True)
+    predictor.model.to(devices.select_device())
+    devices.report_device(reporter, predictor.model)
     keys = _map_columns_to_keys(predictor.task, view)
     rows = [{column: record.get(key) for column, key in keys.items()} for record in records]
     evaluation = _evaluate(predictor, Rows.from_dicts(rows, run.predictions_path.name), reporter)

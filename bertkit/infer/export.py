@@ -266,6 +266,7 @@ def _reload_validation_rows(
     folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
 ) -> ValidationSet:
     from bertkit.data.rows import combine_fingerprints
+    from bertkit.modeling.layers import list_submodels
     from bertkit.modeling.loading import load_config
     from bertkit.pipeline.prepare import prepare
 
@@ -279,6 +280,10 @@ def _reload_validation_rows(
             f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
         )
     model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
+    if len(list_submodels(model)) > 1:
+        raise UserError(
+            f"{folder}: is a discriminator with a generator; fine-tune it, and export the fine-tuned run"
+        )
     if prepared.task.spec.predicts_rows:
         prepared.task.load_state(load_config(prepared.model_source))
     features, rows = prepared.features["validation"], prepared.splits["validation"]

@@ -27,6 +27,7 @@ from bertkit.modeling.loading import (
 )
 from bertkit.modeling.pooling import is_causal
 from bertkit.modeling.pretraining import MASKED_POSITIONS, gather_masked_positions
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
 
@@ -69,6 +70,8 @@ def fill_mask(
             "fill_mask(): model is missing; pass a path, a run of pretrain-mlm-nsp, or a Hub model"
         )
     config = FillMaskConfig(**values)
+    devices.request_device(config.device)
+    devices.report_device(reporter)
     with silence_libraries():
         return MaskFiller(config.model).fill(_load_rows(config, stdin, reporter), config.top, reporter)
 

@@ -73,7 +73,8 @@ class OnnxModel(nn.Module):
 
 def find_onnx_model(folder: Path) -> ModelSource | None:
     """Return the exported model in a directory; None if there is none."""
-    return ModelSource(folder.resolve().name, folder) if (folder / ONNX_FILE).is_file() else None
+    is_exported = (folder / ONNX_FILE).is_file()
+    return ModelSource(folder.resolve().name, folder, is_run=True) if is_exported else None
 
 
 def load_onnx_model(source: ModelSource) -> OnnxModel:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from bertkit.errors import UserError, format_list
 from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
+from bertkit.utils import devices
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter
 from bertkit.utils.serialization import replace_non_finite
@@ -90,6 +91,7 @@ def predict(
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     reporter = reporter or Reporter()
+    devices.request_device(config.device)
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and texts_by_flag:
         flag = "--" + next(iter(texts_by_flag)).replace("_", "-")
@@ -100,6 +102,9 @@ def predict(
         require_explainable(load_run_task(Path(config.run)), config.run)
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(config.run, keep_stock_layers=config.explain).use_batch_size(config.batch_size)
+    if config.explain:
+        predictor.model.to(devices.select_device())
+    devices.report_device(reporter, predictor.model)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
     return Predictions(_iter_prediction_chunks(predictor, row_chunks, config, reporter))

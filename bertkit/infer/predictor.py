@@ -18,6 +18,7 @@ from bertkit.pipeline.trained_model import TrainedModel, build_trained_model
 from bertkit.setting import get_column_settings
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
+from bertkit.utils import devices
 from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter, silence_libraries
 
@@ -159,13 +160,19 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
         )
     onnx_source = find_onnx_model(run_dir)
     if onnx_source is None:
-        trained = build_trained_model(task, loading.find_model(str(run_dir)), keep_stock_layers)
+        trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
         return Predictor(trained.task, trained.model, trained.tokenizer)
     return _load_onnx_predictor(task, onnx_source)
 
 
 def _load_onnx_predictor(task: Task, source: loading.ModelSource) -> Predictor:
-    """Load an exported model."""
+    """Load an exported model, which runs on the CPU.
+
+    Raises:
+        UserError: The user requested another device.
+    """
+    if devices.is_requested() and devices.has_accelerator():
+        raise UserError(f"--device {devices.get_device()}: exported models run on the CPU; leave it out")
     task.use_cache = False
     with silence_libraries():
         task.load_state(loading.load_config(source))

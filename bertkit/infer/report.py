@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.common_settings import device_setting
 from bertkit.errors import UserError
 from bertkit.run_directory import REPORT_FILE
 from bertkit.setting import OUTPUT, Settings, setting
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -42,6 +44,7 @@ class ReportConfig(Settings):
         "(classify and nli).",
         OUTPUT,
     )
+    device: str = device_setting()
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
 
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
     reporter = reporter or Reporter()
+    devices.request_device(config.device)
     if config.explain and len(config.runs) > 1:
         raise UserError(f"--explain: explains a single run, not {len(config.runs)}; pass one of them")
     runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]

@@ -15,7 +15,7 @@ from bertkit.data.column_types import iter_chunks
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
 from bertkit.modeling.frozen_vectors import allocate_memmap
-from bertkit.utils.files import write_text
+from bertkit.utils.files import replace_path, write_text
 
 SUFFIXES = (".npy", ".parquet", ".safetensors")
 METADATA_KEY = "bertkit"  # in Parquet and safetensors files
@@ -121,7 +121,7 @@ def _save(
         else:
             _write_safetensors(temp_file, vectors, rows, provenance)
     temp_file.chmod(0o644)
-    temp_file.replace(path)
+    replace_path(temp_file, path)
 
 
 def _write_parquet(

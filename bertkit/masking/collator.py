@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.masking.hashing import hashed_uniform
 from bertkit.masking.masker import IGNORE_INDEX, MaskedBatch, TokenMasker, measure_masking, safe_divide
 from bertkit.masking.words import find_continuation_tokens
+
+ORIGINAL_IDS = "original_ids"
+SAMPLING_STREAM = 19  # random stream of `hashed_uniform`; the masker has 16 to 18
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,43 @@ class MlmCollator:
         """Measure what masking does to these items, see `measure_masking`."""
         input_ids = self.pad(items)["input_ids"].numpy()
         masked = self._mask(input_ids, items)
+        if "is_continuation" in items[0]:
+            is_continuation = _pad_flags(items, input_ids.shape)
         return measure_masking(masked, input_ids, self.is_special[input_ids], is_continuation)
 
     def _mask(self, input_ids: np.ndarray, items: list[dict[str, Any]]) -> MaskedBatch:
         keys = np.array([item["key"] for item in items])
-        return self.masker(input_ids, self.is_special[input_ids], keys)
+        is_continuation = _pad_flags(items, input_ids.shape) if "is_continuation" in items[0] else None
+        return self.masker(input_ids, self.is_special[input_ids], keys, is_continuation)
+
+
+def _pad_flags(items: list[dict[str, Any]], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the flags `is_continuation` of all items [batch, seq_len]."""
+    flags = np.zeros(shape, bool)
+    for row, item in zip(flags, items, strict=True):
+        row[: len(item["is_continuation"])] = item["is_continuation"]
+    return flags
+
+
+@dataclass(frozen=True)
+class ReplacedTokenCollator(MlmCollator):
+    """Collator that also adds the inputs with which a `ReplacedTokenModel` samples tokens.
+
+    These are `original_ids` [batch, seq_len], the tokens without masks, and for each prediction [batch, P]
+    `is_masked`, whether it is used, and `sampling_uniform`, a uniform random number in [0, 1). The random
+    number depends on the key of the example, so resumed runs and other batch sizes sample the same tokens.
+    """
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Build the masked batch of some items."""
+        batch = super().__call__(items)
+        keys = np.array([item["key"] for item in items])
+        num_predictions = batch["masked_lm_labels"].shape[1]
+        uniform = hashed_uniform(self.masker.seed, keys, num_predictions, SAMPLING_STREAM)
+        batch[ORIGINAL_IDS] = self.pad(items)["input_ids"]
+        batch["is_masked"] = batch["masked_lm_labels"] != IGNORE_INDEX
+        batch["sampling_uniform"] = torch.from_numpy(uniform.astype(np.float32))
+        return batch
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,13 @@ class TokenMasker:
     max_predictions_per_seq: int = 20
     seed: int = 42
 
-    def __call__(self, input_ids: np.ndarray, is_special: np.ndarray, keys: np.ndarray) -> MaskedBatch:
+    def __call__(
+        self,
+        input_ids: np.ndarray,
+        is_special: np.ndarray,
+        keys: np.ndarray,
+        is_continuation: np.ndarray | None = None,
+    ) -> MaskedBatch:
         """Mask a batch.
 
         The result for an example depends only on its tokens and key, not on padding or the other examples.
@@ -77,10 +83,14 @@ class TokenMasker:
             input_ids: [batch, seq_len] token ids.
             is_special: [batch, seq_len] bool, whether a token is special or padding, and never chosen.
             keys: [batch] int64, the key of each example, see `hashed_uniform`.
+            is_continuation: [batch, seq_len] bool, whether a token continues the word of the previous token.
+                It replaces the attribute `is_continuation`.
         """
+        if is_continuation is None:
+            is_continuation = self.is_continuation
         batch_size, seq_len = input_ids.shape
         predictions_shape = (batch_size, self.max_predictions_per_seq)
-        words = WordSpans.from_batch(input_ids, is_special, self.is_continuation)
+        words = WordSpans.from_batch(input_ids, is_special, is_continuation)
         token_indices = self._choose_tokens(words, keys)
         rows, positions = np.divmod(token_indices, seq_len)
         chosen_counts = np.bincount(rows, minlength=batch_size)
@@ -194,7 +204,8 @@ def measure_masking(
         masked: The masked batch.
         input_ids: [batch, seq_len] token ids before masking.
         is_special: [batch, seq_len] bool, whether a token was special or padding before masking.
-        is_continuation: [vocabulary] bool that defines words. With None, each token is a word.
+        is_continuation: [vocabulary] or [batch, seq_len] bool that defines words. With None, each token is a
+            word.
 
     Returns:
         Fractions by name.

@@ -78,12 +78,15 @@ class WordSpans:
         Args:
             input_ids: [batch, seq_len] token ids.
             is_special: [batch, seq_len] bool, whether a token is special or padding.
-            is_continuation: [vocabulary] bool, see `find_continuation_tokens`; None: each token is a word.
+            is_continuation: Whether a token continues the word of the previous token, by token id
+                [vocabulary] (see `find_continuation_tokens`) or by position [batch, seq_len]. None: each
+                token is a word.
         """
         is_text = ~is_special
         begins_word = is_text.copy()
         if is_continuation is not None:
-            begins_word[:, 1:] &= ~is_continuation[input_ids[:, 1:]] | is_special[:, :-1]
+            by_position = is_continuation if is_continuation.ndim == 2 else is_continuation[input_ids]
+            begins_word[:, 1:] &= ~by_position[:, 1:] | is_special[:, :-1]
         # Each boundary begins a word or is a special token. Each row begins with a boundary.
         boundaries = np.flatnonzero(begins_word | is_special)
         is_word = begins_word.ravel()[boundaries]

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+# Factor of the discriminator's loss (Clark et al. 2020, section 2 and appendix A).
+DISCRIMINATOR_WEIGHT = 50.0
+
 
 def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
     """Return mean losses in nats, accuracies and the perplexity.
@@ -26,6 +29,41 @@ def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
     if pairs:
         scores |= {"loss": mlm_loss + nsp_loss, "nsp_loss": nsp_loss, "nsp_accuracy": nsp_accuracy}
     return {name: float(value) for name, value in scores.items()}
+
+
+def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
+    """Return the scores of replaced token detection: mean losses in nats, and how well tokens are classified.
+
+    `replaced` is the fraction of tokens that are replaced. Precision, recall and F1 are those of the replaced
+    tokens.
+
+    Args:
+        sums: [n, 9] sums of each example, see `sum_replaced_token_logits`.
+    """
+    scores = score_pretraining(sums[:, :6], pairs=True)
+    rtd_loss, rtd_accuracy = scores.pop("nsp_loss"), scores.pop("nsp_accuracy")
+    num_tokens, num_both, num_found, num_replaced = sums[:, 5:].sum(0, dtype=np.float64)
+    return {
+        **scores,
+        "loss": scores["mlm_loss"] + DISCRIMINATOR_WEIGHT * rtd_loss,
+        "rtd_loss": rtd_loss,
+        "rtd_accuracy": rtd_accuracy,
+        "rtd_precision": float(num_both / max(num_found, 1)),
+        "rtd_recall": float(num_both / max(num_replaced, 1)),
+        "rtd_f1": float(2 * num_both / max(num_found + num_replaced, 1)),
+        "replaced": float(num_replaced / max(num_tokens, 1)),
+    }
+
+
+def score_majority(replaced: float) -> dict[str, float]:
+    """Return the scores of a discriminator that gives each token the same probability of being replaced.
+
+    Args:
+        replaced: Fraction of the tokens that are replaced.
+    """
+    probabilities = [fraction for fraction in (replaced, 1 - replaced) if fraction > 0]
+    entropy = -sum(probability * math.log(probability) for probability in probabilities)
+    return {"rtd_loss": entropy, "rtd_accuracy": max(replaced, 1 - replaced)}
 
 
 def score_unigram(

@@ -110,6 +110,16 @@ class Encoder:
         self.model = prepare_for_inference(load_model(AutoModel, source, config))
         self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
 
+    @classmethod
+    def from_model(cls, model: Any, pad_token_id: int) -> "Encoder":
+        """Return the encoder of a model that is being trained, in its evaluation mode; for its last layer."""
+        encoder = cls.__new__(cls)
+        last_layer = model.config.num_hidden_layers
+        encoder.layers, encoder.last_layer, encoder.normalize = [last_layer], last_layer, False
+        encoder.model = model
+        encoder.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
+        return encoder
+
     @property
     def dimension(self) -> int:
         """Size of a vector."""

@@ -9,6 +9,7 @@ import torch
 from bertkit.data.collator import BATCH_SHAPE, RETURN_VECTORS, BatchShape
 from bertkit.data.features import Features
 from bertkit.data.stored_logits import TEACHER_LOGITS
+from bertkit.masking.collator import ORIGINAL_IDS
 from bertkit.modeling.batch_lengths import provide_lengths
 from bertkit.modeling.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
 from bertkit.utils.devices import copy_to_device
@@ -39,6 +40,7 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     * Multiple choice: `[examples, choices]`. The logit of a missing choice is -inf, so that its probability
       and gradient are exactly 0.
     * Pre-training: `PretrainingLogits` of the masked positions only.
+    * Replaced token detection: `ReplacedTokenLogits`.
     * Batches of a `VectorCollator`: the vectors `[examples, hidden_size]` of a `VectorClassifier`. The vector
       of a document is the mean of its windows' vectors.
 
@@ -54,6 +56,8 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     if "choice" in batch:
         scores = _score_choices(model, inputs, shape.lengths if shape else None)
         return _group_by_example(scores, batch["choice"], sequences_per_example)
+    if ORIGINAL_IDS in inputs:
+        return _run_model(model, inputs, shape.lengths if shape else None)
     if MASKED_POSITIONS in inputs:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
         return extract_logits(_run_model(model, inputs, shape.lengths if shape else None))

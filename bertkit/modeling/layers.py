@@ -8,6 +8,11 @@ from torch import nn
 from bertkit.errors import UserError
 
 
+def list_submodels(model: Any) -> list[Any]:
+    """Return the models with one encoder each of which `model` consists: itself, or its `submodels`."""
+    return list(model.submodels.values()) if hasattr(model, "submodels") else [model]
+
+
 def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Return the layer index of each parameter by name.
 
@@ -182,7 +187,8 @@ def compile_layers(model: Any) -> None:
     batches of different lengths do not trigger recompilation. If the layers share their weights or cannot be
     found, the encoder is compiled as a whole.
     """
-    found = find_encoder_layers(model)
-    layers = model.get_submodule(found[0]) if found else [model.base_model]
-    for layer in layers:
-        layer.compile(dynamic=True)
+    for submodel in list_submodels(model):
+        found = find_encoder_layers(submodel)
+        layers = submodel.get_submodule(found[0]) if found else [submodel.base_model]
+        for layer in layers:
+            layer.compile(dynamic=True)

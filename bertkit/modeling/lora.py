@@ -2,7 +2,8 @@
 
 The output of an adapted linear layer is `x @ W.T + alpha / rank * (x @ A.T) @ B.T`. Training changes only A,
 `[rank, in_features]`, and B, `[out_features, rank]`, which starts at 0. After training, the product is added
-to W, so the model has its original layers again. The layers with adapters are those of the library peft.
+to W, so the model has its original layers again. Adapters are added to the layers that peft adapts by
+default.
 """
 
 from typing import Any
@@ -23,10 +24,13 @@ def add_adapters(model: Any, rank: int) -> None:
         rank: Rank of the adapters. Their `alpha` is `ALPHA_PER_RANK * rank`.
 
     Raises:
-        UserError: The layers of the encoder cannot be found.
+        UserError: The layers of the encoder cannot be found, or are not wider than the rank.
     """
     from peft import LoraConfig, LoraModel
 
+    size = model.config.hidden_size
+    if rank > size:
+        raise UserError(f"--lora {rank}: the hidden size of the model is {size}; pass a smaller rank")
     head = find_head_parameters(model, "--lora")  # peft freezes all parameters
     trainable = [parameter for parameter in head if parameter.requires_grad]
     targets = _choose_target_modules(model)

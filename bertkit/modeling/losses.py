@@ -5,6 +5,7 @@ number of items. One step with 8 examples and 8 accumulated steps with 1 example
 The usual mean of per-batch means gives another result if batches differ in size or in total class weight.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,6 +56,12 @@ class LossWithAccuracy(Loss, Protocol):
 
     def count_correct(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the number of correct predictions by part, as scalars."""
+
+
+def sum_parts(loss: Loss, means: Mapping[str, Any]) -> Any:
+    """Return the sum of the mean losses of all parts, weighted if the loss has `part_weights`."""
+    weights: dict[str, float] = getattr(loss, "part_weights", {})
+    return sum(weights.get(part, 1.0) * mean for part, mean in means.items())
 
 
 @dataclass(frozen=True)
@@ -235,13 +242,13 @@ def sum_pretraining_logits(
     logits_and_labels = pair_logits_with_labels(logits, batch)
     zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
     sums = [
-        _sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
+        sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
         for part in PRETRAINING_PARTS
     ]
     return torch.cat(sums, 1)
 
 
-def _sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
+def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
     """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
 
     The predictions are sorted by example, and each example has the same number of them (used or unused).

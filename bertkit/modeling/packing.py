@@ -24,7 +24,7 @@ from bertkit.modeling.varlen import (
     get_window,
     supports_varlen,
 )
-from bertkit.utils.devices import copy_to_device
+from bertkit.utils.devices import copy_to_device, get_device
 
 PACKED_PREFIX = "packed_"
 PACKS_TOKEN_IDS = ("modernbert",)  # architectures whose tokens are packed before the embeddings
@@ -139,8 +139,7 @@ def describe_packed_attention(model: Any, precision: str) -> str | None:
         model: A model with packing.
         precision: Training precision: "fp32", "bf16" or "fp16".
     """
-    device = torch.accelerator.current_accelerator()
-    if device is None or not supports_varlen(device):
+    if not supports_varlen(get_device()):
         return None
     dropout = get_attention_dropout(model)
     if precision == "fp32":

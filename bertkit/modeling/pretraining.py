@@ -51,8 +51,29 @@ def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id
         vocab_size=vocab_size, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS,
         pad_token_id=pad_token_id,
-        initializer_range=INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden)),
+        initializer_range=compute_initializer_range(hidden),
     )  # fmt: skip
+
+
+def build_electra_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
+    """Return the config of an ELECTRA discriminator of the same shape as a BERT, see `build_bert_config`.
+
+    As in ELECTRA-Base, the embeddings have the hidden size.
+    """
+    from transformers import ElectraConfig
+
+    layers, hidden, heads = shape
+    return ElectraConfig(
+        vocab_size=vocab_size, embedding_size=hidden, num_hidden_layers=layers, hidden_size=hidden,
+        num_attention_heads=heads, intermediate_size=4 * hidden,
+        max_position_embeddings=MAX_POSITION_EMBEDDINGS, pad_token_id=pad_token_id,
+        initializer_range=compute_initializer_range(hidden),
+    )  # fmt: skip
+
+
+def compute_initializer_range(hidden_size: int) -> float:
+    """Return the standard deviation of the initial weights; see `build_bert_config`."""
+    return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
 
 
 def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:

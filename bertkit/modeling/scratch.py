@@ -14,7 +14,8 @@ from bertkit.data.readers.text_files import describe_files
 from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
-from bertkit.modeling.pretraining import build_bert_config
+from bertkit.modeling.pretraining import build_bert_config, build_electra_config
+from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import create_process_directory
 from bertkit.utils.reporting import Reporter
@@ -32,15 +33,14 @@ def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str,
     """Return the name and the shape of the model, from the settings and the shapes of named sizes.
 
     Args:
-        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`; any of them may be None.
+        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`, any of which may be None, and
+            `model_type`.
         sizes: Shapes by the name of the size.
 
     Raises:
         UserError: The number of heads does not divide the hidden size.
     """
-    import torch
-
-    size = config.size or ("base" if torch.accelerator.is_available() else "tiny")
+    size = config.size or ("base" if devices.has_accelerator() else "tiny")
     requested = (config.num_layers, config.hidden_size, config.num_heads)
     layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))
     if hidden % heads:
@@ -48,13 +48,13 @@ def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str,
             f"--num-heads {heads}: does not divide --hidden-size {hidden}; pass a divisor of {hidden}"
         )
     name = f"{layers}-{hidden}" if any(requested) else size
-    return f"bert-{name}", (layers, hidden, heads)
+    return f"{config.model_type}-{name}", (layers, hidden, heads)
 
 
 def create_model_folder(
     config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions, reporter: Reporter
 ) -> ModelSource:
-    """Create a temporary folder with a BERT config and a tokenizer.
+    """Create a temporary folder with a config of BERT or ELECTRA, and a tokenizer.
 
     The tokenizer is the one that `--tokenizer` names, or else it is trained on the text.
     """
@@ -68,7 +68,8 @@ def create_model_folder(
     folder = create_process_directory()
     tokenizer.save_pretrained(folder)
     vocab_size = max(tokenizer.get_vocab().values()) + 1
-    build_bert_config(vocab_size, shape, tokenizer.pad_token_id).save_pretrained(folder)
+    build_config = build_electra_config if config.model_type == "electra" else build_bert_config
+    build_config(vocab_size, shape, tokenizer.pad_token_id).save_pretrained(folder)
     return ModelSource(name, folder, is_new=True)
 
 

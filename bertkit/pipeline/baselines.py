@@ -36,7 +36,8 @@ def score_encoder_baselines(
     from bertkit.tasks.sequence_baselines import score_linear_probe
     from bertkit.training.memory import report_out_of_memory
 
-    if not isinstance(task, SequenceTask):
+    # Vectors of tokens that were added for the task are untrained.
+    if not isinstance(task, SequenceTask) or task.new_tokens:
         return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
     try:

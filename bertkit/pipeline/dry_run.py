@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.session import Session
+from bertkit.pipeline.time_limit import plan_time_limit
 from bertkit.training.memory import get_peak_memory_mb, report_out_of_memory, suggest_memory_fixes
 from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
@@ -28,6 +29,7 @@ def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
 
 def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
+    plan_time_limit(session)
     config, features = prepared.config, prepared.features["train"]
     is_trained = prepared.task.spec.trains_encoder
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):

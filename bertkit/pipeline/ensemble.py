@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from bertkit.errors import MAX_REPR_LENGTH, UserError
 from bertkit.utils.files import write_text
+from bertkit.utils.paths import make_relative
 from bertkit.utils.serialization import validate
 
 ENSEMBLE_DIR, ENSEMBLE_FILE = "ensemble", "ensemble.json"
@@ -33,7 +34,7 @@ def write_ensemble(folder: Path, members: Sequence[Path]) -> None:
         members: The finished runs, which have the same task.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [Path(os.path.relpath(member, folder)).as_posix() for member in members]
+    paths = [make_relative(member, folder) for member in members]
     write_text(folder / ENSEMBLE_FILE, json.dumps({"members": paths}, indent=2) + "\n")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.utils.files import PARTIAL
+from bertkit.utils.files import PARTIAL, replace_path
 
 LOGITS_KEY = "logits"
 
@@ -24,7 +24,7 @@ def write_logits(path: Path, logits: np.ndarray, fitted_params: Mapping[str, flo
     try:
         with partial.open("wb") as file:
             np.savez(file, **{LOGITS_KEY: logits, **fitted_params})  # type: ignore[arg-type]
-        partial.replace(path)
+        replace_path(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror}); free disk space") from error

@@ -6,7 +6,7 @@ from bertkit.config import RunConfig
 from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.batch_lengths import build_masks_from_lengths
 from bertkit.modeling.cpu.acceleration import accelerate_on_cpu
-from bertkit.modeling.layers import check_activation_checkpointing, compile_layers
+from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, list_submodels
 from bertkit.modeling.packing import describe_packed_attention, enable_packing
 from bertkit.utils import devices, distributed
 from bertkit.utils.allocator import keep_freed_memory
@@ -26,7 +26,8 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
         UserError: The architecture does not support a setting.
     """
     if config.attention_dropout is not None:
-        set_attention_dropout(model, config.attention_dropout)
+        for submodel in list_submodels(model):
+            set_attention_dropout(submodel, config.attention_dropout)
     if not devices.runs_asynchronously():
         keep_freed_memory()
         if not config.compile:
@@ -34,11 +35,13 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
     if config.gradient_checkpointing:
         check_activation_checkpointing(model)
     if config.pack:
-        enable_packing(model)
+        for submodel in list_submodels(model):
+            enable_packing(submodel)
         if note := describe_packed_attention(model, precision):
             reporter.info(note)
     elif devices.runs_asynchronously():
-        build_masks_from_lengths(model)
+        for submodel in list_submodels(model):
+            build_masks_from_lengths(submodel)
     if config.compile:
         compile_layers(model)
         reporter.info("the encoder is compiled during the first steps, which therefore take longer")

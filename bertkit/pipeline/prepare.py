@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import UNLABELED_ROWS, Splits, fingerprint_splits
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count
 from bertkit.metrics.modules import LoadedModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
@@ -17,11 +17,13 @@ from bertkit.pipeline.baselines import score_baselines
 from bertkit.pipeline.distillation import Distillation, add_unlabeled_features, prepare_distillation
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
 from bertkit.pipeline.metric_modules import MetricModules, bind_modules, set_best_metric
+from bertkit.pipeline.probe import Probe, load_probe
 from bertkit.pipeline.selected_layers import name_model, select_layers
 from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
+from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class PreparedRun:
         features: Features by split.
         metric_modules: The modules of `--metric`.
         distillation: What the model learns from a teacher; None without a teacher.
+        probe: The dataset of `--probe`; None without it.
         options: What the command determines for this run; the defaults are those of a single run.
     """
 
@@ -82,6 +85,7 @@ class PreparedRun:
     features: dict[str, "Features"] = field(default_factory=dict)
     metric_modules: MetricModules = field(default_factory=MetricModules)
     distillation: Distillation | None = None
+    probe: Probe | None = None
     options: RunOptions = field(default_factory=RunOptions)
 
     @cached_property
@@ -126,11 +130,11 @@ def prepare(
         UserError: The data, the model or a setting is not usable.
     """
     check_precision(config)
+    probe = load_probe(config, reporter)
     if data is None:
         data = load_data(task_name, config, reporter)
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset, reporter))
     task, dataset, splits = data.task, data.dataset, data.splits
-    requested_max_length = data.requested.max_length
     precision, precision_reason = "fp32", "the encoder is not trained"
     if task.spec.trains_encoder:
         precision, precision_reason = choose_precision(config)
@@ -140,7 +144,7 @@ def prepare(
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
     select_layers(model_config, task.config, source.name)
-    tokenizer = loading.load_tokenizer(source)
+    tokenizer = _load_tokenizer(task, source)
     prepared = PreparedRun(
         task=task,
         dataset=dataset,
@@ -150,13 +154,13 @@ def prepare(
         tokenizer=tokenizer,
         precision=precision,
         is_model_requested=config.model is not None,
-        requested_max_length=requested_max_length,
+        requested_max_length=data.requested.max_length,
         trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),
+        probe=probe,
     )
     reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
-    head, tf32 = _describe_head(task, checkpoint_has_head), describe_tf32(config)
-    details = [head, f"{precision} ({precision_reason})", tf32]
-    reporter.info(f"model: {source.name}; {', '.join(filter(None, details))}")
+    head = _describe_head(task, checkpoint_has_head)
+    _report_model(prepared, [head, f"{precision} ({precision_reason})"], reporter)
     _fill_model_settings(prepared, reporter)
     if loaded_modules is not None and isinstance(config, FineTuningConfig):
         prepared.metric_modules, names = bind_modules(loaded_modules, task, splits["validation"], reporter)
@@ -168,6 +172,24 @@ def prepare(
     _fill_hyperparameters(prepared, reporter)
     prepared.model_source = name_model(source, task.config)
     return prepared
+
+
+def _load_tokenizer(task: Task, source: ModelSource) -> Any:
+    """Load the tokenizer, and add the new tokens of the task to it."""
+    tokenizer = loading.load_tokenizer(source)
+    if task.new_tokens:
+        num_known = len(tokenizer)
+        task.num_tokens = loading.add_tokens(tokenizer, task.new_tokens)
+        _require_trained_embeddings(task.config, task.num_tokens - num_known)
+    return tokenizer
+
+
+def _report_model(prepared: PreparedRun, details: list[str], reporter: Reporter) -> None:
+    """Report the model with `details` and the device, and a warning if the device computes wrong results."""
+    details = [*details, describe_tf32(prepared.config) or "", f"on {devices.describe_device()}"]
+    reporter.info(f"model: {prepared.model_source.name}; {', '.join(filter(None, details))}")
+    if warning := devices.describe_errors():
+        reporter.warn(warning)
 
 
 def _has_any_head(model_config: Any) -> bool:
@@ -288,6 +310,18 @@ def _check_token_budget(prepared: PreparedRun) -> None:
             f"--tokens-per-batch {token_budget}: is smaller than --max-length {max_length}{origin}; increase "
             "it, or reduce --max-length"
         )
+
+
+def _require_trained_embeddings(config: RunConfig, num_new_tokens: int) -> None:
+    """Refuse settings that freeze the embeddings, if the tokenizer has new tokens."""
+    settings = {name: getattr(config, name, None) for name in ("lora", "freeze")}
+    for name, value in settings.items():
+        if value and num_new_tokens:
+            tokens = format_count(num_new_tokens, "new token")
+            raise UserError(
+                f"--{name} {value}: freezes the embeddings, but those of {tokens} must be trained; omit it, "
+                "or start from a run with these tokens"
+            )
 
 
 def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:

@@ -123,7 +123,7 @@ def _run(
         return train_prepared(prepared, Path(config.output_dir), reporter)
     name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
-    with locks.lock_directory(default_folder) as folder:
+    with locks.lock_directory(default_folder, is_new=True) as folder:
         return train_prepared(prepared, folder, reporter)
 
 
@@ -151,6 +151,7 @@ def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> R
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     from bertkit.pipeline.memory_retry import train_with_retry
     from bertkit.pipeline.session import Session
+    from bertkit.pipeline.time_limit import plan_time_limit
 
     config = prepared.config
     if not config.resume:
@@ -161,6 +162,7 @@ def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> R
     try:
         with distributed.raise_on_all_ranks():
             session = Session(prepared, folder, reporter)
+        plan_time_limit(session)
         if not config.resume:
             session.verify_label_order()
         if config.push_to_hub:
@@ -251,11 +253,14 @@ def _write_results(
         **summarize_baselines(prepared.score_baselines(session.reporter), len(splits["train"])),
         "training": training_metrics,
     }
+    state = session.trainer.state
+    if prepared.probe is not None:
+        metrics["probe"] = prepared.probe.summarize(state.log_history, state.best_global_step)
     _write_model(session, weights)
     if teacher is not None:
         metrics |= compare_with_teacher(prepared, teacher, evaluations["validation"], folder)
     write_predictions(folder, task, evaluations)
-    write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(session.trainer.state.log_history))
+    write_jsonl(folder / run_directory.LOG_FILE, merge_log_history(state.log_history))
     if options.has_report:
         provenance = run_directory.read_provenance(folder)
         write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
@@ -281,6 +286,8 @@ def _write_model(session: "Session", weights: Any) -> None:
     type ids but the tokenizer does not return them, they are added to the tokenizer's outputs. Otherwise
     `pipeline()` would read both texts of a pair as one text.
     """
+    from bertkit.modeling.replaced_tokens import save_model
+
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length
     if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
@@ -290,5 +297,4 @@ def _write_model(session: "Session", weights: Any) -> None:
         session.model.config.update({TRAINED_LENGTH_KEY: trained_length})
     tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
     with stage_files(session.folder) as staging:
-        session.model.save_pretrained(staging, state_dict=weights)
-        tokenizer.save_pretrained(staging)
+        save_model(session.model, staging, weights, tokenizer)

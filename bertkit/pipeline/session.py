@@ -14,8 +14,11 @@ from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, 
 from bertkit.modeling.layers import count_trainable_parameters
 from bertkit.modeling.lora import merge_adapters
 from bertkit.pipeline.distillation import add_teacher_logits, make_loss
+from bertkit.pipeline.hidden_states import add_hidden_state_loss, uses_hidden_states
 from bertkit.pipeline.prepare import PreparedRun
+from bertkit.pipeline.probe import add_probe
 from bertkit.pipeline.selected_layers import get_num_layers
+from bertkit.pipeline.sharding import check_sharding
 from bertkit.pipeline.trainable_model import build_trainable_model
 from bertkit.pipeline.upload import format_resume_command
 from bertkit.tasks.base import Scores
@@ -29,11 +32,12 @@ from bertkit.training.memory import (
     report_out_of_memory,
     suggest_memory_fixes,
 )
-from bertkit.utils import distributed
+from bertkit.utils import devices, distributed
 from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
+    from bertkit.modeling.losses import Loss
     from bertkit.training.meters import SequenceCounts
     from bertkit.training.scoring import MeanLoss
     from bertkit.training.trainer import BertkitTrainer
@@ -80,11 +84,8 @@ class Session:
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.loss = make_loss(prepared)
         self.trainer = self._create_trainer()
-        if prepared.config.lora is not None and self.trainer.is_sharded:
-            raise UserError(
-                f"--lora {prepared.config.lora}: cannot be combined with FSDP or DeepSpeed; leave out one of "
-                "them"
-            )
+        if self.trainer.is_sharded:
+            check_sharding(prepared)
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
@@ -103,13 +104,13 @@ class Session:
         from transformers import PrinterCallback
 
         from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback
-        from bertkit.training.trainer import BertkitTrainer
 
         config = self.prepared.config
         inputs = self._make_training_inputs()
-        trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
+        trainer_class, loss = self._choose_trainer(inputs.loss)
+        trainer = self._convert_trainer_errors(lambda: trainer_class(
             model=self.model, args=self.training_args, train_dataset=inputs.examples,
-            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
+            data_collator=inputs.collator, loss=loss, evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -120,15 +121,31 @@ class Session:
         set_tensorboard_dir(trainer, self.folder / run_directory.TENSORBOARD_DIR)
         self.first_step_timer = FirstStepTimer()
         trainer.add_callback(self.first_step_timer)
-        trainer.add_callback(
-            EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
-        )
+        schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
+        if self.prepared.probe is not None:
+            add_probe(trainer, self.prepared.probe, schedule, self.score_probe, self.reporter)
+        trainer.add_callback(schedule)
         trainer.add_callback(
             ReporterCallback(self.reporter, trainer.build_batch_sampler().list_phase_changes())
         )
         for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
+
+    def _choose_trainer(self, loss: "Loss") -> "tuple[type[BertkitTrainer], Loss]":
+        """Return the class of the trainer and the loss; a student may learn the teacher's hidden states."""
+        from bertkit.training.distillation_trainer import DistillationTrainer
+        from bertkit.training.trainer import BertkitTrainer
+
+        if not uses_hidden_states(self.prepared.config):
+            return BertkitTrainer, loss
+        device = self.training_args.device
+        return DistillationTrainer, add_hidden_state_loss(loss, self.prepared, self.model, device)
+
+    def score_probe(self) -> float:
+        """Return the score of `--probe`, which must be set, with the current weights."""
+        assert self.prepared.probe is not None
+        return self.prepared.probe.score(self.model, self.prepared.tokenizer, self.prepared.config.max_length)
 
     def _make_training_inputs(self) -> TrainingInputs:
         rows = TrainingInputs(self.features["train"], self.collator, self.loss)
@@ -223,6 +240,7 @@ class Session:
             "tokens_per_second": float(features.lengths.sum()) / seconds,
             "peak_memory_mb": get_peak_memory_mb(),
             "precision": self.prepared.precision,
+            "device": devices.describe_device(),
             **({"processes": world_size} if world_size > 1 else {}),
         }
 
@@ -267,6 +285,7 @@ class Session:
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
             "precision": self.prepared.precision,
+            "device": devices.describe_device(),
             "trainable_parameters": self.num_trainable_parameters,
             "padding": 0.0 if self.prepared.config.pack else input_stats.padding_fraction,
             "data_wait": input_stats.wait_seconds / seconds,

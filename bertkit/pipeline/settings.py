@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +25,9 @@ from bertkit.recipes import (
 from bertkit.run_directory import format_python_call
 from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
-from bertkit.utils import distributed, locks
+from bertkit.utils import devices, distributed, launch_environment, locks
 from bertkit.utils.output_paths import check_output_directory
+from bertkit.utils.paths import join_command
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -59,6 +59,7 @@ def resolve_settings(
         UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
     """
     values = validate_settings(config_class, overrides, f"{name.partition(' ')[0].replace('-', '_')}()")
+    _check_time_limit(config_class, values)
     if recipe is not None:
         loaded_recipe = read_recipe(recipe, name, config_class)
         if loaded_recipe.provenance and not values.get("metric"):
@@ -66,6 +67,7 @@ def resolve_settings(
         values = apply_overrides(loaded_recipe.settings, values, config_class)
         _warn_about_processes(loaded_recipe, reporter)
     _check_processes(values)
+    devices.request_device(values.get("device", devices.AUTO))
     values |= _expand_paths(values)
     if values.get("metric"):
         values["metric"] = [make_absolute(value) for value in values["metric"]]
@@ -116,6 +118,18 @@ def _check_alternatives(config: RunConfig) -> None:
         )
 
 
+def _check_time_limit(config_class: type[RunConfig], values: Mapping[str, Any]) -> None:
+    """Refuse a time limit together with a number of steps, both by the user; `run.yaml` contains both.
+
+    The time limit of a study limits the number of trials and replaces no setting.
+    """
+    declared = get_settings(config_class).get("time_limit")
+    for name in declared[1].replaces if declared else ():
+        if values.get("time_limit") is not None and values.get(name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise UserError(f"--time-limit: sets the number of steps; leave out {flag}, or --time-limit")
+
+
 def _require_peft(config: RunConfig) -> None:
     """Raise `UserError` if `--lora` is set and peft is not installed."""
     if config.lora is not None and importlib.util.find_spec("peft") is None:
@@ -160,7 +174,7 @@ def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
     Batch sizes are per process, so the effective batch size would differ.
     """
     processes = recipe.provenance.get("processes", 1)
-    if recipe.provenance and processes != distributed.get_launched_world_size():
+    if recipe.provenance and processes != launch_environment.get_launched_world_size():
         count = format_count(processes, "process", "processes")
         reporter.warn(
             f"{recipe.path}: batch size is per process, and this recipe's run used {count}; pass "
@@ -172,7 +186,7 @@ def _check_processes(values: Mapping[str, Any]) -> None:
     """Refuse settings that do not work with the number of processes."""
     if distributed.is_rank_unset():
         raise UserError("WORLD_SIZE is set but RANK is not; start processes with --nproc or torchrun")
-    is_distributed = distributed.get_launched_world_size() > 1
+    is_distributed = launch_environment.get_launched_world_size() > 1
     if (values.get("nproc") or 1) > 1 and not distributed.is_launched_by_bertkit():
         problem = "the processes are already started" if is_distributed else "works only on the command line"
         raise UserError(f"--nproc {values['nproc']}: {problem}; leave it out")
@@ -237,8 +251,8 @@ def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
     command = read_recipe_file(Path(folder) / run_directory.SETTINGS_FILE).get("task")
     if isinstance(command, str) and COMMAND_NAME.fullmatch(command) and command != name:
         raise UserError(
-            f"--resume: {folder} was written by bertkit {command}; resume with: bertkit {command} --resume "
-            f"--output-dir {shlex.quote(str(folder))}"
+            f"--resume: {folder} was written by bertkit {command}; resume with: "
+            + join_command(["bertkit", *command.split(), "--resume", "--output-dir", str(folder)])
         )
     return Path(folder)
 
@@ -250,7 +264,7 @@ def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
     """
     processes = recipe.provenance.get("processes", 1)
     is_finished = (folder / run_directory.METRICS_FILE).exists()
-    if processes != distributed.get_launched_world_size() and not is_finished:
+    if processes != launch_environment.get_launched_world_size() and not is_finished:
         raise UserError(
             f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
             f"resume with --nproc {processes}"

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import TextConfig
 from bertkit.data_objects import DataSource
 from bertkit.errors import UserError
 from bertkit.setting import OUTPUT, setting
+from bertkit.text_config import TextConfig
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
@@ -48,6 +48,11 @@ class TokenizerConfig(TextConfig):
         min=0.9,
         max=1.0,
     )
+    word_units: Literal["words", "morphemes"] = setting(
+        "words",
+        "Units that tokens are learned within: words, or Korean morphemes (extra 'korean').",
+        VOCABULARY,
+    )
     output_dir: str | None = setting(
         None,
         "Directory to write the tokenizer to.",
@@ -85,6 +90,10 @@ def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = Non
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
         raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
+    if config.word_units == "morphemes":
+        from bertkit.data.morphemes import require_analyzer
+
+        require_analyzer()
     if config.output_dir is None:
         return _train(config, config.data, reporter)
     from bertkit.utils import locks
@@ -108,8 +117,9 @@ def _train(config: TokenizerConfig, data: DataSource, reporter: Reporter) -> Tra
     options = TextOptions.from_config(config, source)
     texts = partial(iter_raw_texts, source.files, options, file_notes)
     result = train_wordpiece(
-        texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage
-    )
+        texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage,
+        config.word_units,
+    )  # fmt: skip
     for note in [*file_notes.format_lines(), *result.notes]:
         reporter.info(note)
     first_text = next(text for text in texts() if text.strip())

@@ -53,7 +53,7 @@ def load_trained_model(run: Path, keep_stock_layers: bool = False) -> TrainedMod
     Raises:
         UserError: The directory is not a finished run.
     """
-    return build_trained_model(load_run_task(run), loading.find_model(str(run)), keep_stock_layers)
+    return build_trained_model(load_run_task(run), loading.find_run_model(run), keep_stock_layers)
 
 
 def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool = False) -> TrainedModel:

@@ -4,7 +4,6 @@ Access is checked before training. If the upload fails, the run is still finishe
 --push-to-hub` uploads it later.
 """
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from bertkit.modeling.loading import PACKAGED_MODELS
 from bertkit.reports.model_card import rewrite_for_hub, uses_pipeline
 from bertkit.tasks import task_class
 from bertkit.utils import distributed
+from bertkit.utils.paths import join_command
 from bertkit.utils.reporting import Reporter
 
 PUSH_FLAG = "--push-to-hub"
@@ -150,7 +150,7 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
             arguments += ["--hub-model-id", config.hub_model_id]
         if config.hub_private_repo:
             arguments.append("--hub-private-repo")
-    return shlex.join(arguments)
+    return join_command(arguments)
 
 
 # ---- the model card

@@ -17,8 +17,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from rich.cells import cell_len
 
 from bertkit.metrics.calibration import Calibration
+from bertkit.metrics.linear_probe import PROBE_PREFIX
 from bertkit.metrics.modules import is_lower_better
 
 TrainingLog = Sequence[Mapping[str, Any]]
@@ -40,7 +42,7 @@ STYLE = {
     "lines.solid_capstyle": "round",
 }  # fmt: skip
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-MAX_NAME_LENGTH = 18  # characters
+MAX_NAME_LENGTH = 18  # characters; Hangul and Chinese characters are twice as wide and count as two
 CHARACTER_WIDTH = 6.1  # points, on average
 MAX_SCORES = 4  # curves in the chart of validation scores
 STEP = "step"
@@ -112,14 +114,18 @@ def _inline(svg: str, title: str) -> Markup:
 def shorten_name(name: str) -> str:
     """Shorten a name to fit next to an axis."""
     name = " ".join(name.split())
-    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
+    if cell_len(name) <= MAX_NAME_LENGTH:
+        return name
+    while cell_len(name) >= MAX_NAME_LENGTH:
+        name = name[:-1]
+    return name + "…"
 
 
 def fit_left_margin(axes: Any) -> None:
     """Make room for the tick labels and the label of the y axis."""
     ticks = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks())
     margin = 26 if axes.get_ylabel() else 18
-    left = (margin + CHARACTER_WIDTH * max(map(len, ticks))) / WIDTH
+    left = (margin + CHARACTER_WIDTH * max(map(cell_len, ticks))) / WIDTH
     axes.figure.subplots_adjust(left=max(0.12, left))
 
 
@@ -178,7 +184,7 @@ def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], 
                           fontsize=min(13, 60 / size + 4), gid=f"count-{row}-{column}")  # fmt: skip
         axes.set(xlim=(0, size), ylim=(size, 0), xlabel="predicted", ylabel="gold")
         positions, labels = np.arange(size) + 0.5, [shorten_name(name) for name in names]
-        longest = max(map(len, labels))
+        longest = max(map(cell_len, labels))
         if longest * size < 55:  # characters of all labels that fit side by side
             rotation, alignment, extra_bottom = 0, "center", 0.0
         else:
@@ -207,7 +213,7 @@ def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], n
         axes.set_yticks(positions, [shorten_name(name) for name in names])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.spines[:].set_visible(False)
-        left = (16 + CHARACTER_WIDTH * max(len(shorten_name(name)) for name in names)) / WIDTH
+        left = (16 + CHARACTER_WIDTH * max(cell_len(shorten_name(name)) for name in names)) / WIDTH
         axes.figure.subplots_adjust(left=left, right=0.68, top=1 - 4 / height, bottom=4 / height)
 
     return render_chart(title, draw, note, height=height)
@@ -298,7 +304,10 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
         component_names = {name: f"training {_format_component(name)}" for name in components}
         component_names |= {f"eval_{name}": f"validation {_format_component(name)}" for name in components}
         charts.append(_plot_log("Components of the loss", log, component_names))
-    scores = [name for name in names if name.startswith("eval_") and _is_score(name)][:MAX_SCORES]
+    probes = {name: name.removeprefix(PROBE_PREFIX) for name in names if name.startswith(PROBE_PREFIX)}
+    charts.append(_plot_log("Linear probe", log, probes, "Linear model on the vectors of the encoder."))
+    scores = [name for name in names if name.startswith("eval_") and _is_score(name)]
+    scores = [name for name in scores if name not in probes][:MAX_SCORES]
     charts.append(_plot_log("Validation scores", log, {name: name[len("eval_") :] for name in scores}))
     charts.append(_plot_log("Learning rate", log, {"learning_rate": "learning rate"}))
     return [chart for chart in charts if chart]

@@ -150,6 +150,11 @@ def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+def name_compared_run(metrics: Mapping[str, Any]) -> str:
+    """Return the heading for the scores of the run with which a run is compared."""
+    return "teacher" if "distillation" in metrics else "other run"
+
+
 def format_distillation_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (name, value of the teacher, value of the student) for size and speed; empty for other runs."""
     if "distillation" not in metrics:
@@ -180,9 +185,12 @@ def format_distillation_table(metrics: Mapping[str, Any]) -> str:
     )
     unlabeled = settings["unlabeled_rows"]
     count = f" and on {format_count(unlabeled, 'unlabeled row')}" if unlabeled else ""
+    weight = settings.get("hidden_loss_weight", 0)
+    hidden = f", hidden-state loss with weight {weight:g}" if weight else ""
     return (
         f"## Teacher\n\nThis model learned the predictions of `{settings['teacher']}` on the training rows"
-        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}).\n\n{table}"
+        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}{hidden}).\n\n"
+        f"{table}"
     )
 
 
@@ -212,12 +220,14 @@ def format_detail_table(metrics: Mapping[str, Any]) -> str:
 
 def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
-    load_code = LOAD_TEMPLATE.format(path=str(folder), example=task.input_schema.make_example_row())
+    example = task.input_schema.make_example_row()
+    load_code = LOAD_TEMPLATE.format(path=str(folder), example=example)
     pipeline = task.spec.pipeline
     if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
     is_pair = len(task.input_schema.text_columns) == 2
-    inputs = "{'text': '...', 'text_pair': '...'}" if is_pair else repr(pipeline.example_input)
+    pair = dict(zip(("text", "text_pair"), example.values(), strict=False))
+    inputs = repr(pair if is_pair else pipeline.example_input)
     options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
     call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
     pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))

@@ -25,6 +25,7 @@ from bertkit.reports.model_card import (
     format_detail_rows,
     format_distillation_rows,
     format_score_rows,
+    name_compared_run,
 )
 from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import REPORT_FILE
@@ -60,6 +61,7 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
         run=run,
         scores=[(*row, compute_interval_bar(run.metrics, row[0])) for row in format_score_rows(run.metrics)],
         compared=format_comparison_rows(run.metrics),
+        compared_name=name_compared_run(run.metrics),
         models=format_distillation_rows(run.metrics),
         details=format_detail_rows(run.metrics),
         baseline_names=format_baseline_names(run.metrics),

@@ -7,7 +7,7 @@ modules import heavy libraries inside of functions, because `bertkit --help` loa
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,11 +136,16 @@ class Task(ABC):
         fitted_params: Parameters that `fit_decision` chooses. They are saved in the model's `config.json`.
         fitted_confidence: Numbers that `calibrate` stored in the model's `config.json`.
         use_cache: Whether tokenized texts are cached on disk.
+        new_tokens: Tokens that the task needs in addition to those of the tokenizer; set by `parse_dataset`
+            or `load_state`.
+        num_tokens: Number of tokens of the tokenizer with the new ones; 0 if there are no new ones.
     """
 
     spec: TaskSpec
     has_new_head: bool = True
     head_note: str | None = None
+    new_tokens: Sequence[str] = ()
+    num_tokens: int = 0
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config

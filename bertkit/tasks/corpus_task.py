@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
@@ -58,7 +58,7 @@ class CorpusTask(Task):
             split_few = split == "train" and "validation" not in sources
             options = self.build_text_options(source)
             splits[split], split_notes = self.corpus_set.read_rows(
-                source, options, self.tokenizer, reporter, split_few
+                source, options, self.tokenizer, reporter, split_few, self.word_units
             )
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
@@ -91,6 +91,11 @@ class CorpusTask(Task):
             UserError: The tokenizer lacks a special token.
         """
         return
+
+    @property
+    def word_units(self) -> Literal["words", "morphemes"]:
+        """The units that are masked together, which the corpus has to contain."""
+        return "words"
 
     # ---- initial model
 

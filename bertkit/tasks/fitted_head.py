@@ -20,6 +20,8 @@ class Contrastive(TrainingMethod):
         task: The task, with its labels.
     """
 
+    fits_head = True
+
     def __init__(self, task: "SequenceTask") -> None:
         self.task = task
 
@@ -58,6 +60,8 @@ class LinearProbeMethod(TrainingMethod):
     Args:
         task: The task, with its labels.
     """
+
+    fits_head = True
 
     def __init__(self, task: "SequenceTask") -> None:
         self.task = task

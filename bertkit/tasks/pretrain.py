@@ -3,23 +3,26 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.tasks.base import Preview, Scores, TaskSpec, TransformersPipeline
 from bertkit.tasks.corpus_task import CorpusTask
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.objective import Objective
 from bertkit.tasks.pretrain_config import PretrainConfig, apply_phases
-from bertkit.tasks.pretrain_objectives import OBJECTIVES, Objective
+from bertkit.tasks.pretrain_objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from bertkit.data.corpus.features import CorpusFeatures, Phase
     from bertkit.data.features import Features
+    from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.metrics.significance import Scorer
     from bertkit.modeling.loading import ModelSource
     from bertkit.modeling.losses import Loss
+    from bertkit.utils.reporting import Reporter
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
@@ -51,10 +54,13 @@ class Pretrain(CorpusTask):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
+        self._validation_sums: Any = None
         if self.config.phases is not None:
             self.config = apply_phases(self.config)
         pipeline = TransformersPipeline(task=self.objective.hub_task)
-        self.spec = replace(self.spec, pipeline=pipeline, training_phrase="pre-trained from scratch by")
+        best_metric = (self.objective.best_metric, -1)
+        phrase = "pre-trained from scratch by"
+        self.spec = replace(self.spec, pipeline=pipeline, best_metric=best_metric, training_phrase=phrase)
         if self.config.model:
             defaults = {**self.spec.default_hyperparameters, "learning_rate": CONTINUED_LEARNING_RATE}
             phrase = "further pre-trained by"
@@ -74,6 +80,16 @@ class Pretrain(CorpusTask):
 
     # ---- objective
 
+    @property
+    def word_units(self) -> Literal["words", "morphemes"]:
+        """The units of whole-word masking."""
+        return self.config.word_units
+
+    def load_data(self, reporter: "Reporter") -> "LoadedDataset":
+        """Check the masking settings, and load and tokenize the documents."""
+        self.objective.validate_config(self.config)
+        return super().load_data(reporter)
+
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer without [MASK] if the objective masks tokens."""
         if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
@@ -91,7 +107,7 @@ class Pretrain(CorpusTask):
         """Return one line on what the model predicts."""
         if self.objective.is_causal:
             return "each token" + self.objective.description
-        unit = "tokens, in whole words" if self.config.whole_word_masking else "tokens"
+        unit = f"tokens, in whole {self.word_units}" if self.config.whole_word_masking else "tokens"
         return f"{self.config.mlm_probability:.0%} of the {unit}{self.objective.description}"
 
     def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
@@ -124,7 +140,9 @@ class Pretrain(CorpusTask):
         heads = find_missing_heads(
             self.objective.auto_class, self.model_source, load_config(self.model_source)
         )
-        return f"re-initialized heads over {' and '.join(heads)} (not in its weights)" if heads else ""
+        new_heads = f"re-initialized heads over {' and '.join(heads)} (not in its weights)" if heads else ""
+        notes = [new_heads, self.objective.describe_model(self.model_source, self.config)]
+        return ", ".join(filter(None, notes))
 
     # ---- examples
 
@@ -148,7 +166,6 @@ class Pretrain(CorpusTask):
         from bertkit.data.corpus.features import CorpusFeatures
         from bertkit.data.corpus.pairs import describe_pairs
         from bertkit.data.tokenization import SequenceTemplate
-        from bertkit.modeling.losses import sum_pretraining_logits
 
         config = self.config
         corpus, documents = self.corpus_set.locate_documents(rows)
@@ -158,7 +175,7 @@ class Pretrain(CorpusTask):
             config.seed, short_seq_prob=config.short_seq_prob,
         )  # fmt: skip
         features = CorpusFeatures.from_corpus(
-            corpus, build_plan, template, config.seed, sum_pretraining_logits
+            corpus, build_plan, template, config.seed, self.objective.sum_logits
         )
         if not len(features):
             raise UserError(
@@ -199,70 +216,71 @@ class Pretrain(CorpusTask):
         return PhasedCollator(phase_collators, self.eval_collator)
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the encoder with a language modeling head and, for pairs, a classification head on [CLS]."""
+        """Return the model of the objective, with the dropout of `--dropout`."""
         from bertkit.modeling.dropout import set_dropout
-        from bertkit.modeling.loading import load_model
-        from bertkit.modeling.pretraining import gather_masked_positions
 
-        auto_class = self.objective.auto_class
-        if self.config.model and any(source.folder.glob("*.safetensors")):
-            return gather_masked_positions(load_model(auto_class, source, model_config))
-        model = auto_class.from_config(model_config)
+        model = self.objective.build_model(model_config, source, self.config)
         if self.config.dropout is not None:
             set_dropout(model, self.config.dropout)
-        return gather_masked_positions(model)
+        return model
 
     def make_loss(self, features: Any) -> "Loss":
-        """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
-        from bertkit.modeling.losses import PretrainingLoss
-
-        return PretrainingLoss()
+        """Return the loss of the objective."""
+        return self.objective.make_loss()
 
     # ---- scores
 
     def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
         """Return the losses and a sample of masked examples."""
-        return PretrainEvaluation(outputs, self.config.has_pairs, self.eval_collator, self.tokenizer)
+        has_pairs = self.config.has_pairs
+        return PretrainEvaluation(outputs, self.objective, has_pairs, self.eval_collator, self.tokenizer)
+
+    def fit_decision(self, evaluation: Evaluation) -> None:
+        """Store the outputs on the validation split, on which baselines of the objective may depend."""
+        self._validation_sums = evaluation.outputs.logits
 
     def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
-        """Score `unigram`, which predicts tokens by their frequency in the training text."""
+        """Score `unigram`, which predicts tokens by their frequency in the training text, and others.
+
+        The other baselines are those of the objective.
+        """
         from bertkit.metrics.pretraining import score_unigram
 
-        return {
-            "unigram": score_unigram(
-                *self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows)
-            )
-        }
+        unigram = score_unigram(
+            *self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows)
+        )
+        return self.objective.score_baselines(unigram, self._validation_sums)
 
 
 class PretrainEvaluation(Evaluation):
     """The losses of the examples, and a sample of the masked examples.
 
     Attributes:
+        objective: The training objective.
         has_pairs: Whether an example has two texts.
         collator: Masks the same tokens as when the losses were computed.
         tokenizer: Decodes the sampled examples.
     """
 
-    def __init__(self, outputs: Outputs, has_pairs: bool, collator: Any, tokenizer: Any) -> None:
+    def __init__(
+        self, outputs: Outputs, objective: Objective, has_pairs: bool, collator: Any, tokenizer: Any
+    ) -> None:
         super().__init__(outputs)
+        self.objective = objective
         self.has_pairs = has_pairs
         self.collator = collator
         self.tokenizer = tokenizer
 
     def compute_scores(self) -> Scores:
         """Return losses in nats, accuracies, and the perplexity of the predicted tokens."""
-        from bertkit.metrics.pretraining import score_pretraining
-
-        return score_pretraining(self.outputs.logits, self.has_pairs)
+        return self.objective.score(self.outputs.logits, self.has_pairs)
 
     def make_scorer(self) -> "Scorer":
         """Return a scorer of examples."""
-        from bertkit.metrics.pretraining import score_pretraining
         from bertkit.metrics.significance import Scorer
 
         logits = self.outputs.logits
-        return Scorer(lambda rows: score_pretraining(logits[rows], self.has_pairs), len(logits))
+        return Scorer(lambda rows: self.objective.score(logits[rows], self.has_pairs), len(logits))
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from bertkit.config import RunConfig, TextConfig
+from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
+from bertkit.text_config import TextConfig
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
@@ -61,11 +62,19 @@ class PretrainConfig(TextConfig, RunConfig):
         min=6, default_text="30000", replaces=("model",),
     )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters in a new tokenizer.", MODEL)
-    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr"] = setting(
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr", "rtd"] = setting(
         "mlm+nsp",
         "Training objective: masked language modeling with next sentence prediction, without it, or with "
-        "sentence order prediction; or left-to-right language modeling.",
+        "sentence order prediction; left-to-right language modeling; or replaced token detection (ELECTRA).",
         MODEL,
+    )
+    generator_size: float | None = setting(
+        None,
+        "Hidden size of the generator of --objective rtd, as a fraction of the hidden size of the model.",
+        MODEL,
+        min=0.01,
+        max=1.0,
+        default_text="0.25",
     )
     max_length: int | None = setting(
         None,
@@ -91,6 +100,9 @@ class PretrainConfig(TextConfig, RunConfig):
     whole_word_masking: bool = setting(
         False, "Mask whole words: either all tokens of a word or none.", MASKING
     )
+    word_units: Literal["words", "morphemes"] = setting(
+        "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING
+    )
     max_predictions_per_seq: int | None = setting(
         None,
         "Maximum number of predicted tokens per example.",
@@ -107,6 +119,20 @@ class PretrainConfig(TextConfig, RunConfig):
         "Sequence lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
         default_text="--max-length for all steps",
         replaces=("max_length",),
+    )
+    probe: str | None = setting(
+        None,
+        "Labeled dataset, as for classify, on which a linear probe of the encoder is scored at checkpoints.",
+        DATA,
+        is_path=True,
+        completion="data",
+    )
+    time_limit: float | None = setting(
+        None,
+        "Minutes for training and its evaluations; sets the number of steps from a short measurement.",
+        min=0.001,
+        default_text="no limit",
+        replaces=("max_steps", "epochs"),
     )
     preview: int | None = setting(
         None, "Print this many masked examples with their masking statistics and exit without training.",
@@ -125,9 +151,14 @@ class PretrainConfig(TextConfig, RunConfig):
         """Whether an example has two texts."""
         return self.objective in ("mlm+nsp", "mlm+sop")
 
+    @property
+    def model_type(self) -> str:
+        """Architecture of a model from scratch."""
+        return "electra" if self.objective == "rtd" else "bert"
+
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for training a finished run further, without those of a model from scratch."""
-        unset: dict[str, Any] = dict.fromkeys(get_scratch_flags(type(self)))
+        unset: dict[str, Any] = dict.fromkeys([*get_scratch_flags(type(self)), "generator_size", "probe"])
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
     def max_training_length(self) -> int:

@@ -1,6 +1,7 @@
 """The baselines of tasks with one prediction per text: majority, TF-IDF, and a linear model on vectors."""
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Rows
@@ -37,11 +38,22 @@ def score_linear_probe(
 ) -> dict[str, Scores]:
     """Score `linear_probe`; see `score_text_baselines` for the rows."""
     sample = sample_rows(train, MAX_PROBE_ROWS, task.config.seed)
-    train_vectors, vectors = (
-        encoder.compute_vectors(task.featurize(part, tokenizer)) for part in (sample, rows)
-    )
-    probe = fit_probe(task, train_vectors, _encode_labels(task, sample))
-    return {LINEAR_PROBE: _score_logits(task, _encode_labels(task, rows), probe.compute_logits(vectors))}
+    parts = [sample, rows]
+    vectors = [encoder.compute_vectors(task.featurize(part, tokenizer)) for part in parts]
+    return {LINEAR_PROBE: score_probe(task, vectors, parts)}
+
+
+def score_probe(task: "SequenceTask", vectors: "Sequence[np.ndarray]", parts: Sequence[Rows]) -> Scores:
+    """Return the scores of a linear layer on vectors [n, poolings, hidden_size].
+
+    Args:
+        task: The task.
+        vectors: The vectors of the training rows and of the scored rows.
+        parts: The training rows and the scored rows.
+    """
+    labels, gold = (_encode_labels(task, part) for part in parts)
+    probe = fit_probe(task, vectors[0], labels)
+    return _score_logits(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(

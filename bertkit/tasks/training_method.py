@@ -27,7 +27,12 @@ class TrainingMethod:
     """Encoder and head are trained together, on the training rows, by the loss of the predictions.
 
     Subclasses train them in other ways.
+
+    Attributes:
+        fits_head: Whether the head is fitted to vectors of the encoder, and not trained by gradients.
     """
+
+    fits_head = False
 
     def precompute_features(
         self, model: Any, features: "Features", collator: Any, reporter: "Reporter"

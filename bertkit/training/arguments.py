@@ -3,8 +3,6 @@
 import dataclasses
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -15,7 +13,8 @@ from bertkit.config import RunConfig
 from bertkit.errors import UserError, suggest_similar
 from bertkit.hub.client import summarize_error
 from bertkit.setting import get_flag, get_settings
-from bertkit.utils import devices
+from bertkit.utils import devices, launch_environment
+from bertkit.utils.system import DEFAULT_COMPILER, can_run_compiler
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -124,7 +123,6 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     Raises:
         UserError: `TrainingArguments` rejects a value, or `--compile` lacks a C++ compiler.
     """
-    import torch
     from transformers import TrainingArguments
 
     arguments = {
@@ -134,7 +132,7 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     }
     arguments |= FIXED_ARGUMENTS | {
         "output_dir": str(checkpoints),
-        "use_cpu": not torch.accelerator.is_available(),  # bf16 on a CPU requires it
+        "use_cpu": not devices.has_accelerator(),  # bf16 on a CPU requires it
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "report_to": config.report_to or "none",
@@ -144,17 +142,31 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "accelerator_config": {"even_batches": False, "non_blocking": devices.copies_asynchronously()},
         "ddp_find_unused_parameters": True,  # a head may not use the pooler
         "ddp_broadcast_buffers": False,  # constant; a broadcast breaks two forward passes per backward (swag)
-        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "dataloader_pin_memory": devices.get_device().type not in ("cpu", "mps"),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
-    if config.compile and not torch.accelerator.is_available():
+    if config.compile and not devices.has_accelerator():
         _check_compiler()
     try:
-        return TrainingArguments(**arguments | parse_extra_arguments(config))
+        return _use_device(TrainingArguments(**arguments | parse_extra_arguments(config)))
     except (ValueError, TypeError, ImportError, OSError) as error:
         fix = "; change --set or leave it out" if config.set else ""
         reason = str(error).splitlines()[0]
         raise UserError(f"TrainingArguments rejects these settings: {reason}{fix}") from error
+
+
+def _use_device(arguments: "TrainingArguments") -> "TrainingArguments":
+    """Make Trainer use the device of this process, and return its arguments.
+
+    Trainer chooses the first GPU, and distributes batches over all GPUs with `DataParallel`, which does not
+    fit bertkit's losses. It has no public setting for another GPU.
+    """
+    if devices.get_device().type == "cuda" and launch_environment.get_launched_world_size() == 1:
+        arguments.__dict__["_setup_devices"] = (
+            devices.select_device()
+        )  # after Trainer set another current GPU
+        arguments._n_gpu = 1
+    return arguments
 
 
 def _check_compiler() -> None:
@@ -163,22 +175,17 @@ def _check_compiler() -> None:
     Raises:
         UserError: The program that the environment variable CXX names, by default g++, does not run.
     """
-    default = "clang++" if sys.platform == "darwin" else "g++"
-    compiler = os.environ.get("CXX", default)  # as in torch._inductor.config
-    try:
-        subprocess.run([compiler, "--version"], capture_output=True, check=True)  # noqa: S603
-    except (OSError, subprocess.CalledProcessError) as error:
+    compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
+    if not can_run_compiler(compiler):
         raise UserError(
             f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; install "
-            f"{default}, set CXX to a compiler, or leave out --compile"
-        ) from error
+            f"{DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
+        )
 
 
 def describe_tf32(config: RunConfig) -> str | None:
     """Return whether matrix products in fp32 are rounded to TF32, for the console; None without a GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
+    if devices.get_device().type != "cuda":
         return None
     return "TF32 on" if parse_extra_arguments(config).get("tf32") else "TF32 off"
 

@@ -11,11 +11,12 @@ import psutil
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.utils import distributed
+from bertkit.utils.processes import STOP_SIGNALS
 from bertkit.utils.reporting import Reporter
 
 
 class StopRequest:
-    """Context manager that turns Ctrl-C and SIGTERM into a request to stop.
+    """Context manager that turns Ctrl-C, SIGTERM and the end of a console into a request to stop.
 
     After the first signal, training saves a checkpoint at the end of the current step, and stops. A second
     signal stops training at once. Outside the main thread, such as in a notebook's worker, signals are not
@@ -31,7 +32,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for signal_number in (signal.SIGINT, signal.SIGTERM):
+            for signal_number in STOP_SIGNALS:
                 self._previous_handlers[signal_number] = signal.signal(signal_number, self._handle_signal)
         return self
 
@@ -72,12 +73,19 @@ class EvaluateAndSaveCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Request evaluation, logging and saving from Trainer if they are due at this step."""
-        step = state.global_step
-        if step % self.steps_per_epoch == 0 or step >= state.max_steps:
+        if self.is_evaluation_due(state):
             control.should_evaluate = control.should_save = control.should_log = True
-        if self.save_steps and step % self.save_steps == 0:
+        if self.is_save_due(state):
             control.should_save = True
         self._stop_on_request(control)
+
+    def is_evaluation_due(self, state: TrainerState) -> bool:
+        """Return whether the current step is the last one of an epoch or of the run."""
+        return state.global_step % self.steps_per_epoch == 0 or state.global_step >= state.max_steps
+
+    def is_save_due(self, state: TrainerState) -> bool:
+        """Return whether a checkpoint is due at the current step, apart from those after evaluations."""
+        return self.save_steps is not None and state.global_step % self.save_steps == 0
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -88,6 +96,32 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def _stop_on_request(self, control: TrainerControl) -> None:
         if self.stop_request.is_requested_on_any_rank():
             control.should_save = control.should_training_stop = True
+
+
+class ProbeCallback(TrainerCallback):
+    """Score a probe before the first step, and at each step after which the trainer evaluates or saves.
+
+    The score is logged before the checkpoint is written, so that a resumed run has the same log.
+
+    Args:
+        schedule: Determines when evaluations and checkpoints are due.
+        log_score: Computes and logs the score.
+    """
+
+    def __init__(self, schedule: EvaluateAndSaveCallback, log_score: Callable[[], None]) -> None:
+        self.schedule = schedule
+        self.log_score = log_score
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Score the initial weights, unless the run is resumed."""
+        if state.global_step == 0:
+            state.epoch = 0.0
+            self.log_score()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Score the current weights if an evaluation or a checkpoint is due."""
+        if self.schedule.is_evaluation_due(state) or self.schedule.is_save_due(state):
+            self.log_score()
 
 
 class TrainBeginCallback(TrainerCallback):

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count
+from bertkit.utils import devices
 
 # Numbers of parameters in all layers; see `compute_layer_parameters`.
 TINY_MODEL, SMALL_MODEL, MEDIUM_MODEL, BASE_MODEL, LARGE_MODEL = 2e6, 15e6, 60e6, 200e6, 500e6
@@ -82,11 +83,12 @@ def check_precision(config: RunConfig) -> None:
     """
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")
-    if config.fp16:
-        import torch
-
-        if not torch.accelerator.is_available():
-            raise UserError("--fp16: needs an accelerator, but none is available; leave it out or use --bf16")
+    if config.fp16 and not devices.supports_fp16():
+        raise UserError(
+            f"--fp16: needs a GPU, but the device is {devices.get_device()}; leave it out or use --bf16"
+        )
+    if config.bf16 and not devices.supports_bf16():
+        raise UserError("--bf16: needs macOS 14 on this device; leave it out")
 
 
 def choose_precision(config: RunConfig) -> tuple[str, str]:
@@ -99,16 +101,6 @@ def choose_precision(config: RunConfig) -> tuple[str, str]:
         return "fp16", "set with --fp16"
     if config.bf16 is not None:
         return ("bf16", "set with --bf16") if config.bf16 else ("fp32", "set with --no-bf16")
-    if is_bf16_faster():
+    if devices.is_bf16_faster():
         return "bf16", "this device computes it natively"
     return "fp32", "this device does not compute bf16 natively"
-
-
-def is_bf16_faster() -> bool:
-    """Return whether the device has bf16 instructions. Emulated bf16 is many times slower than fp32."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertkit.modeling.layers import find_encoder_layers
+from bertkit.modeling.layers import find_encoder_layers, list_submodels
 from bertkit.training.meters import SequenceCounts
 
 # Model types with the usual attention and feed-forward layers. For other types, such as Longformer and
@@ -32,6 +32,9 @@ def count_training_flops(model: Any, sequences: SequenceCounts) -> float | None:
     Returns:
         The number of operations, or None if the formula does not fit the architecture.
     """
+    submodels = list_submodels(model)
+    if len(submodels) > 1:
+        return _add_submodels(submodels, sequences)
     layers = list_layer_passes(model)
     if layers is None:
         return None
@@ -44,10 +47,16 @@ def count_training_flops(model: Any, sequences: SequenceCounts) -> float | None:
         num_pairs = float(counts @ _count_attention_pairs(model.config, index, lengths))
         flops += sequences.num_tokens * _count_flops_per_token(list_matrices(layer), has_gradient)
         flops += 4 * model.config.hidden_size * num_pairs * (3 if has_gradient else 1)
-    if sequences.num_predictions:
+    if sequences.num_predictions and model.get_output_embeddings() is not None:
         projection = [model.get_output_embeddings().weight]
         flops += sequences.num_predictions * _count_flops_per_token(projection, has_gradient)
     return flops
+
+
+def _add_submodels(submodels: list[Any], sequences: SequenceCounts) -> float | None:
+    """Return the sum of the operations of submodels that process the same sequences."""
+    counts = [count_training_flops(submodel, sequences) for submodel in submodels]
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def list_layer_passes(model: Any) -> list[nn.Module] | None:

@@ -11,7 +11,7 @@ from bertkit.data.features import Features
 from bertkit.errors import UserError
 from bertkit.modeling.ensemble import EnsembleModel
 from bertkit.modeling.forward import batch_by_length, compute_logits
-from bertkit.modeling.losses import Loss
+from bertkit.modeling.losses import Loss, sum_parts
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
 from bertkit.utils.ragged import concat_ranges
@@ -51,7 +51,8 @@ class MeanLoss:
             for part, (loss, count) in parts.items():
                 total_loss, total_count = totals.get(part, (0.0, 0.0))
                 totals[part] = total_loss + loss, total_count + count
-        return sum(loss / (count or 1.0) for loss, count in totals.values())
+        means = {part: loss / (count or 1.0) for part, (loss, count) in totals.items()}
+        return float(sum_parts(self.loss, means))
 
 
 def predict_logits(

@@ -18,7 +18,7 @@ from bertkit.errors import UserError
 from bertkit.modeling.cpu.gradients import GradientClipper
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import map_parameters_to_layers
-from bertkit.modeling.losses import Loss, LossWithAccuracy
+from bertkit.modeling.losses import Loss, LossWithAccuracy, sum_parts
 from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
 from bertkit.training.loss_check import LossCheck
@@ -270,7 +270,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         # The loss is 0 if the effective batch has no items, for example if all labeled words are truncated.
         divisors = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
         # DDP averages gradients over ranks, but the mean over the effective batch needs their sum.
-        loss: Any = sum(sums[part] / divisors[part] for part in sums) * distributed.get_world_size()
+        mean_loss = sum_parts(self.loss, {part: sums[part] / divisors[part] for part in sums})
+        loss: Any = mean_loss * distributed.get_world_size()
         self.loss_check.add(loss, self.state.global_step + 1)
         return (loss, logits) if return_outputs else loss
 

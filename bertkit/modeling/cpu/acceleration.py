@@ -10,6 +10,7 @@ from bertkit.modeling.cpu.attention import enable_fast_attention
 from bertkit.modeling.cpu.dropout import FastDropout
 from bertkit.modeling.cpu.embedding import MIN_VALUES, FastEmbedding
 from bertkit.modeling.cpu.linear import FastLinear
+from bertkit.modeling.layers import list_submodels
 
 MAX_HEAD_SIZE = 1024  # outputs of a head in fp32; the output layer of a masked language model has more
 
@@ -24,14 +25,16 @@ def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
         model: Any model of transformers, with or without a head.
         is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
     """
-    enable_fast_attention(model)
+    for submodel in list_submodels(model):
+        enable_fast_attention(submodel)
     replace_modules(model, is_single_process)
     _keep_heads_in_fp32(model)
 
 
 def _keep_heads_in_fp32(model: Any) -> None:
-    """Compute small linear layers outside of the encoder in fp32, which takes hardly any time."""
-    in_encoder = set(map(id, model.base_model.modules()))
+    """Compute small linear layers outside of the encoders in fp32, which takes hardly any time."""
+    encoders = [submodel.base_model for submodel in list_submodels(model)]
+    in_encoder = {id(module) for encoder in encoders for module in encoder.modules()}
     for module in model.modules():
         is_head = isinstance(module, FastLinear) and id(module) not in in_encoder
         if is_head and module.out_features <= MAX_HEAD_SIZE:

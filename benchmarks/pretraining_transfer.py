@@ -1,0 +1,113 @@
+"""Compare models that are pre-trained for the same time with the same models with new weights.
+
+    python benchmarks/pretraining_transfer.py --data-dir DATA --minutes 60 --out table.md
+
+Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
+architecture and tokenizer, but new weights. Both are fine-tuned on each task with each seed. The table has
+the mean score over the seeds with its 95 % interval (t distribution), and the paired difference to the
+reference on the same seeds. A row for each objective compares its linear probe before and after
+pre-training. Progress goes to standard error, the table to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from docs_page import format_table
+from few_labels import describe_mean
+from harness import describe_machine, publish
+
+COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
+OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
+TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17"]
+SCORES = {"classify": "accuracy", "ner": "f1"}
+NEGLIGIBLE_LEARNING_RATE = 1e-12  # one step with this rate leaves the weights new
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", default=os.environ.get("BERTKIT_DATA_DIR"))
+    parser.add_argument("--text", default="imdb", help="text to pre-train on")
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=["mlm", "rtd"])
+    parser.add_argument("--tasks", nargs="+", default=TASKS, help="COMMAND:DATA or COMMAND:DATA:ROWS")
+    parser.add_argument("--probe", default="sst2")
+    parser.add_argument("--minutes", type=float, default=60.0, help="time of each pre-training run")
+    parser.add_argument("--max-steps", type=int, help="number of steps, instead of --minutes")
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of pre-training")
+    parser.add_argument("--finetuning-rate", type=float, default=2e-4)
+    parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
+    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    return parser.parse_args(argv)
+
+
+def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> Any:
+    """Return a run that pre-trains a model, or one that leaves its weights new."""
+    import bertkit
+
+    length: dict[str, Any] = {"learning_rate": args.learning_rate}
+    length |= {"max_steps": args.max_steps} if args.max_steps else {"time_limit": args.minutes}
+    if is_new:
+        length = {"max_steps": 1, "learning_rate": NEGLIGIBLE_LEARNING_RATE}
+    return bertkit.pretrain_mlm_nsp(
+        data=args.text, data_dir=args.data_dir, objective=objective, size=args.size, dropout=0.0,
+        vocab_size=args.vocab_size, max_length=args.max_length, probe=None if is_new else args.probe,
+        output_dir=str(folder), max_eval_samples=2000, **length,
+    )  # fmt: skip
+
+
+def finetune(task: str, model: Path, seed: int, args: argparse.Namespace) -> float:
+    """Return the score of a model that is fine-tuned on `COMMAND:DATA:ROWS`."""
+    import bertkit
+
+    command, data, *rows = task.split(":")
+    with tempfile.TemporaryDirectory() as folder:
+        run = getattr(bertkit, command)(
+            data=data, data_dir=args.data_dir, model=str(model), seed=seed, split_seed=0, epochs=args.epochs,
+            max_length=args.max_length, learning_rate=args.finetuning_rate, output_dir=folder,
+            max_train_samples=int(rows[0]) if rows else None, overwrite=True,
+        )  # fmt: skip
+    return float(run.metrics["validation"][SCORES[command]])
+
+
+def measure(objective: str, folder: Path, args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the table rows of an objective."""
+    run = pretrain(objective, folder / "pretrained", args, is_new=False)
+    reference = pretrain(objective, folder / "new", args, is_new=True)
+    probe, training = run.metrics["probe"], run.metrics["training"]
+    gain = f"{100 * (probe['after'] - probe['before']):.1f}"
+    steps = f"{objective}, {training['steps']:,} steps of {training['tokens_per_second']:,.0f} tokens/s"
+    rows = {f"{steps}: linear probe on {probe['data']}": [f"{100 * probe['after']:.1f}", "", gain, ""]}
+    for task in args.tasks:
+        pairs = []
+        for seed in range(args.seeds):
+            pairs.append([finetune(task, one.output_dir, seed, args) for one in (run, reference)])
+            result = f"{pairs[-1][0]:.3f}, new weights {pairs[-1][1]:.3f}"
+            print(f"{objective}, {task}, seed {seed}: {result}", file=sys.stderr, flush=True)
+        scores, differences = [pair[0] for pair in pairs], [pair[0] - pair[1] for pair in pairs]
+        rows[f"{objective}: {task}"] = [*describe_mean(scores), *describe_mean(differences)]
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run and report."""
+    args = parse_args(argv)
+    rows: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for objective in args.objectives:
+            rows |= measure(objective, Path(folder) / objective, args)
+    publish("\n".join([*format_table(COLUMNS, rows), "", *describe_machine()]) + "\n", args.out)
+
+
+if __name__ == "__main__":
+    main()

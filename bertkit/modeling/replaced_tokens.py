@@ -1,0 +1,214 @@
+"""Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings."""
+
+import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+from transformers.models.electra.modeling_electra import ElectraPreTrainedModel
+
+from bertkit.errors import UserError
+from bertkit.modeling.batch_lengths import get_lengths, provide_lengths
+from bertkit.modeling.loading import ModelSource, load_config, load_model
+from bertkit.modeling.pretraining import (
+    compute_initializer_range,
+    gather_masked_positions,
+    set_masked_positions,
+)
+
+GENERATOR_FOLDER = "generator"  # subdirectory of a run
+DEFAULT_GENERATOR_SIZE = 0.25  # Clark et al. 2020, 3.2: the best generators have 1/4 to 1/2 of the size
+MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of probabilities is below this sum
+HEAD_SIZE = 64  # hidden units per attention head of a generator, as in google-research/electra
+
+
+class ReplacedTokenLogits(NamedTuple):
+    """Output of a `ReplacedTokenModel`.
+
+    Attributes:
+        prediction_logits: [batch, P, vocabulary] logits of the generator at the masked positions.
+        replaced_logits: [batch, seq_len] logits of the discriminator: whether a token is replaced.
+        is_replaced: [batch, seq_len] bool, whether the token differs from the original one.
+    """
+
+    prediction_logits: torch.Tensor
+    replaced_logits: torch.Tensor
+    is_replaced: torch.Tensor
+
+    def float(self) -> "ReplacedTokenLogits":
+        """Return the logits in fp32."""
+        return ReplacedTokenLogits(
+            self.prediction_logits.float(), self.replaced_logits.float(), self.is_replaced
+        )
+
+
+class ReplacedTokenModel(ElectraPreTrainedModel):
+    """A discriminator, and the generator whose samples replace the masked tokens of its input.
+
+    The generator has the embeddings of the discriminator, and its output layer has their weights. As in
+    google-research/electra, each of the two has its own projection from the embeddings to its hidden size.
+
+    Args:
+        discriminator: An `ElectraForPreTraining`.
+        generator: An `ElectraForMaskedLM` with the same embedding size.
+    """
+
+    base_model_prefix = "discriminator.electra"
+    # weights of the generator that are those of the discriminator; a checkpoint contains them once
+    _tied_weights_keys = {
+        r"generator\.electra\.embeddings\..*": r"discriminator.electra.embeddings",
+        r"generator\.generator_lm_head\.weight": "discriminator.electra.embeddings.word_embeddings.weight",
+    }
+
+    def __init__(self, discriminator: Any, generator: Any) -> None:
+        super().__init__(discriminator.config)
+        generator.electra.embeddings = discriminator.electra.embeddings
+        generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
+        self.discriminator = discriminator
+        self.generator = gather_masked_positions(generator)
+
+    @property
+    def base_model(self) -> Any:
+        """The encoder of the discriminator."""
+        return self.discriminator.electra
+
+    @property
+    def submodels(self) -> dict[str, Any]:
+        """The models that are saved, by subdirectory."""
+        return {"": self.discriminator, GENERATOR_FOLDER: self.generator}
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, masked_lm_positions: torch.Tensor,
+        original_ids: torch.Tensor, sampling_uniform: torch.Tensor, is_masked: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> ReplacedTokenLogits:  # fmt: skip
+        """Predict the masked tokens, replace them by samples, and detect the replaced tokens.
+
+        Args:
+            input_ids: [batch, seq_len] masked tokens, which the generator reads.
+            attention_mask: [batch, seq_len], 0 at padding.
+            masked_lm_positions: [batch, P] positions to predict.
+            original_ids: [batch, seq_len] tokens without masks.
+            sampling_uniform: [batch, P] uniform random numbers in [0, 1).
+            is_masked: [batch, P] bool, whether a prediction is used.
+            token_type_ids: [batch, seq_len], or None.
+        """
+        inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        set_masked_positions(self.generator, masked_lm_positions)
+        prediction_logits = self._run_generator(input_ids, inputs)
+        sampled = sample_tokens(prediction_logits.detach(), sampling_uniform)
+        replaced_ids = _replace_tokens(original_ids, masked_lm_positions, sampled, is_masked)
+        replaced_logits = self.discriminator(input_ids=replaced_ids, **inputs).logits
+        return ReplacedTokenLogits(prediction_logits, replaced_logits, replaced_ids != original_ids)
+
+    def _run_generator(self, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+        lengths = get_lengths(self.base_model)
+        if lengths is None:
+            logits: torch.Tensor = self.generator(input_ids=input_ids, **inputs).logits
+            return logits
+        with provide_lengths(self.generator, lengths):
+            return self.generator(input_ids=input_ids, **inputs).logits
+
+
+def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Sample a token from each distribution with a given random number, by the inverse CDF.
+
+    A sample depends only on its logits and its random number, so it is the same in any batch.
+
+    Args:
+        logits: [..., vocabulary].
+        uniform: [...] uniform random numbers in [0, 1).
+
+    Returns:
+        [...] token ids.
+    """
+    cumulative = logits.float().softmax(-1).cumsum(-1)
+    below_one = uniform.to(cumulative.dtype).clamp(max=MAX_UNIFORM)
+    thresholds = below_one.unsqueeze(-1) * cumulative[..., -1:]
+    ids = torch.searchsorted(cumulative, thresholds, right=True).squeeze(-1)
+    return ids.clamp(max=logits.shape[-1] - 1)  # NaN logits must not give an invalid token
+
+
+def _replace_tokens(
+    original_ids: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor, is_masked: torch.Tensor
+) -> torch.Tensor:
+    """Return the original tokens [batch, seq_len] with samples [batch, P] at the masked positions."""
+    seq_len = original_ids.shape[1]
+    padded = torch.nn.functional.pad(original_ids, (0, 1))  # unused predictions write to the last column
+    return padded.scatter(1, positions.masked_fill(~is_masked, seq_len), sampled)[:, :seq_len]
+
+
+# ---- creation and loading
+
+
+def build_generator_config(config: Any, size: float) -> Any:
+    """Return the config of a generator with `size` times the hidden size of the discriminator.
+
+    As in google-research/electra, the generator has the same number of layers, 64 hidden units per attention
+    head, and the embedding size of the discriminator.
+    """
+    hidden = max(1, round(config.hidden_size * size))
+    heads = max(count for count in range(1, max(1, hidden // HEAD_SIZE) + 1) if hidden % count == 0)
+    generator_config = copy.deepcopy(config)
+    generator_config.update({
+        "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
+        "initializer_range": compute_initializer_range(hidden),
+    })  # fmt: skip
+    return generator_config
+
+
+def find_generator(source: ModelSource) -> ModelSource | None:
+    """Return the generator that was saved with a run, or None."""
+    folder = source.folder / GENERATOR_FOLDER
+    return ModelSource(f"{source.name}/{GENERATOR_FOLDER}", folder) if folder.is_dir() else None
+
+
+def build_replaced_token_model(
+    config: Any, source: ModelSource, generator_size: float | None
+) -> ReplacedTokenModel:
+    """Return the discriminator of a source with its generator; what the source lacks is initialized.
+
+    Raises:
+        UserError: The weights cannot be read, or the generator has other embeddings.
+    """
+    has_weights = any(source.folder.glob("*.safetensors"))
+    discriminator = (
+        load_model(AutoModelForPreTraining, source, config)
+        if has_weights
+        else AutoModelForPreTraining.from_config(config)
+    )
+    saved = find_generator(source)
+    if saved is None:
+        generator_config = build_generator_config(config, generator_size or DEFAULT_GENERATOR_SIZE)
+        return ReplacedTokenModel(discriminator, AutoModelForMaskedLM.from_config(generator_config))
+    generator = load_model(AutoModelForMaskedLM, saved, load_config(saved))
+    sizes = [(model.config.vocab_size, model.config.embedding_size) for model in (discriminator, generator)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{saved.folder}: its embeddings differ in size from those of {source.name}; remove this "
+            "directory to start with a new generator"
+        )
+    return ReplacedTokenModel(discriminator, generator)
+
+
+# ---- saving
+
+
+def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokenizer: Any) -> None:
+    """Save a model with its tokenizer, or each of its submodels in a directory that transformers can load.
+
+    Args:
+        model: The model.
+        folder: The directory of the model.
+        weights: Complete state dict if the weights are sharded, else None. Those of a `ReplacedTokenModel`
+            are never sharded.
+        tokenizer: The tokenizer.
+    """
+    if not isinstance(model, ReplacedTokenModel):
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+        return
+    for name, submodel in model.submodels.items():
+        submodel.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)

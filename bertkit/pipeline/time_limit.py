@@ -1,0 +1,173 @@
+"""`--time-limit`: the number of training steps that fit into a time, from a short measurement."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.errors import UserError, format_count
+from bertkit.training.memory import release_memory, report_out_of_memory, suggest_memory_fixes
+from bertkit.utils import distributed
+
+if TYPE_CHECKING:
+    from bertkit.pipeline.session import Session
+    from bertkit.training.samplers import LengthGroupedBatchSampler
+
+UNTIMED_STEPS = 2  # allocate memory, and compile the layers with --compile
+MEASURED_FRACTION = 0.02  # of the time limit
+MAX_MEASURED_SECONDS = 60.0
+USED_FRACTION = 0.97  # of the time limit; the rest is for checkpoints and for steps that take longer
+EVALUATED_BATCHES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTimes:
+    """Durations in seconds.
+
+    Attributes:
+        step: An optimizer step, as the mean over the phases.
+        evaluation: An evaluation, with the probe.
+        probe: The probe; 0 without one.
+        spent: The measurement.
+    """
+
+    step: float
+    evaluation: float
+    probe: float
+    spent: float
+
+    def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
+        """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
+        budget = USED_FRACTION * limit - self.spent - self.probe - self.evaluation
+        seconds = self.step + self.evaluation / steps_per_epoch
+        if save_steps is not None:
+            seconds += self.probe / save_steps
+        return int(budget / seconds)
+
+
+def plan_time_limit(session: "Session") -> None:
+    """Set `max_steps` if the run has a time limit, and no number of steps yet.
+
+    The steps of the measurement are discarded. The run then is the same as one with this `--max-steps`, so a
+    resumed run is bit-identical to an uninterrupted one.
+
+    Raises:
+        UserError: Not a single step fits into the time.
+    """
+    config = session.prepared.config
+    limit = getattr(config, "time_limit", None)
+    if limit is None or config.max_steps is not None:
+        return
+    with report_out_of_memory(suggest_memory_fixes(config, session.model)):
+        times = distributed.on_main_process(lambda times: times, measure_times(session, 60 * limit))
+    steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
+    measured = f"{times.step:.2f} s per step, {times.evaluation:.1f} s per evaluation"
+    if steps < 1:
+        raise UserError(
+            f"--time-limit {limit:g}: too short for a step and an evaluation ({measured}); pass a longer "
+            "time, or evaluate less with --max-eval-samples"
+        )
+    session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({measured})")
+    session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
+    del session.trainer, session.model
+    release_memory()
+    session.set_up()
+
+
+def measure_times(session: "Session", limit: float) -> MeasuredTimes:
+    """Measure training and evaluation for a small fraction of `limit` seconds. The weights do not change."""
+    from bertkit.training.samplers import PhasedBatchSampler
+
+    started = time.perf_counter()
+    seconds = min(MEASURED_FRACTION * limit, MAX_MEASURED_SECONDS)
+    sampler = session.trainer.build_batch_sampler()
+    assert isinstance(sampler, PhasedBatchSampler)
+    run_step = _build_step(session)
+    step = sum(
+        phase.fraction * _measure_steps(run_step, phase_sampler, session, seconds / len(sampler.phases))
+        for phase, phase_sampler in zip(sampler.phases, sampler.samplers, strict=True)
+    )
+    probe = 0.0 if session.prepared.probe is None else _measure(session.score_probe)
+    evaluation = _measure_evaluation(session) + probe
+    return MeasuredTimes(step, evaluation, probe, time.perf_counter() - started)
+
+
+def _measure_steps(
+    run_step: Callable[[list[list[int]]], None], sampler: "LengthGroupedBatchSampler", session: "Session",
+    seconds: float,
+) -> float:  # fmt: skip
+    """Return the mean duration of the steps of a phase that fit into `seconds`, of at least one."""
+    batches_per_step = session.training_args.gradient_accumulation_steps
+    steps = _repeat_steps(sampler, batches_per_step)
+    for _ in range(UNTIMED_STEPS):
+        run_step(next(steps))
+    started, count = time.perf_counter(), 0
+    # all ranks run equally many steps
+    while not count or not distributed.any_rank(time.perf_counter() - started > seconds):
+        run_step(next(steps))
+        count += 1
+    return (time.perf_counter() - started) / count
+
+
+def _repeat_steps(sampler: "LengthGroupedBatchSampler", batches_per_step: int) -> Iterator[list[list[int]]]:
+    """Yield the batches of each step of the first epoch, again and again."""
+    while True:
+        batches = iter(sampler)
+        while step := list(islice(batches, batches_per_step)):
+            yield step
+
+
+def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
+    """Return a function that trains one optimizer step on batches of example keys."""
+    from bertkit.training.samplers import TrainingCollator
+
+    trainer = session.trainer
+    trainer.create_optimizer()
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = 0.0  # without warmup, the weights could diverge
+    model = trainer.accelerator.prepare(trainer.model)
+    collate, examples = TrainingCollator(trainer.data_collator, trainer.train_dataset), trainer.train_dataset
+
+    def run_step(keys: list[list[int]]) -> None:
+        batches: list[Any] = [collate([examples[key] for key in batch]) for batch in keys]
+        num_items = trainer._get_num_items_in_batch(batches, trainer.args.device)
+        losses = [trainer.training_step(model, batch, num_items) for batch in batches]
+        if trainer.args.max_grad_norm:
+            trainer._clip_grad_norm(model)
+        trainer.optimizer.step()
+        model.zero_grad()
+        losses[-1].item()  # waits for the device
+
+    return run_step
+
+
+def _measure_evaluation(session: "Session") -> float:
+    """Return the duration of an evaluation, extrapolated from some random batches."""
+    import torch
+
+    from bertkit.modeling.forward import batch_by_length
+    from bertkit.training.scoring import bind_logits
+
+    features, batch_size = session.features["validation"], session.prepared.config.eval_batch_size
+    batches = batch_by_length(features, batch_size)
+    sample = np.random.default_rng(0).permutation(len(batches))[:EVALUATED_BATCHES]
+    compute, device = bind_logits(session.model), session.training_args.device
+
+    @torch.no_grad()
+    def score_sample() -> None:
+        session.model.eval()
+        for examples in (batches[index] for index in sample):
+            batch = session.collator([features[index] for index in examples])
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            features.reduce_logits(compute(batch).float(), examples, batch).cpu()
+
+    return _measure(score_sample) * len(batches) / len(sample) / distributed.get_world_size()
+
+
+def _measure(function: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started

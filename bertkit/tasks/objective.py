@@ -1,0 +1,210 @@
+"""A training objective of `pretrain-mlm-nsp`: its examples, its model, its loss and its scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import UserError
+from bertkit.setting import get_flag, get_settings
+from bertkit.tasks.base import Scores, TransformersPipeline
+from bertkit.tasks.pretrain_config import PretrainConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.modeling.loading import ModelSource
+    from bertkit.modeling.losses import Loss
+
+MASKING_SETTINGS = [
+    "mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_masking",
+    "word_units", "max_predictions_per_seq",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A training objective on plain text.
+
+    Attributes:
+        name: Value of `--objective`.
+        builder_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
+        model_class: Name of the auto class of transformers.
+        description: End of the run's description, which begins with the predicted tokens.
+        architectures: Model types that support the objective; None if all do.
+        unsupported_hint: Error message for other model types, after the name of the model.
+        is_causal: Whether each token is predicted from the previous tokens.
+        best_metric: Loss that selects the best checkpoint.
+    """
+
+    name: str
+    builder_name: str
+    model_class: str
+    description: str = ""
+    architectures: frozenset[str] | None = None
+    unsupported_hint: str = "has no head over pairs; use --objective mlm"
+    is_causal: bool = False
+    best_metric: str = "loss"
+
+    @property
+    def build_examples(self) -> Callable[..., Any]:
+        """The function that plans the examples of an epoch."""
+        from bertkit.data.corpus import pairs
+
+        return getattr(pairs, self.builder_name)
+
+    def build_collator(
+        self, config: PretrainConfig, tokenizer: Any, pad: Callable[..., Any], max_length: int
+    ) -> Any:
+        """Return a collator that pads and masks examples of at most `max_length` tokens."""
+        from bertkit.masking.collator import CausalLmCollator, build_masker, build_special_tokens_mask
+
+        is_special = build_special_tokens_mask(tokenizer)
+        if self.is_causal:
+            return CausalLmCollator(pad, is_special)
+        max_predictions = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
+        masker = build_masker(
+            tokenizer, is_special, config.whole_word_masking, mlm_probability=config.mlm_probability,
+            mask_replace_prob=config.mask_replace_prob, random_replace_prob=config.random_replace_prob,
+            max_predictions_per_seq=max_predictions, seed=config.seed,
+        )  # fmt: skip
+        return self.masking_collator_class(pad, masker, is_special, config.has_pairs)
+
+    @property
+    def masking_collator_class(self) -> Callable[..., Any]:
+        """The class of the collators of an objective that masks tokens."""
+        from bertkit.masking.collator import MlmCollator
+
+        return MlmCollator
+
+    @property
+    def auto_class(self) -> Any:
+        """The auto class of transformers."""
+        import transformers
+
+        return getattr(transformers, self.model_class)
+
+    def validate_config(self, config: PretrainConfig) -> None:
+        """Check that the masking settings agree with each other and apply to the objective.
+
+        Raises:
+            UserError: The probabilities sum to more than 1, the settings of words contradict each other, or a
+                setting differs from its default for an objective that masks nothing or has no generator.
+        """
+        if config.generator_size is not None and config.objective != "rtd":
+            raise UserError(
+                f"--generator-size: --objective {config.objective} has no generator; leave it out, or pass "
+                "--objective rtd"
+            )
+        if config.mask_replace_prob + config.random_replace_prob > 1:
+            flags = (
+                f"--mask-replace-prob {config.mask_replace_prob:g} and --random-replace-prob "
+                f"{config.random_replace_prob:g}"
+            )
+            raise UserError(f"{flags}: the sum exceeds 1; pass lower fractions")
+        if not self.is_causal:
+            _check_word_units(config)
+            return
+        settings = get_settings(type(config))
+        for name in MASKING_SETTINGS:
+            _, metadata, default = settings[name]
+            if getattr(config, name) != default:
+                flag = get_flag(name, metadata)
+                raise UserError(f"{flag}: --objective {self.name} masks nothing; remove one of them")
+
+    def configure_model(self, model_config: Any, name: str, tokenizer: Any) -> Any:
+        """Return the model config for this objective. A causal objective makes the model a decoder.
+
+        Raises:
+            UserError: The model type does not support the objective, or the model is causal.
+        """
+        from bertkit.modeling.pooling import is_causal
+
+        if is_causal(model_config) and not self.is_causal:
+            raise UserError(f"--objective {self.name}: {name} is a left-to-right model; use --objective ltr")
+        model_type = model_config.model_type
+        if self.architectures is not None and model_type not in self.architectures:
+            raise UserError(f"--objective {self.name}: {name} ({model_type}) {self.unsupported_hint}")
+        if self.is_causal:
+            model_config.update({
+                "is_decoder": True, "use_cache": False,
+                "bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
+            })  # fmt: skip
+        return model_config
+
+    # ---- model, loss and scores
+
+    def build_model(self, model_config: Any, source: "ModelSource", config: PretrainConfig) -> Any:
+        """Return the encoder with a language modeling head and, for pairs, a classification head on [CLS]."""
+        from bertkit.modeling.loading import load_model
+        from bertkit.modeling.pretraining import gather_masked_positions
+
+        has_weights = any(source.folder.glob("*.safetensors"))
+        return gather_masked_positions(
+            load_model(self.auto_class, source, model_config)
+            if has_weights
+            else self.auto_class.from_config(model_config)
+        )
+
+    def describe_model(self, source: "ModelSource", config: PretrainConfig) -> str:
+        """Return a note on parts of the model of `--model` that are new; empty if there are none."""
+        return ""
+
+    def make_loss(self) -> "Loss":
+        """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
+        from bertkit.modeling.losses import PretrainingLoss
+
+        return PretrainingLoss()
+
+    @property
+    def sum_logits(self) -> Callable[..., Any]:
+        """The function that sums losses and predictions over each example."""
+        from bertkit.modeling.losses import sum_pretraining_logits
+
+        return sum_pretraining_logits
+
+    def score(self, sums: "np.ndarray", has_pairs: bool) -> Scores:
+        """Return the scores of the sums of all examples."""
+        from bertkit.metrics.pretraining import score_pretraining
+
+        return score_pretraining(sums, has_pairs)
+
+    def score_baselines(self, unigram: Scores, sums: "np.ndarray | None") -> dict[str, Scores]:
+        """Return the scores of baselines by name.
+
+        Args:
+            unigram: Scores of predicting tokens by their frequency in the training text.
+            sums: The sums of the validation split; None if they are unknown.
+        """
+        return {"unigram": unigram}
+
+    # ---- pipeline
+
+    @property
+    def hub_task(self) -> str:
+        """The task name on the Hub and in `transformers.pipeline()`."""
+        return "text-generation" if self.is_causal else "fill-mask"
+
+    def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
+        """Return the arguments of `transformers.pipeline()`.
+
+        A causal model continues a text that starts with [CLS]. The text must not end with [SEP], so the
+        pipeline adds no special tokens.
+        """
+        if not self.is_causal:
+            return TransformersPipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
+        call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
+        example = f"{tokenizer.cls_token} ..."
+        return TransformersPipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
+
+
+def _check_word_units(config: PretrainConfig) -> None:
+    """Check that morphemes are masked as a whole, and that the analyzer is installed."""
+    if config.word_units == "words":
+        return
+    if not config.whole_word_masking:
+        raise UserError(
+            f"--word-units {config.word_units}: applies only to whole-word masking; add --whole-word-masking"
+        )
+    from bertkit.data.morphemes import require_analyzer
+
+    require_analyzer()

@@ -1,0 +1,75 @@
+"""`pretrain-mlm-nsp --time-limit`: the number of steps from a short measurement."""
+
+import pytest
+import torch
+import yaml
+from conftest import assert_refused, make_document_rows, write_rows
+from test_pretrain import COMMAND
+
+from bertkit.pipeline import time_limit
+from bertkit.pipeline.time_limit import MeasuredTimes
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_rows(tmp_path / "text.jsonl", make_document_rows(40))
+
+
+def test_steps_leave_time_for_evaluations_and_probes():
+    times = MeasuredTimes(step=0.5, evaluation=2.0, probe=1.0, spent=3.0)
+    # 97 s, without the measurement, the first probe and the last evaluation, for steps and evaluations
+    assert times.count_steps(100, steps_per_epoch=10, save_steps=None) == int(91 / 0.7)
+    assert times.count_steps(100, steps_per_epoch=10, save_steps=5) == int(91 / 0.9)
+    assert times.count_steps(4, steps_per_epoch=10, save_steps=None) < 1
+
+
+def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
+    cli, text, tmp_path, monkeypatch, stop_at
+):
+    options = ["--data", text, "--objective", "mlm", "--hidden-size", 16, "--num-heads", 2, "--no-bf16"]
+    options += ["--vocab-size", 60, "--batch-size", 4, "--gradient-accumulation-steps", 2]
+    options += ["--phases", "16:0.5,32:0.5", "--warmup", 0]
+    whole, limited = tmp_path / "whole", tmp_path / "limited"
+    assert cli(COMMAND, *options, "--max-steps", 6, "-o", whole)[0] == 0
+    measured = []
+
+    def count_steps(times, limit, steps_per_epoch, save_steps):
+        measured.append((times, limit))
+        return 6
+
+    measure_times = time_limit.measure_times
+
+    def compare_weights(session, limit):
+        before = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
+        times = measure_times(session, limit)
+        assert all(torch.equal(before[name], tensor) for name, tensor in session.model.state_dict().items())
+        return times
+
+    monkeypatch.setattr(time_limit, "measure_times", compare_weights)
+    monkeypatch.setattr(MeasuredTimes, "count_steps", count_steps)
+    stop_at(4)
+    status, _, err = cli(COMMAND, *options, "--time-limit", 0.05, "-o", limited)
+    assert status == 130
+    assert "--time-limit 0.05: 6 steps (" in err
+    [(times, limit)] = measured
+    assert limit == pytest.approx(3)
+    assert 0 < times.step < times.spent
+    assert 0 < times.evaluation < times.spent
+    assert yaml.safe_load((limited / "run.yaml").read_text())["settings"]["max_steps"] == 6
+    monkeypatch.setattr(time_limit, "measure_times", None)  # the number of steps is that of run.yaml
+    monkeypatch.chdir(tmp_path)
+    assert cli(COMMAND, "--resume", "-o", limited)[0] == 0
+    for name in ("model.safetensors", "training_log.jsonl"):
+        assert (limited / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("flags", [["--max-steps", 5], ["--epochs", 2]])
+def test_a_number_of_steps_is_refused(flags, cli, text, tiny, tmp_path):
+    args = ["--data", text, "--model", tiny, "--time-limit", 5, *flags]
+    assert_refused(cli, tmp_path, args, ["--time-limit", f"leave out {flags[0]}"], COMMAND)
+
+
+def test_a_limit_without_a_step_is_refused(cli, text, tiny, tmp_path):
+    args = ["--data", text, "--model", tiny, "--max-length", 32, "--time-limit", 0.001]
+    args += ["-o", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, ["--time-limit 0.001: too short", "--max-eval-samples"], COMMAND)
