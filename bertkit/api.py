@@ -16,7 +16,7 @@ from bertkit.infer.configs import (
     PredictConfig,
 )
 from bertkit.infer.report import ReportConfig
-from bertkit.pipeline.distill import DistillConfig
+from bertkit.pipeline.distill_config import DistillConfig
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
@@ -330,7 +330,7 @@ def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
 
     `distill(RUN, num_layers=3)` returns a `Run`, which can be used like any other run.
     """
-    from bertkit.pipeline.distill import resolve_student_settings
+    from bertkit.pipeline.distill_config import resolve_student_settings
 
     task, student_settings = resolve_student_settings({"run": str(run), **settings})
     return _train(task, student_settings, None, reporter)

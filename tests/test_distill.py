@@ -15,7 +15,7 @@ from bertkit.modeling.distillation import DistillationLoss
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import choose_layers
 from bertkit.modeling.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from bertkit.pipeline.distill import resolve_student_settings
+from bertkit.pipeline.distill_config import resolve_student_settings
 from bertkit.pipeline.distillation import add_teacher_logits
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.prepare import prepare

@@ -28,7 +28,7 @@ from bertkit.errors import UserError
 from bertkit.infer.predictor import load_predictor
 from bertkit.modeling.forward import compute_logits
 from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.serve import protocol, served_model, server
+from bertkit.serve import job_computation, protocol, served_model, server
 from bertkit.serve.access import choose_hosts
 from bertkit.serve.app import create_app
 from bertkit.serve.batcher import ComputationStoppedError, Job
@@ -157,8 +157,8 @@ def test_a_request_may_name_the_documents_of_its_sentences(document_run):
         assert post(client, {"tokens": ["a", "b"]}).status_code == 200
     # The same name in two requests of a batch means two documents.
     jobs = [make_job(row) for row in rows]
-    apart = [served_model.compute_jobs(predictor, [job])[0] for job in jobs]
-    assert served_model.compute_jobs(predictor, jobs) == apart
+    apart = [job_computation.compute_jobs(predictor, [job])[0] for job in jobs]
+    assert job_computation.compute_jobs(predictor, jobs) == apart
 
 
 def make_job(row):
@@ -182,16 +182,16 @@ def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
 
 
 def test_a_bug_fails_only_the_request_that_causes_it(runs, monkeypatch):
-    predictor, predict_rows = load_predictor(str(runs / "classify")), served_model.predict_rows
+    predictor, predict_rows = load_predictor(str(runs / "classify")), job_computation.predict_rows
 
     def predict_unless_bad(predictor, rows, *args):
         if {"text": "bad"} in rows:
             raise ZeroDivisionError
         return predict_rows(predictor, rows, *args)
 
-    monkeypatch.setattr(served_model, "predict_rows", predict_unless_bad)
+    monkeypatch.setattr(job_computation, "predict_rows", predict_unless_bad)
     jobs = [make_job({"text": text}) for text in ("good", "bad", "fine")]
-    good, error, fine = served_model.compute_jobs(predictor, jobs)
+    good, error, fine = job_computation.compute_jobs(predictor, jobs)
     assert (good[0]["text"], type(error), fine[0]["text"]) == ("good", ZeroDivisionError, "fine")
 
 
@@ -208,7 +208,7 @@ def test_a_cancelled_batch_stops_between_forward_passes(runs, monkeypatch):
 
     predictor.model.register_forward_hook(count_pass)
     monkeypatch.setattr(scoring, "bind_logits", lambda model, _: partial(compute_logits, model))
-    results = served_model.compute_jobs(predictor, jobs)
+    results = job_computation.compute_jobs(predictor, jobs)
     assert [type(result) for result in results] == [ComputationStoppedError] * 5
     assert len(passes) == 2
 

@@ -11,7 +11,7 @@ from bertkit.data.features import Features
 # At the higher learning rates for small models, 20 were not better than 5.
 MAX_PAIRS_PER_ROW = 5
 MAX_PAIRS = 8_000  # pairs in an epoch; many rows are in fewer pairs each
-MAX_DRAWS = 100  # for a partner without a common label, which may not exist
+MAX_ATTEMPTS = 100  # for a partner without a common label, which may not exist
 
 
 class Pairs(NamedTuple):
@@ -42,11 +42,11 @@ def sample_pairs(membership: np.ndarray, repeats: int, rng: np.random.Generator)
     similar = np.stack([labeled, _sample_similar(membership, labeled, rng)], 1)
     first = np.tile(np.arange(num_rows), repeats)
     second = rng.integers(num_rows, size=len(first))
-    for _ in range(MAX_DRAWS):
-        redrawn = np.flatnonzero(_have_common_label(membership, first, second))
-        if not len(redrawn):
+    for _ in range(MAX_ATTEMPTS):
+        rejected = np.flatnonzero(_have_common_label(membership, first, second))
+        if not len(rejected):
             break
-        second[redrawn] = rng.integers(num_rows, size=len(redrawn))
+        second[rejected] = rng.integers(num_rows, size=len(rejected))
     rows = np.concatenate([similar, np.stack([first, second], 1)])
     return Pairs(rows, _have_common_label(membership, rows[:, 0], rows[:, 1]).astype(np.float32))
 

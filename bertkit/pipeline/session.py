@@ -148,8 +148,8 @@ class Session:
         return self.prepared.probe.score(self.model, self.prepared.tokenizer, self.prepared.config.max_length)
 
     def _make_training_inputs(self) -> TrainingInputs:
-        rows = TrainingInputs(self.features["train"], self.collator, self.loss)
-        return self.prepared.task.training_method.make_inputs(rows)
+        inputs = TrainingInputs(self.features["train"], self.collator, self.loss)
+        return self.prepared.task.training_method.convert_inputs(inputs)
 
     def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
         """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.utils.reporting import Reporter
 
 
-class Contrastive(TrainingMethod):
+class ContrastiveMethod(TrainingMethod):
     """The encoder is trained on pairs of rows, and the head is fitted to its vectors (Tunstall et al. 2022).
 
     Args:
@@ -25,16 +25,16 @@ class Contrastive(TrainingMethod):
     def __init__(self, task: "SequenceTask") -> None:
         self.task = task
 
-    def make_inputs(self, rows: TrainingInputs) -> TrainingInputs:
+    def convert_inputs(self, inputs: TrainingInputs) -> TrainingInputs:
         """Return pairs of rows with the cosine similarity of their vectors."""
         from bertkit.data.collator import VectorCollator
         from bertkit.data.few_labels import to_membership
         from bertkit.data.similarity_pairs import PairFeatures
         from bertkit.modeling.losses import CosineSimilarityLoss
 
-        membership = to_membership(_require_labels(rows.examples), len(self.task.labels))
-        pairs = PairFeatures.from_rows(rows.examples, membership, self.task.config.seed)
-        return TrainingInputs(pairs, VectorCollator(rows.collator), CosineSimilarityLoss())
+        membership = to_membership(_require_labels(inputs.examples), len(self.task.labels))
+        pairs = PairFeatures.from_rows(inputs.examples, membership, self.task.config.seed)
+        return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
     def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
         """Fit a head by logistic regression to the vectors of the current weights."""
@@ -87,7 +87,7 @@ class LinearProbeMethod(TrainingMethod):
         model.set_output_layer(*probe.layer)
 
 
-METHODS = {"contrastive": Contrastive, "linear-probe": LinearProbeMethod}
+METHODS = {"contrastive": ContrastiveMethod, "linear-probe": LinearProbeMethod}
 
 
 def _require_labels(features: "Features") -> "np.ndarray":

@@ -40,13 +40,13 @@ class TrainingMethod:
         """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
         return features
 
-    def make_inputs(self, rows: TrainingInputs) -> TrainingInputs:
+    def convert_inputs(self, inputs: TrainingInputs) -> TrainingInputs:
         """Return what the encoder is trained on.
 
         Args:
-            rows: The training rows, with the result of `Task.make_collator` and the loss of predictions.
+            inputs: The training rows, with the result of `Task.make_collator` and the loss of predictions.
         """
-        return rows
+        return inputs
 
     def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
         """Fit the head of `model` before an evaluation, unless it is trained together with the encoder.
