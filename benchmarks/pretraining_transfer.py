@@ -1,6 +1,8 @@
 """Compare models that are pre-trained for the same time with the same models with new weights.
 
     python benchmarks/pretraining_transfer.py --data-dir DATA --minutes 60 --out table.md
+    python benchmarks/pretraining_transfer.py --data-dir DATA --text nsmc --probe nsmc \
+        --tasks classify:nsmc:6000 classify:korsts classify:klue-sts classify:korean-hate-speech::f1
 
 Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
 architecture and tokenizer, but new weights. Both are fine-tuned on each task with each seed. The table has
@@ -25,8 +27,8 @@ from harness import describe_machine, publish
 
 COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
 OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
-TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17"]
-SCORES = {"classify": "accuracy", "ner": "f1"}
+TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17::f1"]
+SCORES = ("pearson", "accuracy")  # the score of a task is the first of these that it has
 NEGLIGIBLE_LEARNING_RATE = 1e-12  # one step with this rate leaves the weights new
 
 
@@ -36,7 +38,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--text", default="imdb", help="text to pre-train on")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=["mlm", "rtd"])
-    parser.add_argument("--tasks", nargs="+", default=TASKS, help="COMMAND:DATA or COMMAND:DATA:ROWS")
+    parser.add_argument("--tasks", nargs="+", default=TASKS, help="COMMAND:DATA[:ROWS[:SCORE]]")
     parser.add_argument("--probe", default="sst2")
     parser.add_argument("--minutes", type=float, default=60.0, help="time of each pre-training run")
     parser.add_argument("--max-steps", type=int, help="number of steps, instead of --minutes")
@@ -67,17 +69,18 @@ def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: boo
 
 
 def finetune(task: str, model: Path, seed: int, args: argparse.Namespace) -> float:
-    """Return the score of a model that is fine-tuned on `COMMAND:DATA:ROWS`."""
+    """Return the score of a model that is fine-tuned on `COMMAND:DATA[:ROWS[:SCORE]]`."""
     import bertkit
 
-    command, data, *rows = task.split(":")
+    command, data, rows, score = [*task.split(":"), "", ""][:4]
     with tempfile.TemporaryDirectory() as folder:
         run = getattr(bertkit, command)(
             data=data, data_dir=args.data_dir, model=str(model), seed=seed, split_seed=0, epochs=args.epochs,
             max_length=args.max_length, learning_rate=args.finetuning_rate, output_dir=folder,
-            max_train_samples=int(rows[0]) if rows else None, overwrite=True,
+            max_train_samples=int(rows) if rows else None, overwrite=True,
         )  # fmt: skip
-    return float(run.metrics["validation"][SCORES[command]])
+    scores = run.metrics["validation"]
+    return float(scores[score or next(name for name in SCORES if name in scores)])
 
 
 def measure(objective: str, folder: Path, args: argparse.Namespace) -> dict[str, list[str]]:

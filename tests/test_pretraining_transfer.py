@@ -9,7 +9,7 @@ def test_the_table_has_a_probe_and_a_paired_difference_for_each_task(tmp_path, c
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
     toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     words = write_rows(tmp_path / "words.jsonl", make_ner_rows(40))
-    args = ["--text", text, "--probe", toy, "--tasks", f"classify:{toy}:20", f"ner:{words}"]
+    args = ["--text", text, "--probe", toy, "--tasks", f"classify:{toy}:20", f"ner:{words}::f1"]
     args += ["--objectives", "rtd", "--max-steps", 2, "--vocab-size", 60, "--max-length", 32]
     pretraining_transfer.main([*map(str, args), "--seeds", "2", "--epochs", "1"])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| rtd")]
