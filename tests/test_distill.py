@@ -207,6 +207,9 @@ def test_a_student_is_evaluated_on_other_rows_and_exported_with_scores(student, 
     assert status == 0, err
     assert "accuracy" in out
     assert "cannot load" not in err
+    status, _, err = cli("distill", tmp_path / "exported", "--num-layers", "1")
+    assert status == 2
+    assert "exported: is an exported model; pass the run that it was exported from" in err
 
 
 def make_teacher(kind, model, folder):

@@ -73,7 +73,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
 
 def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
     """Raise `UserError` if `run` is an exported model, or if `folder` cannot be used for the export."""
-    from bertkit.infer.onnx_runtime import ONNX_FILE
+    from bertkit.modeling.loading import ONNX_FILE
 
     if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; pass the run that it was exported from")
@@ -89,8 +89,7 @@ def _export(
     config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
 ) -> ExportResult:
     from bertkit.infer.onnx_graph import check_architecture, quantize, write_graph
-    from bertkit.infer.onnx_runtime import ONNX_FILE
-    from bertkit.modeling.loading import ModelSource, load_config
+    from bertkit.modeling.loading import ONNX_FILE, ModelSource, load_config
 
     check_architecture(load_config(ModelSource(run.name, run)))
     validation = load_validation_set(run, metrics, config.max_eval_samples, reporter)
@@ -118,8 +117,8 @@ def _export(
 
 def _write_triton_repository(staging: Path, folders: Mapping[str, Path], run_name: str) -> None:
     """Write the repository with a model for each variant: RUN, and RUN-int8."""
-    from bertkit.infer.onnx_runtime import ONNX_FILE
     from bertkit.infer.triton import write_model_repository
+    from bertkit.modeling.loading import ONNX_FILE
 
     names = {FP32: run_name, INT8: f"{run_name}-int8"}
     files = {names[variant]: folder / ONNX_FILE for variant, folder in folders.items()}
@@ -154,8 +153,8 @@ def _measure(
         ExportMismatchError: The logits of the fp32 variant differ from PyTorch's.
     """
     from bertkit.infer.onnx_graph import OPSET
-    from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
-    from bertkit.modeling.loading import WEIGHTS_FILE
+    from bertkit.infer.onnx_runtime import OnnxModel
+    from bertkit.modeling.loading import ONNX_FILE, WEIGHTS_FILE
 
     task = validation.task
     files = {name: folder / ONNX_FILE for name, folder in folders.items()}

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from bertkit.errors import UserError, format_list
-from bertkit.modeling.loading import ModelSource
+from bertkit.modeling.loading import ONNX_FILE, ModelSource
 from bertkit.modeling.pretraining import MASKED_POSITIONS
 
-ONNX_FILE = "model.onnx"
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
 LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.infer.onnx_runtime import ONNX_FILE, OnnxModel
+from bertkit.infer.onnx_runtime import OnnxModel
+from bertkit.modeling.loading import ONNX_FILE
 
 CONFIG_FILE = "config.pbtxt"
 MAX_BATCH_SIZE = 32

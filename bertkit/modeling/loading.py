@@ -19,6 +19,7 @@ from bertkit.utils import devices
 from bertkit.utils.paths import is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
+ONNX_FILE = "model.onnx"  # the weights of an exported model
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -110,15 +111,21 @@ def _validate_files(source: ModelSource, flag: str, needs_weights: bool) -> Mode
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{flag} {source.folder}: is not a model folder (no config.json); check the path")
     if needs_weights and not any(source.folder.glob("*.safetensors")):
-        pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in source.folder.glob(pattern))
-        content = (
-            f"only pickled weights ({format_list(pickles)}), which may run code" if pickles else "no weights"
-        )
-        raise UserError(
-            f"{flag} {source.folder}: has {content}; bertkit loads only *.safetensors: use a model that has "
-            "them, or convert a model that you trust with transformers' save_pretrained"
-        )
+        raise UserError(f"{flag} {source.folder}: {_describe_missing_weights(source.folder)}")
     return source
+
+
+def _describe_missing_weights(folder: Path) -> str:
+    if (folder / ONNX_FILE).is_file():
+        return "is an exported model; pass the run that it was exported from"
+    pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
+    content = (
+        f"only pickled weights ({format_list(pickles)}), which may run code" if pickles else "no weights"
+    )
+    return (
+        f"has {content}; bertkit loads only *.safetensors: use a model that has them, or convert a model "
+        "that you trust with transformers' save_pretrained"
+    )
 
 
 def load_config(source: ModelSource) -> Any:

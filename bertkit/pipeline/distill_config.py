@@ -130,7 +130,7 @@ def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:
     if not isinstance(config, FineTuningConfig):
         raise UserError(f"{folder}: is a run of pre-training; pass a run of classify, nli, ner, qa or swag")
     for run in runs:
-        find_model(str(run), "RUN")  # an exported model has no weights that can be trained
+        find_model(str(run), "RUN")
     if passed := list_passed_data(config):
         kind = next(iter(passed.values()))
         raise UserError(
