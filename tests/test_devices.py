@@ -131,7 +131,9 @@ def test_an_operation_that_a_device_lacks_is_wrong():
         ("mps", "needs a Mac with Apple silicon"),
     ],
 )
-def test_devices_that_do_not_exist_are_refused(cli, toy, tiny, name, words):
+def test_devices_that_do_not_exist_are_refused(cli, toy, tiny, name, words, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     status, _, err = cli("classify", "--data", toy, "--model", tiny, "--device", name)
     assert (status, words in " ".join(err.split()), err.count("\n")) == (2, True, 1)
 

@@ -206,3 +206,10 @@ def test_a_shared_directory_may_be_shared_but_not_replaced(tmp_path):
         locks.require_unshared(tmp_path)
     locks.require_unshared(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_files_of_killed_processes_do_not_pile_up(tmp_path):
+    with locks.share_directory(tmp_path):
+        (tmp_path / f"{locks.SHARED_PREFIX}killed").touch()
+        with locks.share_directory(tmp_path):
+            assert len(list(tmp_path.iterdir())) == 2
