@@ -21,7 +21,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 
 import bertkit
 from bertkit.data.few_labels import to_membership
-from bertkit.data.similarity_pairs import PairFeatures, sample_pairs
+from bertkit.data.similarity_pairs import PairFeatures, choose_repeats, sample_pairs
 from bertkit.errors import RunInterrupted
 from bertkit.metrics.linear_layer import UNSEEN_LOGIT, fit_linear_layer
 from bertkit.modeling.losses import CosineSimilarityLoss
@@ -145,6 +145,13 @@ def test_classes_give_as_many_similar_as_dissimilar_pairs_of_different_rows():
     assert pairs.similarity.mean() == 0.5
     assert (pairs.rows[:, 0] != pairs.rows[:, 1]).all()
     assert set(Counter(pairs.rows[:, 0].tolist()).values()) == {8}
+
+
+@pytest.mark.parametrize(
+    ("rows", "repeats"), [(2, 20), (32, 20), (64, 10), (128, 5), (800, 5), (2_000, 2), (100_000, 1)]
+)
+def test_few_rows_are_in_more_pairs(rows, repeats):
+    assert choose_repeats(rows) == repeats
 
 
 def test_pairs_depend_on_seed_and_epoch_only(features_of_rows):
@@ -357,4 +364,4 @@ def test_dry_run_trains_on_pairs(cli, tmp_path, tiny):
     assert status == 0, err
     report = json.loads(out)
     assert report["data"]["train"] == 4
-    assert report["steps"] == 3  # 5 pairs of each kind per row, in batches of 16
+    assert report["steps"] == 10  # 20 pairs of each kind per row, in batches of 16

@@ -7,9 +7,10 @@ import numpy as np
 
 from bertkit.data.features import Features
 
-# Pairs of each kind in an epoch. Tunstall et al. 2022, section 3.1, have 20 at a learning rate of 2e-5.
-# At the higher learning rates for small models, 20 were not better than 5.
-MAX_PAIRS_PER_ROW = 5
+# Pairs of each kind per row and epoch. Tunstall et al. 2022, section 3.1, have 20. With 16 rows, 20 are
+# better than 5; with 128 rows, 5 are as good and need a quarter of the time (docs/few-labels.md).
+MAX_PAIRS_PER_ROW, MIN_PAIRS_PER_ROW = 20, 5
+FEW_PAIRS = 1_280  # in an epoch (80 steps of 16): up to it, rows are in more than MIN_PAIRS_PER_ROW pairs
 MAX_PAIRS = 8_000  # pairs in an epoch; many rows are in fewer pairs each
 MAX_ATTEMPTS = 100  # for a partner without a common label, which may not exist
 
@@ -71,6 +72,12 @@ def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Gen
     return members[start + (position + step) % count] % num_rows
 
 
+def choose_repeats(num_rows: int) -> int:
+    """Return how often each row is paired with a similar row in an epoch, and with a dissimilar one."""
+    repeats = min(MAX_PAIRS_PER_ROW, max(MIN_PAIRS_PER_ROW, FEW_PAIRS // (2 * num_rows)))
+    return max(1, min(repeats, MAX_PAIRS // (2 * num_rows)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairFeatures(Features):
     """Pairs of rows as examples with two sequences each; each epoch has other pairs, but the same number.
@@ -96,7 +103,7 @@ class PairFeatures(Features):
     def from_rows(cls, row_features: Features, membership: np.ndarray, seed: int) -> "PairFeatures":
         """Return the pairs of these rows."""
         num_rows = len(membership)
-        repeats = max(1, min(MAX_PAIRS_PER_ROW, MAX_PAIRS // (2 * num_rows)))
+        repeats = choose_repeats(num_rows)
         num_pairs = repeats * int(num_rows + membership.any(1).sum())
         return cls(
             sequence_offsets=2 * np.arange(num_pairs + 1), labels=None, row_features=row_features,
