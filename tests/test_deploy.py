@@ -5,11 +5,11 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 import types
 from pathlib import Path
 
 import pytest
+import tomllib
 from test_docs import parse
 
 import bertkit
