@@ -9,10 +9,11 @@ import types
 from pathlib import Path
 
 import pytest
-import tomllib
 from test_docs import parse
 
 import bertkit
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
