@@ -49,7 +49,7 @@ def get_argument_name(name: str) -> str:
 
 
 def enable_activation_checkpointing(model: Any, options: dict[str, Any]) -> None:
-    """Call `model.activation_checkpointing_enable` under the name that it has in the installed transformers."""
+    """Call `model.activation_checkpointing_enable` under its name in the installed transformers."""
     name = NEW_CHECKPOINTING if hasattr(model, f"{NEW_CHECKPOINTING}_enable") else OLD_CHECKPOINTING
     getattr(model, f"{name}_enable")(**options)
 
