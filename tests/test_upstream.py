@@ -12,12 +12,10 @@ import re
 import sys
 import textwrap
 from functools import reduce
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
-from packaging.version import Version
 
 import bertkit
 
@@ -39,7 +37,6 @@ PARAMETERS = {
     "torch.utils._pytree.tree_leaves": ["tree", "is_leaf"],
     "torch.distributed.distributed_c10d._get_default_store": [],
 }
-NEW_IN = {"transformers.Trainer._clip_grad_norm": "5.3"}  # versions of transformers
 
 
 def read_table():
@@ -202,8 +199,6 @@ def import_or_none(name):
 
 @pytest.mark.parametrize("path", read_table())
 def test_private_name_exists(path):
-    if path in NEW_IN and Version(version("transformers")) < Version(NEW_IN[path]):
-        pytest.skip("older versions have no such name, and do not need it")
     if path.startswith("torch.ops.mkldnn.") and not torch.backends.mkldnn.is_available():
         pytest.skip("this build of PyTorch has no oneDNN")
     assert has_name(path)

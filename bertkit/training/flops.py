@@ -7,7 +7,6 @@ from torch import nn
 
 from bertkit.modeling.layers import find_encoder_layers, list_submodels
 from bertkit.training.meters import SequenceCounts
-from bertkit.utils.compat import get_window_size
 
 # Model types with the usual attention and feed-forward layers. For other types, such as Longformer and
 # DeBERTa, the formula would be wrong.
@@ -97,5 +96,5 @@ def _count_attention_pairs(config: Any, index: int, lengths: torch.Tensor) -> to
     layer_types = getattr(config, "layer_types", None)
     if layer_types is None or layer_types[index] != "sliding_attention":
         return lengths.square()
-    excess = (lengths - get_window_size(config) - 1).clamp(min=0)  # the window extends to both sides
+    excess = (lengths - config.sliding_window - 1).clamp(min=0)  # the window extends to both sides
     return lengths.square() - excess * (excess + 1)

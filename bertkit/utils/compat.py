@@ -54,11 +54,6 @@ def enable_activation_checkpointing(model: Any, options: dict[str, Any]) -> None
     getattr(model, f"{name}_enable")(**options)
 
 
-def get_window_size(config: Any) -> int:
-    """Return `config.sliding_window` of a ModernBERT (until transformers 5.1)."""
-    return int(config.sliding_window if hasattr(config, "sliding_window") else config.local_attention // 2)
-
-
 def is_exporting() -> bool:
     """Return `torch.compiler.is_exporting()` (until torch 2.7)."""
     import torch
