@@ -166,3 +166,22 @@ def test_exporting_is_recognized_under_the_old_name(monkeypatch):
         torch, "compiler", SimpleNamespace(is_compiling=lambda: True, is_exporting=lambda: False)
     )
     assert not compat.is_exporting()
+
+
+def attend_2_13(query, *, scale=None, window_size=(-1, -1)):
+    """The arguments of torch 2.13 that bertkit passes."""
+
+
+def attend_2_10(query, is_causal=False):
+    """Fewer arguments."""
+
+
+@pytest.mark.parametrize(("kernel", "expected"), [(attend_2_13, True), (attend_2_10, False)])
+def test_varlen_attention_with_fewer_arguments_is_not_used(kernel, expected, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=kernel))
+    assert compat.has_varlen_attention() == expected
+
+
+def test_missing_varlen_attention_is_not_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert not compat.has_varlen_attention()

@@ -4,6 +4,7 @@ The version after "until" is the first one that does not need the entry. docs/ve
 versions.
 """
 
+import inspect
 import platform
 import sys
 from pathlib import Path
@@ -60,6 +61,15 @@ def is_exporting() -> bool:
 
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return bool(is_exporting())
+
+
+def has_varlen_attention() -> bool:
+    """Return whether `torch.nn.attention.varlen` has all arguments that bertkit passes (until torch 2.13)."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys()
 
 
 def set_device_index(index: int) -> None:
