@@ -160,7 +160,7 @@ def test_search_finds_private_names(code, names):
     assert find_accessed_names([ast.parse(code)]) == names
 
 
-def test_search_finds_what_a_class_shares_with_its_base_class():
+def test_search_finds_names_of_the_base_class():
     from torch.utils.data import DataLoader
 
     class Loader(DataLoader):
