@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+OLDEST_PYTHON ?= python3.10
+OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check format smoke faults fuzz bench screenshots ablation sizes clean
+.PHONY: help install demo test test-fast test-oldest check format smoke faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -34,6 +36,14 @@ SLOW := ablation architectures bad_input benchmarks browser calibrate chart_page
 
 test-fast: $(INSTALLED) ## Run the tests that take about a minute together
 	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)
+
+$(OLDEST)/.installed: pyproject.toml requirements/oldest.txt
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install -q -c requirements/oldest.txt -e '.[offline,dev]'
+	touch $@
+
+test-oldest: $(OLDEST)/.installed ## Run the tests with the oldest supported versions, in .venv-oldest
+	$(OLDEST)/bin/python -m pytest
 
 check: $(INSTALLED) ## Check format, lint, import layers and types; change nothing
 	$(BIN)/ruff format --check .
@@ -80,4 +90,4 @@ sizes: $(INSTALLED) ## The paper's table of model sizes: two small rows
 	$(BIN)/bertkit ablation --table sizes --rows 2-128-2,4-256-4 $(SAMPLES)
 
 clean: ## Remove .venv, caches and build outputs, but no runs
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,11 +3,12 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from bertkit.common_settings import data_dir_setting, device_setting, encoding_setting, metric_setting
 from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, Settings, setting
+from bertkit.utils.compat import Self
 
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]

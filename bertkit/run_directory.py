@@ -10,12 +10,13 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.recipes import PASSED_DATA, list_passed_data, serialize_settings
 from bertkit.utils import devices, distributed, locks
+from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import replace_path, write_text
 from bertkit.utils.output_paths import OutputKind, create_directory, report_creation_errors
 from bertkit.utils.paths import join_command

@@ -14,6 +14,7 @@ from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.utils.compat import get_argument_name
 from bertkit.utils.serialization import dump_yaml
 from bertkit.validation import validate_settings
 
@@ -32,7 +33,7 @@ def test_flags_are_unique_and_training_arguments_exist():
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert len(set(flags)) == len(flags)
     assert len(arguments) > 10
-    assert set(arguments) <= fields
+    assert set(map(get_argument_name, arguments)) <= fields
 
 
 settings_strategy = st.fixed_dictionaries(

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 import types
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import pytest
 from test_docs import parse
 
 import bertkit
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

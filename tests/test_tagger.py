@@ -16,6 +16,7 @@ from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
 from bertkit.modeling.layers import freeze_layers, map_parameters_to_layers
 from bertkit.modeling.loading import ModelSource, takes_token_type_ids
 from bertkit.modeling.tagger import FEATURE_LAYERS, Tagger, load_tagger
+from bertkit.utils.compat import get_argument_name
 from bertkit.utils.reporting import Reporter
 
 LABELS, LAYERS = 5, 5
@@ -51,7 +52,7 @@ def bert(tmp_path_factory):
 
 def tagger(folder, features=None, head="bilstm", new_head=True, **config):
     torch.manual_seed(1)
-    config = AutoConfig.from_pretrained(folder, num_labels=LABELS, **config)
+    config = AutoConfig.from_pretrained(folder, **({"num_labels": LABELS} | config))
     return load_tagger(ModelSource("tiny", folder), config, features, head, new_head).eval()
 
 
@@ -281,8 +282,8 @@ def test_trainer_trains_and_resumes_a_tagger(bert, tmp_path, features):
     def run(folder, **more):
         arguments = TrainingArguments(
             str(folder), max_steps=4, save_steps=2, use_cpu=True, report_to="none", disable_tqdm=True,
-            activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False},
             remove_unused_columns=False, per_device_train_batch_size=2, seed=3,
+            **{get_argument_name("activation_checkpointing"): True},
         )  # fmt: skip
         rows = [{name: t[0] for name, t in batch([5 + n % 3], more=2 - n % 3).items()} for n in range(8)]
         trainer = Squares(tagger(bert, features), arguments, train_dataset=rows)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import typer
-from typer.exceptions import TyperException
 
 from bertkit._version import __version__
 from bertkit.cli import check, info_commands, model_commands, study, usage_errors
@@ -116,7 +115,7 @@ def _run_app() -> int:
         return _report_error("interrupted; nothing was saved", 130) if status == 130 else status
     except UserError as error:
         return _report_error(str(error), error.exit_code, error.should_report)
-    except TyperException as error:
+    except usage_errors.CommandError as error:
         return _report_error(usage_errors.format_usage_error(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _report_error("interrupted", 130)

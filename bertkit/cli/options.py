@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Annotated, Any
 
 import typer
@@ -108,6 +108,7 @@ def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
     if item_kind is bool:
         return {}
     parser = partial(parse_flag, kind=item_kind, setting=setting, where=get_command_line_name(name, setting))
+    update_wrapper(parser, parse_flag)  # Typer reads its name
     return {"parser": parser, "metavar": _format_metavar(item_kind, setting)}
 
 

@@ -3,9 +3,11 @@
 from typing import Any
 
 from typer.core import TyperGroup
-from typer.exceptions import TyperException
 
 from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.utils.compat import get_command_error
+
+CommandError = get_command_error()
 
 
 class CommandGroup(TyperGroup):
@@ -25,7 +27,7 @@ class CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def format_usage_error(error: TyperException) -> str:
+def format_usage_error(error: Exception) -> str:
     """Format an error of Typer as one line; for an unknown flag, suggest a similar flag or command."""
     if hasattr(error, "possibilities"):  # only NoSuchOption has it
         return _format_unknown_flag(error)

@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError
+from bertkit.utils.compat import NotRequired
 from bertkit.utils.serialization import validate
 
 TEXT_DIGITS = 16  # hexadecimal digits of the SHA-256 that identifies the texts of a row

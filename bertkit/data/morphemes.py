@@ -1,6 +1,5 @@
 """Morphemes of Korean texts, found by kiwipiepy, as units of masking and of vocabularies."""
 
-import importlib.util
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from bertkit.errors import UserError
+from bertkit.utils.extras import require_extra
 from bertkit.utils.text import replace_surrogates
 
 CLUSTER = regex.compile(r"\X")  # a character with its combining marks, such as the Jamo of a syllable
@@ -23,11 +22,7 @@ def require_analyzer() -> None:
     Raises:
         UserError: It is not installed.
     """
-    if importlib.util.find_spec("kiwipiepy") is None:
-        raise UserError(
-            "--word-units morphemes: needs kiwipiepy, which is not installed; install the extra: "
-            "pip install 'bertkit[korean]'"
-        )
+    require_extra("korean", ["kiwipiepy"], "--word-units morphemes")
 
 
 def get_analyzer_version() -> str:

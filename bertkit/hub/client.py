@@ -151,12 +151,11 @@ def is_reachable() -> bool:
 
 def _request_endpoint() -> bool:
     """Return whether the Hub responds to a request, with any status."""
-    import requests
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_session
 
     try:
-        requests.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except requests.RequestException:
+        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except _get_connection_errors():
         return False
     return True
 

@@ -11,6 +11,7 @@ from bertkit.errors import UserError
 from bertkit.run_directory import REPORT_FILE
 from bertkit.setting import OUTPUT, Settings, setting
 from bertkit.utils import devices
+from bertkit.utils.extras import require_extra
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -69,6 +70,7 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
 
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
     reporter = reporter or Reporter()
+    require_extra("report", ["matplotlib"], "report")
     devices.request_device(config.device)
     if config.explain and len(config.runs) > 1:
         raise UserError(f"--explain: explains a single run, not {len(config.runs)}; pass one of them")

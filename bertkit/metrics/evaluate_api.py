@@ -56,7 +56,7 @@ class Entities(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         description = "Entity scores; see bertkit.metrics.entities.score_entities."
-        return _build_info(description, datasets.List(datasets.Value("string")))
+        return _build_info(description, [TEXT_FEATURE])
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         offsets = compute_sentence_offsets(references)
@@ -125,7 +125,7 @@ class SquadV2(evaluate.Metric):
 
 
 def _build_reference_features() -> dict[str, Any]:
-    answers = {"text": datasets.List(TEXT_FEATURE), "answer_start": datasets.List(datasets.Value("int32"))}
+    answers = {"text": [TEXT_FEATURE], "answer_start": [datasets.Value("int32")]}
     return {"id": TEXT_FEATURE, "answers": answers}
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from bertkit.errors import UserError, format_list
 from bertkit.modeling.loading import WEIGHTS_FILE, ModelSource, read_weights, takes_token_type_ids
+from bertkit.utils.compat import enable_activation_checkpointing
 
 
 class EncoderWithHead(nn.Module):
@@ -72,7 +73,9 @@ class EncoderWithHead(nn.Module):
 
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
         """Enable activation checkpointing in the encoder."""
-        self.base_model.activation_checkpointing_enable(**kwargs)
+        enable_activation_checkpointing(self.base_model, kwargs)
+
+    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.12
 
     def save_pretrained(
         self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None

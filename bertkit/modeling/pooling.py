@@ -15,6 +15,7 @@ from bertkit.config import Head
 from bertkit.errors import UserError
 from bertkit.modeling.heads import get_head_dropout
 from bertkit.modeling.loading import HEAD_KEY, ModelSource, load_model, read_weights
+from bertkit.utils.compat import is_exporting
 
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
 ONNX_LSTM_OPSET = 14  # the opset that defines ONNX's LSTM
@@ -63,7 +64,7 @@ class BiLstm(nn.Module):
         # Rotations by `first`, without the modulo operator.
         to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
         to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
-        run_lstm = _run_lstm_onnx if torch.compiler.is_exporting() else _run_lstm
+        run_lstm = _run_lstm_onnx if is_exporting() else _run_lstm
         outputs = run_lstm(self.lstm, gather_positions(vectors.float(), to_front), mask.sum(1))
         return gather_positions(outputs, to_back)
 

@@ -138,6 +138,8 @@ class Tagger(EncoderWithHead):
         if self.features is None:
             super().activation_checkpointing_enable(**kwargs)
 
+    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.12
+
 
 def load_tagger(
     source: ModelSource, model_config: Any, features: str | None, head: Head, new_head: bool

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from bertkit.utils.compat import has_varlen_attention
+
 VARLEN_DTYPES = (torch.float16, torch.bfloat16)
 MIN_CAPABILITY = (8, 0)  # compute capability that the kernel requires (Ampere)
 MAX_HEAD_DIM = 256
@@ -57,7 +59,7 @@ def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
 def supports_varlen(device: torch.device) -> bool:
     """Return whether a device can run the kernel: an NVIDIA GPU of the generation Ampere or newer."""
     is_cuda = device.type == "cuda" and torch.version.hip is None
-    return is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+    return is_cuda and has_varlen_attention() and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
 
 
 def attend_varlen(

@@ -1,7 +1,6 @@
 """Resolution and checks of the settings of a run, before any data is read."""
 
 import dataclasses
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from bertkit.run_directory import format_python_call
 from bertkit.setting import fill_unset, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, launch_environment, locks
+from bertkit.utils.extras import require_extra
 from bertkit.utils.output_paths import check_output_directory
 from bertkit.utils.paths import join_command
 from bertkit.utils.reporting import Reporter
@@ -132,11 +132,8 @@ def _check_time_limit(config_class: type[RunConfig], values: Mapping[str, Any]) 
 
 def _require_peft(config: RunConfig) -> None:
     """Raise `UserError` if `--lora` is set and peft is not installed."""
-    if config.lora is not None and importlib.util.find_spec("peft") is None:
-        raise UserError(
-            f"--lora {config.lora}: needs peft, which is not installed; install the extra: "
-            "pip install 'bertkit[lora]'"
-        )
+    if config.lora is not None:
+        require_extra("lora", ["peft"], f"--lora {config.lora}")
 
 
 def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:

@@ -1,6 +1,7 @@
 """Draw charts as inline SVG with selectable text and colors that follow the theme of the page.
 
-matplotlib draws with placeholder colors. Each placeholder is then replaced by a CSS variable.
+matplotlib draws with placeholder colors. Each placeholder is then replaced by a CSS variable. matplotlib is
+an optional package, which only the functions that draw import.
 """
 
 import io
@@ -10,18 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup, escape
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from rich.cells import cell_len
 
 from bertkit.metrics.calibration import Calibration
 from bertkit.metrics.linear_probe import PROBE_PREFIX
 from bertkit.metrics.modules import is_lower_better
+from bertkit.utils.extras import is_installed
 
 TrainingLog = Sequence[Mapping[str, Any]]
 
@@ -46,6 +43,10 @@ MAX_NAME_LENGTH = 18  # characters; Hangul and Chinese characters are twice as w
 CHARACTER_WIDTH = 6.1  # points, on average
 MAX_SCORES = 4  # curves in the chart of validation scores
 STEP = "step"
+MISSING_CHART = Markup(
+    "<p>matplotlib is not installed. For this chart, run <code>pip install 'bertkit[report]'</code> and "
+    "<code>bertkit report</code>.</p>"
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ def render_chart(
         height_ratios: Relative heights of the axes, from top to bottom.
         height: Height in points.
     """
+    if not is_installed("matplotlib"):
+        return Chart(title, MISSING_CHART, note)
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
@@ -142,6 +149,8 @@ def plot_curves(
     """
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
         for number, (name, (x, y)) in enumerate(series.items()):
             axes.plot(
                 x,
@@ -174,6 +183,8 @@ def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], 
     size = len(names)
 
     def draw(axes: Any) -> None:
+        from matplotlib.patches import Rectangle
+
         for row, column in np.ndindex(size, size):
             cell = Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0)
             cell.set(facecolor=ACCENT, alpha=0.05 + 0.6 * float(fractions[row, column]))
@@ -234,6 +245,8 @@ def plot_reliability_diagram(
     left_edges = np.arange(num_bins)[used] / num_bins
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         top, bottom = axes
         top.bar(
             left_edges, calibration.accuracy[used], 0.9 / num_bins, align="edge", color=ACCENT, alpha=0.75

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -15,6 +15,7 @@ from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.metrics.classification import Scores
 from bertkit.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
+from bertkit.utils.compat import NotRequired
 from bertkit.utils.serialization import validate
 
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bertkit.reports import charts
 from bertkit.reports.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
@@ -56,6 +55,8 @@ def _scatter(axes: Any, x: Sequence[float], trials: Sequence[Trial]) -> None:
 
 
 def _finish(axes: Any, x_label: str, metric: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     axes.grid(axis="y")
     axes.set_xlabel(x_label)
     axes.set_ylabel(metric)
@@ -68,6 +69,8 @@ def _finish(axes: Any, x_label: str, metric: str) -> None:
 
 def _plot_trials(trials: Sequence[Trial], best: int, metric: str) -> Chart:
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         numbers = [trial["trial"] for trial in trials]
         _scatter(axes, numbers, trials)
         [score] = [trial["score"] for trial in trials if trial["trial"] == best]
@@ -99,6 +102,8 @@ def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[
     is_range = ".." in space
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
         labels = sorted(set(map(_format_label, values)), key=_sort_key)
         positions = [float(value) if is_range else labels.index(_format_label(value)) for value in values]
         _scatter(axes, positions, trials)

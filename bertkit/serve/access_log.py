@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.errors import format_count
@@ -66,7 +66,7 @@ class AccessLogMiddleware:
             return
         client = scope["client"][0] if scope.get("client") else "-"
         rows = f" {record.model}, {format_count(len(record.rows), 'row')}" if record.rows else ""
-        texts = f" {orjson.dumps(record.rows).decode()}" if record.rows and self.log_texts else ""
+        texts = f" {msgspec.json.encode(record.rows).decode()}" if record.rows and self.log_texts else ""
         logger.info(
             "%s %s %s %d %.1f ms%s%s", client, scope["method"], path, status, 1000 * seconds, rows, texts
         )

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 Records = list[dict[str, Any]]
 # Steps of the event loop between a result and the end of its response.
 RESPONSE_STEPS = 5
@@ -148,11 +150,10 @@ class Batcher:
     async def _wait_for_rows(self) -> None:
         """Wait until the batch ends."""
         start = max(self._queue[0].arrival, self._idle_since)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(start + self._max_delay):
-                while not self._is_complete():
-                    self._has_changed.clear()
-                    await self._has_changed.wait()
+        with anyio.CancelScope(deadline=start + self._max_delay):
+            while not self._is_complete():
+                self._has_changed.clear()
+                await self._has_changed.wait()
 
     def _is_complete(self) -> bool:
         return (

@@ -1,8 +1,8 @@
 """ASGI middleware that reads the bodies of requests, with limits on type, size and time."""
 
-import asyncio
 from collections.abc import Mapping
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,7 +49,7 @@ class LimitsMiddleware:
         chunks, size = [], 0
         is_announced_too_large = _parse_length(headers) > self.max_body_bytes
         try:
-            async with asyncio.timeout(self.body_seconds):
+            with anyio.fail_after(self.body_seconds):
                 while True:
                     message = await receive()
                     chunk = message.get("body", b"")

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import h11
-import orjson
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # time in which a client must send the head of a request
@@ -35,7 +35,7 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Respond to a request that is not HTTP, and close the connection."""
-        body = orjson.dumps({"error": f"request: {msg.removesuffix('.').lower()}; send HTTP/1.1"})
+        body = msgspec.json.encode({"error": f"request: {msg.removesuffix('.').lower()}; send HTTP/1.1"})
         headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
         for event in (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

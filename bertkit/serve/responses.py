@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-import orjson
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,7 +22,7 @@ class RequestError(Exception):
 
 def make_json_response(content: object, status: int = 200) -> Response:
     """Return a JSON response; NaN and infinity become null."""
-    return Response(orjson.dumps(content), status, media_type="application/json")
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
 def make_error_response(error: RequestError) -> Response:

@@ -3,12 +3,13 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
 from bertkit.text_config import TextConfig
+from bertkit.utils.compat import Self
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes

@@ -60,13 +60,15 @@ def _make_nbest_entry(text: str, probability: float, start_logit: float, end_log
 
 def format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
     """Yield the lines of a JSON object with one entry per line."""
-    import orjson
+    import msgspec
 
     yield "{"
     for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         try:
-            text = orjson.dumps({key: value}).decode()
-        except TypeError:  # orjson refuses lone surrogates; the file writer reports them as an error
+            text = msgspec.json.encode({key: value}).decode()
+        except (
+            UnicodeEncodeError
+        ):  # msgspec refuses lone surrogates; the file writer reports them as an error
             text = json.dumps({key: value}, ensure_ascii=False)
         yield f"{',' if index else ''}\n{text[1:-1]}"
     yield "\n}\n"

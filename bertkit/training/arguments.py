@@ -14,6 +14,7 @@ from bertkit.errors import UserError, suggest_similar
 from bertkit.hub.client import summarize_error
 from bertkit.setting import get_flag, get_settings
 from bertkit.utils import devices, launch_environment
+from bertkit.utils.compat import get_argument_name
 from bertkit.utils.system import DEFAULT_COMPILER, can_run_compiler
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
     Raises:
         UserError: A field does not exist, has its own flag, or is set by bertkit.
     """
+    if not config.set:
+        return {}  # without importing transformers, which takes a second
     flag_by_argument = {
-        setting.training_argument: get_flag(name, setting)
+        get_argument_name(setting.training_argument or ""): get_flag(name, setting)
         for name, (_, setting, _) in get_settings(type(config)).items()
     }
     arguments = {}
@@ -78,8 +81,8 @@ def _check_argument(key: str, value: str) -> None:
     """Check that `TrainingArguments` has the field `key`, and that `--set` may change it to `value`."""
     if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
         raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
-    if key in REFUSED_ARGUMENTS:
-        raise UserError(f"--set {key}: {REFUSED_ARGUMENTS[key]}")
+    if fix := {get_argument_name(name): fix for name, fix in REFUSED_ARGUMENTS.items()}.get(key):
+        raise UserError(f"--set {key}: {fix}")
     if key == "train_sampling_strategy" and value not in ("random", "sequential"):
         raise UserError(f"--set {key}={value}: use random or sequential; bertkit groups by length by default")
     from transformers import TrainingArguments  # here, because its import takes a second
@@ -148,6 +151,7 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
     if config.compile and not devices.has_accelerator():
         _check_compiler()
     try:
+        arguments = {get_argument_name(name): value for name, value in arguments.items()}
         return _use_device(TrainingArguments(**arguments | parse_extra_arguments(config)))
     except (ValueError, TypeError, ImportError, OSError) as error:
         fix = "; change --set or leave it out" if config.set else ""

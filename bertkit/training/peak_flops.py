@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bertkit.utils.cache import get_or_create
+from bertkit.utils.compat import get_cpu_capabilities
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Peak rates in TFLOP/s of products of dense matrices, accumulated in fp32. Many data sheets print the rates
@@ -90,7 +91,7 @@ def load_or_measure_rate(device: torch.device, precision: str) -> float:
     A machine that is busy during the measurement gets a rate that is too low.
     """
     if device.type == "cpu":
-        hardware = str(torch.cpu.get_capabilities().get("cpu_name", "cpu"))
+        hardware = str(get_cpu_capabilities().get("cpu_name", "cpu"))
     else:
         hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return _load_or_measure_rate(device, precision, hardware, torch.get_num_threads())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
 from bertkit.utils import launch_environment
+from bertkit.utils.compat import get_cpu_capabilities
 from bertkit.utils.device_check import find_wrong_computations
 from bertkit.utils.reporting import Reporter
 
@@ -173,7 +174,7 @@ def is_bf16_faster() -> bool:
     device = get_device()
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    capabilities = get_cpu_capabilities() if device.type == "cpu" else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bertkit.errors import UserError
 from bertkit.utils import devices
+from bertkit.utils.compat import set_device_index
 from bertkit.utils.launch_environment import get_launched_world_size, get_local_rank, read_int
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ def _select_backend() -> str:
         raise UserError(
             f"{ranks} processes: this machine has {num_devices} devices; start one process per device"
         )
-    torch.accelerator.set_device_index(get_local_rank())
+    set_device_index(get_local_rank())
     return distributed.get_default_backend_for_device(devices.get_device())
 
 

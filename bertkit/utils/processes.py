@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from bertkit.utils.compat import NEW_PROCESS_GROUP
 from bertkit.utils.system import IS_LINUX
 
 PR_SET_PDEATHSIG = 1  # constant of <linux/prctl.h>
@@ -23,7 +24,7 @@ _CTRL_BREAK = getattr(signal, "CTRL_BREAK_EVENT", None)  # only on Windows
 def start_process_group(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
     """Start a process in its own process group, so that Ctrl-C in the terminal does not reach it."""
     if _CTRL_BREAK is None:
-        return subprocess.Popen(command, env=environment, process_group=0)  # noqa: S603
+        return subprocess.Popen(command, env=environment, **NEW_PROCESS_GROUP)  # noqa: S603
     # PyTorch for Windows is built without libuv, which some of its versions would use for their store.
     flags = subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
     return subprocess.Popen(  # noqa: S603

@@ -14,8 +14,10 @@ from bertkit.data.readers.encodings import find_encodings, format_candidates
 from bertkit.data.rows import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.hub.files import HubFile
+from bertkit.utils.extras import require_extra
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
+HTTP_PREFIXES = ("http://", "https://")
 NON_TEXT_PREFIXES = ("readme", "license", "licence")
 
 
@@ -187,6 +189,8 @@ def _is_text_name(path: Path) -> bool:
 def _open_file_system(url: str) -> tuple[Any, str]:
     import fsspec
 
+    if url.startswith(HTTP_PREFIXES):
+        require_extra("http", ["aiohttp"], f"--data {url}")
     with _report_url_errors(url):
         system, path = fsspec.core.url_to_fs(url)
         return system, path

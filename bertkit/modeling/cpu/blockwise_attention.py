@@ -1,13 +1,14 @@
 """Attention with dropout on a CPU for long sequences, a few examples at a time."""
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed, drop_, mask_dtype
+from bertkit.utils.compat import Self
 
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
 LOG2_E = math.log2(math.e)

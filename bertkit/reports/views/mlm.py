@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, NotRequired
+from typing import Any
 
 from bertkit.errors import format_count
 from bertkit.reports.examples import Example, Field, Mark
 from bertkit.reports.views.base import FiniteNumber, Index, Record, View
+from bertkit.utils.compat import NotRequired
 
 
 class _MlmRecord(Record):
