@@ -95,7 +95,10 @@ def test_links_of_the_markdown_pages_lead_to_files_of_the_site(site):
 
 
 def test_no_markdown_remains_in_paragraphs(site):
-    """Markdown requires a blank line before a list, and four spaces before a nested list or table."""
+    """Python-Markdown requires a blank line before a list, and four spaces before a nested list."""
+    for name in list_pages(site, ".md"):
+        text = re.sub(r"```.*?```", "", (site / name).read_text("utf-8"), flags=re.DOTALL)
+        assert re.findall(r"^ {1,3}[*-] .*", text, re.MULTILINE) == [], name
     for name in list_pages(site, ".html"):
         text = re.sub(r"<pre.*?</pre>", "", (site / name).read_text("utf-8"), flags=re.DOTALL)
         without_inline_tags = re.sub(r"</?(?:a|code|em|img|span|strong)\b[^>]*>", "", text)
