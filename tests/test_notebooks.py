@@ -62,6 +62,7 @@ def test_a_run_displays_its_scores_and_charts(executed):
     assert html.count("<svg") >= 4
     for title in ("Loss", "Validation scores", "Confusion matrix"):
         assert title in html
+    assert "Click a cell" not in html
     assert 'href="runs/quickstart/report.html"' in html
 
 

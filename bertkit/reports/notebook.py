@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from bertkit.reports.page import get_environment
 from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import CARD_FILE, REPORT_FILE
 from bertkit.tasks import TASKS
+
+CLICK_NOTE = "Click a cell to see its examples."  # which a notebook does not have
 
 
 def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[str, str]:
@@ -50,4 +53,5 @@ def render_run(run: FinishedRun) -> str:
 def _build_charts(run: FinishedRun) -> list[Chart]:
     view = create_view(run)
     result_charts = view.build_charts() if view else []
-    return [*build_training_charts(run.log), *result_charts, *build_calibration_charts(run)]
+    charts = [*build_training_charts(run.log), *result_charts, *build_calibration_charts(run)]
+    return [replace(chart, note=chart.note.removesuffix(CLICK_NOTE)) for chart in charts]

@@ -21,6 +21,7 @@ REPOSITORY_PAGES = {
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
 }
+REPOSITORY_FILES = ["CITATION.cff", "examples/colab-gpu.ipynb", "examples/quickstart.ipynb"]
 SITE_PAGES = {file: page for page, file in REPOSITORY_PAGES.items()}
 LINK = re.compile(r'(\]\(|src=")(?!\w+:|#)([^)#"\s]+)')
 REFERENCE = build_reference_pages()
@@ -47,8 +48,8 @@ def _extend_section(nav: Any, title: str, pages: list[str]) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in `docs/`."""
-    for page, file in REPOSITORY_PAGES.items():
+    """Add the pages and the linked files that are not in `docs/`."""
+    for page, file in [*REPOSITORY_PAGES.items(), *((name, name) for name in REPOSITORY_FILES)]:
         files.append(File.generated(config, page, abs_src_path=str(ROOT / file)))
     for page, content in REFERENCE.items():
         files.append(File.generated(config, page, content=content))
