@@ -6,7 +6,7 @@ OLDEST_PYTHON ?= python3.10
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-oldest check format smoke faults fuzz bench screenshots ablation sizes clean
+.PHONY: help install demo test test-fast test-oldest check format smoke docs faults fuzz bench screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -29,9 +29,9 @@ test: $(INSTALLED) ## Run the tests
 SLOW := ablation architectures bad_input benchmarks browser calibrate chart_pages check classify \
 	completion coverage defaults determinism devices distributed embed encodings equivalence evaluate explain \
 	explained_report export faults feature_based fuzz glue help klue known korean left_to_right lora malformed \
-	memory metric_modules ner nli objects output overlap packing phases platforms predict pretrain \
+	memory metric_modules ner nli notebooks objects output overlap packing phases platforms predict pretrain \
 	pretraining_transfer probe push qa reading recipes relations replaced_tokens report row_chunks safety \
-	saved_datasets serve startup stored_tasks study suites swag time_limit token_batches triton varlen \
+	saved_datasets serve site startup stored_tasks study suites swag time_limit token_batches triton varlen \
 	waiting
 
 test-fast: $(INSTALLED) ## Run the tests that take about a minute together
@@ -59,6 +59,9 @@ smoke: $(INSTALLED) ## Run each task on its shipped sample for a few steps
 	@for task in $$($(BIN)/python -c 'from bertkit.tasks import TASKS; print(*TASKS)'); do \
 		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
 	done
+
+docs: $(INSTALLED) ## Build the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 FAULTS ?= 120
 

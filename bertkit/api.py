@@ -1,9 +1,8 @@
 """The Python API: one function for each command, with the settings of the command as keyword arguments."""
 
-import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
+from bertkit.api_decorators import accepts, reports_in_notebooks
 from bertkit.checks.label_issues_config import LabelIssuesConfig
 from bertkit.errors import UserError
 from bertkit.infer.configs import (
@@ -18,7 +17,6 @@ from bertkit.infer.configs import (
 from bertkit.infer.report import ReportConfig
 from bertkit.pipeline.distill_config import DistillConfig
 from bertkit.pipeline.train_tokenizer import TokenizerConfig
-from bertkit.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.ner import NerConfig
@@ -43,51 +41,6 @@ if TYPE_CHECKING:
     from bertkit.pipeline.train_tokenizer import TrainedTokenizer
     from bertkit.utils.reporting import Reporter
 
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class _ApiFunction(Protocol[P, R_co]):
-    """The signature that type checkers and IDEs see: the settings of a config as keyword arguments."""
-
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-    @overload
-    def __call__(self, *args: Any, reporter: "Reporter | None" = None, **kwargs: Any) -> R_co: ...
-
-
-def _accepts(
-    config: Callable[P, Settings], hidden: tuple[str, ...] = ()
-) -> Callable[[Callable[..., R_co]], _ApiFunction[P, R_co]]:
-    """Return a decorator that adds the settings of `config` to the signature and to the docstring.
-
-    Args:
-        config: Settings class of the command.
-        hidden: Settings of the command that the function does not accept.
-    """
-
-    def decorate(function: Callable[..., R_co]) -> Any:
-        signature = inspect.signature(function)
-        own_parameters = [
-            parameter
-            for parameter in signature.parameters.values()
-            if parameter.kind != parameter.VAR_KEYWORD
-        ]
-        fields = inspect.signature(config).parameters
-        settings = {
-            name: setting
-            for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
-            if name not in hidden and name not in signature.parameters
-        }
-        parameters = [*own_parameters, *(fields[name] for name in settings)]
-        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        lines = "\n".join(f"    {name}: {setting.help}" for name, setting in settings.items())
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n{lines}\n"
-        return function
-
-    return decorate
-
-
 # ---- training
 
 
@@ -97,7 +50,7 @@ def _train(task: str, settings: dict[str, Any], recipe: str | None, reporter: "R
     return train(task, settings, recipe, reporter)
 
 
-@_accepts(ClassifyConfig)
+@accepts(ClassifyConfig)
 def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a text classifier, like `bertkit classify`.
 
@@ -106,7 +59,7 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
 
     Args:
         recipe: Name of a shipped recipe, or a file; settings override the recipe.
-        reporter: Receives messages and progress; by default, nothing is printed.
+        reporter: Receives messages and progress; by default, they are shown in Jupyter only.
         **settings: Settings of the command; see the list below.
 
     Returns:
@@ -118,31 +71,31 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     return _train("classify", settings, recipe, reporter)
 
 
-@_accepts(NerConfig)
+@accepts(NerConfig)
 def ner(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a named entity tagger, like `bertkit ner`; see `classify`."""
     return _train("ner", settings, recipe, reporter)
 
 
-@_accepts(NliConfig)
+@accepts(NliConfig)
 def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a classifier of text pairs, like `bertkit nli`; see `classify`."""
     return _train("nli", settings, recipe, reporter)
 
 
-@_accepts(QaConfig)
+@accepts(QaConfig)
 def qa(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a model for extractive question answering, like `bertkit qa`; see `classify`."""
     return _train("qa", settings, recipe, reporter)
 
 
-@_accepts(SwagConfig)
+@accepts(SwagConfig)
 def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune a multiple-choice model, like `bertkit swag`; see `classify`."""
     return _train("swag", settings, recipe, reporter)
 
 
-@_accepts(PretrainConfig)
+@accepts(PretrainConfig)
 def pretrain_mlm_nsp(
     *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
 ) -> "Run":
@@ -153,7 +106,7 @@ def pretrain_mlm_nsp(
     return _train("pretrain-mlm-nsp", settings, recipe, reporter)
 
 
-@_accepts(TokenizerConfig)
+@accepts(TokenizerConfig)
 def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "TrainedTokenizer":
     """Train a WordPiece tokenizer on plain text, like `bertkit train-tokenizer`.
 
@@ -173,30 +126,31 @@ def _run_suite(name: str, settings: dict[str, Any], recipe: str | None, reporter
     return run_suite(name, settings, recipe, reporter)
 
 
-@_accepts(GlueConfig)
+@accepts(GlueConfig)
 def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on the GLUE tasks, like `bertkit glue`."""
     return _run_suite("glue", settings, recipe, reporter)
 
 
-@_accepts(KlueConfig)
+@accepts(KlueConfig)
 def klue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Fine-tune on the KLUE tasks, like `bertkit klue`."""
     return _run_suite("klue", settings, recipe, reporter)
 
 
-@_accepts(FeatureBasedConfig)
+@accepts(FeatureBasedConfig)
 def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
     return _run_suite("feature-based", settings, recipe, reporter)
 
 
-@_accepts(AblationConfig)
+@accepts(AblationConfig)
 def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
     return _run_suite("ablation", settings, recipe, reporter)
 
 
+@reports_in_notebooks
 def study(
     task: str, *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
 ) -> "Run":
@@ -208,7 +162,7 @@ def study(
     Args:
         task: Name of the task, such as "classify".
         recipe: Recipe of the task; settings override the recipe.
-        reporter: Receives messages and progress; by default, nothing is printed.
+        reporter: Receives messages and progress; by default, they are shown in Jupyter only.
         **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search` and `time_limit`.
 
     Raises:
@@ -222,6 +176,7 @@ def study(
 # ---- before training
 
 
+@reports_in_notebooks
 def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "CheckReport":
     """Check data before training, like `bertkit check TASK`.
 
@@ -229,7 +184,7 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
 
     Args:
         task: Name of the task, such as "classify".
-        reporter: Receives messages and progress; by default, nothing is printed.
+        reporter: Receives messages and progress; by default, they are shown in Jupyter only.
         **settings: Settings of the task that concern the data and the model.
 
     Raises:
@@ -243,7 +198,7 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
 # ---- after training
 
 
-@_accepts(LabelIssuesConfig)
+@accepts(LabelIssuesConfig)
 def label_issues(
     study: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
 ) -> "LabelIssues":
@@ -276,7 +231,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     return load_predictor(run)
 
 
-@_accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
+@accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
 def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
@@ -297,7 +252,7 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     return predict_with_run({"run": str(run), **settings}, reporter)
 
 
-@_accepts(EvaluateConfig)
+@accepts(EvaluateConfig)
 def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result.
 
@@ -309,7 +264,7 @@ def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **setting
     return evaluate_run({"run": str(run), **settings}, reporter)
 
 
-@_accepts(CalibrateConfig)
+@accepts(CalibrateConfig)
 def calibrate(
     run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
 ) -> "CalibrationResult":
@@ -324,7 +279,7 @@ def calibrate(
     return calibrate_run({"run": str(run), **settings}, reporter)
 
 
-@_accepts(DistillConfig)
+@accepts(DistillConfig)
 def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
     """Train a smaller model on the predictions of a finished run, like `bertkit distill`.
 
@@ -336,7 +291,7 @@ def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     return _train(task, student_settings, None, reporter)
 
 
-@_accepts(ExportConfig)
+@accepts(ExportConfig)
 def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "ExportResult":
     """Export a finished run as an ONNX model, like `bertkit export`.
 
@@ -347,7 +302,7 @@ def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings:
     return export_run({"run": str(run), **settings}, reporter)
 
 
-@_accepts(ReportConfig)
+@accepts(ReportConfig)
 def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
     """Write the page of a finished run again, or compare several runs, like `bertkit report`.
 
@@ -358,7 +313,7 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
     return write_report(settings, reporter)
 
 
-@_accepts(EmbedConfig)
+@accepts(EmbedConfig)
 def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResult":
     """Embed texts, or one word in its contexts, like `bertkit embed`.
 
@@ -371,7 +326,7 @@ def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResul
     return embed_texts(settings, reporter)
 
 
-@_accepts(FillMaskConfig)
+@accepts(FillMaskConfig)
 def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMaskResult":
     """Predict the most probable words for each [MASK], like `bertkit fill-mask`.
 

@@ -1,6 +1,7 @@
 """Completion through the real protocol of each shell, in a new process that loads no heavy package."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def complete(typed, shell="bash", **variables):
         "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": typed},
         "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        "powershell": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1]},
     }[shell]
     environment = {**os.environ, **request, "_BERTKIT_COMPLETE": f"complete_{shell}", **variables}
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment)
@@ -106,9 +108,86 @@ def test_runs_are_completed(tmp_path):
     assert complete("bertkit predict ") == ["runs/mine"]
 
 
-def test_the_completion_script_is_printed(tmp_path):
-    script = tmp_path / "ask.sh"
-    script.write_text(f"{sys.executable} -m bertkit --show-completion\n")
-    done = subprocess.run(["bash", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "_COMPLETE=complete_bash" in done.stdout
+def test_powershell_gets_values_and_descriptions():
+    assert complete("bertkit cla", "powershell")[0].startswith("classify:::")
+    [line] = complete("bertkit qa --data squad_v", "powershell")
+    assert line == f"squad_v2:::{load_dataset_specs()['squad_v2'].title}"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home directory, and a command `bertkit` that runs this checkout."""
+    command = tmp_path / "bin" / "bertkit"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom bertkit.cli.app import main\nmain()\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    for name in ("HOME", "ZDOTDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)  # Typer writes to ~/.config
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # the shell is an argument
+    return tmp_path
+
+
+MARKS = {
+    "bash": "complete -o default -F _bertkit_completion bertkit",
+    "zsh": "compdef _bertkit_completion bertkit",
+    "fish": "complete --command bertkit",
+    "powershell": "Register-ArgumentCompleter -Native -CommandName bertkit",
+    "pwsh": "Register-ArgumentCompleter -Native -CommandName bertkit",
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not run the script of the fixture")
+@pytest.mark.parametrize("shell", MARKS)
+def test_the_completion_script_of_each_shell_is_printed(home, shell):
+    done = subprocess.run(["bertkit", "--show-completion", shell], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert MARKS[shell] in done.stdout
+    assert f"complete_{'powershell' if shell == 'pwsh' else shell}" in done.stdout
+
+
+def needs(shell):
+    is_missing = os.name == "nt" or shutil.which(shell) is None
+    return pytest.param(shell, marks=pytest.mark.skipif(is_missing, reason=f"{shell} is not installed"))
+
+
+CLEAR_LINE = "\x15"  # Ctrl-U
+LINES = {
+    "bertkit cla": "classify",
+    "bertkit classify --push": "--push-to-hub",
+    "bertkit classify --recipe rot": "rotten-tomatoes",
+    "bertkit ner --data wnu": "wnut17",
+}
+
+
+@pytest.mark.parametrize("shell", [needs("bash"), needs("zsh")])
+def test_tab_completes_in_an_interactive_shell(home, shell):
+    """After `--install-completion`, the start-up files of the shell load the completion."""
+    pexpect = pytest.importorskip("pexpect")
+    subprocess.run(["bertkit", "--install-completion", shell], check=True, capture_output=True)
+    (home / ".inputrc").write_text("set enable-bracketed-paste off\n")
+    options = {"cwd": home, "encoding": "utf-8", "timeout": 60, "dimensions": (24, 200)}
+    terminal = pexpect.spawn(shell, ["-i"], **options)
+    try:
+        if shell == "zsh":  # the first TAB only loads the completion
+            terminal.send("bertkit \t")
+            terminal.expect_exact("\x07")
+            terminal.send(CLEAR_LINE)
+        for typed, completed in LINES.items():
+            terminal.send(f"{typed}\t")
+            terminal.expect_exact(typed)  # the echo
+            terminal.expect_exact(completed[len(typed.split(" ")[-1]) :])
+            terminal.send(CLEAR_LINE)
+    finally:
+        terminal.close(force=True)
+
+
+@pytest.mark.parametrize("shell", [needs("fish")])
+def test_fish_completes(home, shell):
+    subprocess.run(["bertkit", "--install-completion", shell], check=True, capture_output=True)
+    for typed, completed in list(LINES.items())[::2]:
+        printed = subprocess.run([shell, "-c", f"complete -C {typed!r}"], capture_output=True, text=True)
+        assert [line.split("\t")[0] for line in printed.stdout.splitlines()] == [completed], printed.stderr

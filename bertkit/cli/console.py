@@ -110,9 +110,9 @@ class ConsoleReporter(Reporter):
     ) -> Iterator[T]:
         """Yield `batches`, and show a progress bar that disappears at the end.
 
-        No bar is shown during training, or if standard error is not a terminal.
+        No bar is shown during training, or if standard error is neither a terminal nor a notebook.
         """
-        if self._progress is not None or not err_console.is_terminal:
+        if self._progress is not None or not _can_show_bars():
             yield from batches
             return
         columns = (
@@ -132,10 +132,14 @@ class ConsoleReporter(Reporter):
             TextColumn(description), BarColumn(), DownloadColumn(), TextColumn("left"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(
-            *columns, console=err_console, transient=True, disable=not err_console.is_terminal
+            *columns, console=err_console, transient=True, disable=not _can_show_bars()
         ) as progress:
             bar = progress.add_task(description, total=size)
             yield lambda position: progress.update(bar, completed=position)
+
+
+def _can_show_bars() -> bool:
+    return err_console.is_terminal or err_console.is_jupyter
 
 
 def _format_loss(loss: float, parts: Mapping[str, float]) -> str:

@@ -51,6 +51,12 @@ class Run:
     metrics: dict[str, Any]
     samples: list[dict[str, Any]] = field(default_factory=list)
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return what Jupyter displays: the scores and the charts."""
+        from bertkit.reports.notebook import build_mime_bundle
+
+        return build_mime_bundle(self.output_dir, self.metrics)
+
 
 def train(
     task_name: str,

@@ -113,13 +113,14 @@ def render_template(template: str, script_name: str = "browser.js", **values: An
     )
     script = common + own
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _get_environment().get_template(template).render(
+    return get_environment().get_template(template).render(
         style=style, script=script, digest=digest, version=__version__, **values
     )  # fmt: skip
 
 
 @cache
-def _get_environment() -> jinja2.Environment:
+def get_environment() -> jinja2.Environment:
+    """Return the environment of the templates."""
     loader = jinja2.FileSystemLoader(TEMPLATE_DIR)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
