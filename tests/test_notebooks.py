@@ -175,6 +175,7 @@ def test_without_a_kernel_nothing_is_reported(monkeypatch, shell):
 
 
 def test_a_kernel_gets_the_reporter_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # the console keeps the width of its first import; see `cli`
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert type(_create_notebook_reporter()).__name__ == "ConsoleReporter"
