@@ -30,9 +30,11 @@ def _create_notebook_reporter() -> "Reporter | None":
     """Return the reporter of the command line, whose progress bars Jupyter shows; None outside of Jupyter."""
     if "IPython" not in sys.modules:
         return None
-    from bertkit.cli.console import ConsoleReporter, err_console
+    if not hasattr(sys.modules["IPython"].get_ipython(), "kernel"):  # IPython in a terminal, or only imported
+        return None
+    from bertkit.cli.console import ConsoleReporter
 
-    return ConsoleReporter() if err_console.is_jupyter else None
+    return ConsoleReporter()
 
 
 class ApiFunction(Protocol[P, R_co]):

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_docs import parse
@@ -167,6 +168,14 @@ def test_data_in_a_displayed_run_is_escaped(runs):
     assert "<img" not in Run(runs / "classify", metrics)._repr_mimebundle_()["text/html"]
 
 
-def test_a_terminal_with_ipython_gets_no_reporter(monkeypatch):
-    monkeypatch.setitem(sys.modules, "IPython", sys)
+@pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["only imported", "terminal"])
+def test_without_a_kernel_nothing_is_reported(monkeypatch, shell):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert _create_notebook_reporter() is None
+
+
+def test_a_kernel_gets_the_reporter_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # the console keeps the width of its first import; see `cli`
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert type(_create_notebook_reporter()).__name__ == "ConsoleReporter"
