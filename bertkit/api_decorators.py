@@ -20,7 +20,8 @@ def reports_in_notebooks(function: Callable[P, R_co]) -> Callable[P, R_co]:
 
     @functools.wraps(function)
     def call(*args: P.args, **arguments: P.kwargs) -> R_co:
-        arguments["reporter"] = arguments.get("reporter") or _create_notebook_reporter()
+        if arguments.get("reporter") is None:
+            arguments["reporter"] = _create_notebook_reporter()
         return function(*args, **arguments)
 
     return call

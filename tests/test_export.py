@@ -269,7 +269,7 @@ def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
     bertkit.export(run)
     monkeypatch.setattr(onnx_runtime, "find_spec", lambda _: None)
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
-    with pytest.raises(bertkit.UserError, match=r"onnxruntime not installed"):
+    with pytest.raises(bertkit.UserError, match=r"needs onnxruntime, which is not installed"):
         bertkit.load(run / "onnx")
 
 

@@ -153,9 +153,11 @@ def _request_endpoint() -> bool:
     """Return whether the Hub responds to a request, with any status."""
     from huggingface_hub import constants, get_session
 
+    # The last two are errors of an invalid address, and of a proxy that needs another package.
+    errors: tuple[type[Exception], ...] = (*_get_connection_errors(), ValueError, ImportError)
     try:
         get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except _get_connection_errors():
+    except errors:
         return False
     return True
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit._version import __version__
 from bertkit.errors import UserError
 from bertkit.infer.configs import FP32, INT8, PYTORCH, ExportConfig
+from bertkit.utils.extras import require_extra
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.reporting import Reporter
@@ -55,7 +56,6 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
         ExportMismatchError: A logit differs by more than `TOLERANCE`; nothing was written.
     """
     from bertkit import run_directory
-    from bertkit.infer.onnx_runtime import require_packages
     from bertkit.pipeline.finished_run import load_run_task
     from bertkit.utils import locks
     from bertkit.utils.reporting import silence_libraries
@@ -64,7 +64,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     run = Path(config.run).expanduser()
     load_run_task(run)  # raises unless this is a finished run
     metrics = run_directory.read_metrics(run) or {}
-    require_packages(REQUIRED_PACKAGES, "bertkit export")
+    require_extra("onnx", REQUIRED_PACKAGES, "export")
     folder = Path(config.output_dir).expanduser() if config.output_dir else run / run_directory.ONNX_DIR
     _check_output_directory(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():

@@ -1,15 +1,15 @@
 """Run an exported model with onnxruntime in place of the PyTorch model."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.modeling.loading import ONNX_FILE, ModelSource
 from bertkit.modeling.pretraining import MASKED_POSITIONS
+from bertkit.utils.extras import require_extra
 
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
 LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
@@ -82,7 +82,7 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
     Raises:
         UserError: The package onnxruntime is not installed, or cannot read the file.
     """
-    require_packages(["onnxruntime"], f"{source.folder}")
+    require_extra("onnx", ["onnxruntime"], f"{source.folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
     path = source.folder / ONNX_FILE
@@ -92,10 +92,3 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
         raise UserError(
             f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
         ) from error
-
-
-def require_packages(packages: list[str], purpose: str) -> None:
-    """Raise `UserError` if a package that `purpose` requires is not installed."""
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise UserError(f"{purpose}: {format_list(missing)} not installed; run pip install 'bertkit[onnx]'")

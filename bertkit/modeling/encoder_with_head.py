@@ -75,7 +75,7 @@ class EncoderWithHead(nn.Module):
         """Enable activation checkpointing in the encoder."""
         enable_activation_checkpointing(self.base_model, kwargs)
 
-    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.12
+    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.23
 
     def save_pretrained(
         self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None

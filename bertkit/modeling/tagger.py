@@ -138,7 +138,7 @@ class Tagger(EncoderWithHead):
         if self.features is None:
             super().activation_checkpointing_enable(**kwargs)
 
-    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.12
+    gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.23
 
 
 def load_tagger(

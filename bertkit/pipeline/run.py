@@ -76,7 +76,7 @@ def train(
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
-    reporter = reporter if reporter and distributed.is_main_process() else Reporter()
+    reporter = reporter if reporter is not None and distributed.is_main_process() else Reporter()
     config_class = task_class(task_name).spec.config
     config, fingerprints = resolve_settings(task_name, config_class, overrides, recipe, reporter)
     with silence_libraries(), use_reporter(reporter), distributed.use_process_group():

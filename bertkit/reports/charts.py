@@ -43,9 +43,9 @@ MAX_NAME_LENGTH = 18  # characters; Hangul and Chinese characters are twice as w
 CHARACTER_WIDTH = 6.1  # points, on average
 MAX_SCORES = 4  # curves in the chart of validation scores
 STEP = "step"
+LINE_STYLE = "stroke-linejoin: round; stroke-linecap: butt"  # what matplotlib sets for all elements of a page
 MISSING_CHART = Markup(
-    "<p>matplotlib is not installed. For this chart, run <code>pip install 'bertkit[report]'</code> and "
-    "<code>bertkit report</code>.</p>"
+    "<p>matplotlib is not installed. This chart needs it: <code>pip install 'bertkit[report]'</code></p>"
 )
 
 
@@ -115,7 +115,10 @@ def _inline(svg: str, title: str) -> Markup:
 
     svg = re.sub(r"<[^>]+>", rewrite_tag, svg[svg.index("<svg") :])  # only tags, not the text between them
     svg = re.sub(r'(<svg[^>]*) width="\S+" height="\S+"', r"\1", svg, count=1)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))  # noqa: S704
+    # A style element would apply to the whole page. The properties of the element are inherited.
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    attributes = f'role="img" aria-label="{escape(title)}" style="{LINE_STYLE}"'
+    return Markup(svg.replace("<svg", f"<svg {attributes}", 1))  # noqa: S704
 
 
 def shorten_name(name: str) -> str:

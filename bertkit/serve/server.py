@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import ipaddress
 import signal
 import socket
@@ -10,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError
 from bertkit.serve.config import ServeConfig
 from bertkit.utils import devices
+from bertkit.utils.extras import require_extra
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
-REQUIRED_PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
+REQUIRED_PACKAGES = ("anyio", "fastapi", "uvicorn", "prometheus_client")
 MAX_TOKEN_CHARS = 4096
 BACKLOG = 2048  # connections that wait to be accepted
 
@@ -40,9 +40,7 @@ def serve(
     config = ServeConfig(**validate_settings(ServeConfig, settings, "serve()"))
     reporter = reporter or Reporter()
     devices.request_device(config.device)
-    missing = [name for module, name in REQUIRED_PACKAGES.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise UserError(f"serve: {format_list(missing)} not installed; run pip install 'bertkit[serve]'")
+    require_extra("serve", REQUIRED_PACKAGES, "serve")
     names = choose_names(config.run, config.name)
     token = read_token(Path(config.token_file).expanduser()) if config.token_file else None
     with contextlib.closing(bind_socket(config.host, config.port)) as listener:

@@ -54,17 +54,19 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
     Raises:
         UserError: A field does not exist, has its own flag, or is set by bertkit.
     """
+    for pair in config.set:
+        if "=" not in pair:
+            raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
     if not config.set:
         return {}  # without importing transformers, which takes a second
     flag_by_argument = {
-        get_argument_name(setting.training_argument or ""): get_flag(name, setting)
+        get_argument_name(setting.training_argument): get_flag(name, setting)
         for name, (_, setting, _) in get_settings(type(config)).items()
+        if setting.training_argument
     }
     arguments = {}
     for pair in config.set:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
+        key, _, value = pair.partition("=")
         if key in flag_by_argument:
             raise UserError(f"--set {key}: has its own flag; use {flag_by_argument[key]}")
         _check_argument(key, value)

@@ -293,7 +293,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             if self.gradient_clipper is None:
                 self.gradient_clipper = GradientClipper(self.accelerator.unwrap_model(model))
             return self.gradient_clipper.clip(self.args.max_grad_norm)
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        return super()._clip_grad_norm(model)
 
     def validate_optimizer(self) -> None:
         """Create an optimizer and a schedule, to detect invalid settings before anything is written."""

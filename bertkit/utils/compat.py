@@ -22,7 +22,7 @@ else:
 
 __all__ = ["NEW_PROCESS_GROUP", "NotRequired", "Self"]
 
-# Until transformers 5.12, the arguments and methods of activation checkpointing have another name.
+# Until transformers 5.23, the arguments and methods of activation checkpointing have another name.
 NEW_CHECKPOINTING, OLD_CHECKPOINTING = "activation_checkpointing", "gradient_checkpointing"
 CPU_INFO = Path("/proc/cpuinfo")  # only on Linux
 
@@ -30,7 +30,8 @@ CPU_INFO = Path("/proc/cpuinfo")  # only on Linux
 def get_command_error() -> type[Exception]:
     """Return `typer.TyperException`, the base class of usage errors (until Typer 0.28).
 
-    Older versions have no name for this class, which is the base of `UsageError`.
+    In older versions, it is click's `ClickException`, the parent of `UsageError`, which is the parent of
+    `BadParameter`.
     """
     import typer
 
