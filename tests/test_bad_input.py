@@ -66,6 +66,7 @@ FILES = {
     "smoothed regression": (to_csv([{**r, "label": n + 0.5} for n, r in enumerate(GOOD_ROWS)]),
                             ["--label-smoothing", 0.1], ["--label-smoothing", "no classes"]),
     "set without value": (to_csv(GOOD_ROWS), ["--set", "adam_beta1"], ["--set adam_beta1", "KEY=VALUE"]),
+    "set without key": (to_csv(GOOD_ROWS), ["--set", "=1"], ["--set : TrainingArguments has no such field"]),
     "set a field with a flag": (to_csv(GOOD_ROWS), ["--set", "learning_rate=1"],
                            ["learning_rate", "--learning-rate"]),
     "set a field that bertkit sets": (to_csv(GOOD_ROWS), ["--set", "save_strategy=no"],

@@ -724,6 +724,19 @@ def test_an_unresponsive_hub_is_unreachable_within_seconds(no_hub, monkeypatch):
         assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:99999", "http://[::1", "nothing"])
+def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwarn, endpoint):
+    import huggingface_hub
+
+    from bertkit.hub.client import is_reachable
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    assert not is_reachable()
+    assert [
+        str(warning.message) for warning in recwarn
+    ] == []  # the thread of the request ended without an error
+
+
 def test_label_ids_in_local_files_become_label_names():
     from bertkit.data.labels import map_label_ids
     from bertkit.data.rows import Rows

@@ -1,4 +1,4 @@
-// The search reads a leading "-" as an exclusion. Who searches for a flag, such as --batch-size, means its name.
+// The search reads a leading "-" as an exclusion. A user who searches for a flag, such as --batch-size, means its name.
 (() => {
   const SEARCH_QUERY = 2 // type of the messages of Material for MkDocs to its search worker
   const { postMessage } = window.Worker.prototype
