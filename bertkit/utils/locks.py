@@ -119,12 +119,12 @@ def share_directory(folder: Path) -> Iterator[None]:
     """
     with ExitStack() as stack:
         path = folder / f"{SHARED_PREFIX}{uuid.uuid4().hex}"  # process numbers repeat in containers
-        distributed.on_main_process(lambda: stack.enter_context(_share(path)))
+        distributed.on_main_process(lambda: stack.enter_context(_hold_shared(path)))
         yield
 
 
 @contextmanager
-def _share(path: Path) -> Iterator[None]:
+def _hold_shared(path: Path) -> Iterator[None]:
     """Hold the lock of `path` during the block, and delete the lock files of killed processes beside it."""
     for other in path.parent.glob(f"{SHARED_PREFIX}*"):
         with suppress(DirectoryInUse):
