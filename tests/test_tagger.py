@@ -52,7 +52,8 @@ def bert(tmp_path_factory):
 
 def tagger(folder, features=None, head="bilstm", new_head=True, **config):
     torch.manual_seed(1)
-    config = AutoConfig.from_pretrained(folder, **({"num_labels": LABELS} | config))
+    labels = {} if "id2label" in config else {"num_labels": LABELS}
+    config = AutoConfig.from_pretrained(folder, **labels, **config)
     return load_tagger(ModelSource("tiny", folder), config, features, head, new_head).eval()
 
 
