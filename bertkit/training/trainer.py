@@ -65,8 +65,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         tokens_per_batch: int | None = None, use_own_sampler: bool = True, **trainer: Any,
     ) -> None:  # fmt: skip
         super().__init__(**trainer)
-        # Versions of transformers without `loss_is_scaled_for_ga` would divide the loss once more.
-        self.model_accepts_loss_kwargs = True
         self.loss = loss
         self.evaluate_fn = evaluate_fn
         self.best_metric = best_metric
