@@ -45,7 +45,7 @@ COLUMNS = [
 ]
 INTRODUCTION = (
     "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes "
-    "tokenization, in batches; p50 and p95 are the latency of a single row."
+    "tokenization, in batches; p50 and\np95 are the latency of a single row."
 )
 
 
