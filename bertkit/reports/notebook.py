@@ -44,6 +44,7 @@ def render_run(run: FinishedRun) -> str:
         metrics=run.metrics,
         folder=run.folder,
         report=report if report.exists() else None,
+        is_calibrated=bool(run.calibration),
         scores=format_score_rows(run.metrics),
         baseline_names=format_baseline_names(run.metrics),
         charts=_build_charts(run) if run.folder.exists() else [],
