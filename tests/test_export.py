@@ -264,10 +264,8 @@ def test_without_the_data_the_export_is_compared_on_the_predicted_texts(run, cli
 
 
 def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
-    from bertkit.infer import onnx_runtime
-
     bertkit.export(run)
-    monkeypatch.setattr(onnx_runtime, "find_spec", lambda _: None)
+    monkeypatch.setattr("bertkit.utils.extras.is_installed", lambda _: False)
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
     with pytest.raises(bertkit.UserError, match=r"needs onnxruntime, which is not installed"):
         bertkit.load(run / "onnx")
