@@ -28,7 +28,7 @@ from harness import describe_machine, publish
 COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
 OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
 TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17::f1"]
-SCORES = ("pearson", "accuracy")  # the score of a task is the first of these that it has
+SCORES = ("pearson", "accuracy", "f1")  # the score of a task is the first of these that it has
 NEGLIGIBLE_LEARNING_RATE = 1e-12  # one step with this rate leaves the weights new
 
 
