@@ -50,7 +50,7 @@ def test_the_container_serves_as_a_user_without_rights_and_is_checked_by_a_route
     assert instructions["USER"] not in ("root", "0")
     _, *command = json.loads(instructions["ENTRYPOINT"]) + json.loads(instructions["CMD"])
     context = parse(command)
-    assert context.params["run"] == ["/model"]
+    assert list(context.params["run"]) == ["/model"]
     assert str(context.params["port"]) == instructions["EXPOSE"]
     check = json.loads(instructions["HEALTHCHECK"].partition("CMD ")[2])
     assert f"127.0.0.1:{instructions['EXPOSE']}/readyz" in check[-1]
