@@ -165,7 +165,10 @@ LINES = {
 
 @pytest.mark.parametrize("shell", [needs("bash"), needs("zsh")])
 def test_tab_completes_in_an_interactive_shell(home, shell):
-    """After `--install-completion`, the start-up files of the shell load the completion."""
+    """After `--install-completion`, the start-up files of the shell load the completion.
+
+    `expect_exact` raises an error if the terminal does not print its argument.
+    """
     pexpect = pytest.importorskip("pexpect")
     subprocess.run(["bertkit", "--install-completion", shell], check=True, capture_output=True)
     (home / ".inputrc").write_text("set enable-bracketed-paste off\n")

@@ -30,8 +30,6 @@ PACKED_PREFIX = "packed_"
 PACKS_TOKEN_IDS = ("modernbert",)  # architectures whose tokens are packed before the embeddings
 TOKEN_INPUTS = ("input_ids", "inputs_embeds")
 ATTENTION_MASKS = ("attention_mask", "attn_mask")  # names of the mask in the layers of an encoder
-# Inputs that layers of encoders receive but do not use (until transformers 5.4).
-UNUSED_INPUTS = ("cache_position",)
 
 
 class Packing(NamedTuple):
@@ -173,8 +171,7 @@ def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
         names.extend(
             name
             for name, value in inputs.items()
-            if name not in (*ATTENTION_MASKS, *UNUSED_INPUTS)
-            and any(map(torch.is_tensor, tree_leaves(value)))
+            if name not in ATTENTION_MASKS and any(map(torch.is_tensor, tree_leaves(value)))
         )
 
     hook = layer_stack.register_forward_pre_hook(find_tensors, with_kwargs=True)

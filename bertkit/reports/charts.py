@@ -91,9 +91,8 @@ def render_chart(
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # about characters that matplotlib's font lacks; the browser draws them
+        # The browser has the characters that matplotlib's font lacks.
+        warnings.simplefilter("ignore")
         figure = Figure((WIDTH / 72, height / 72))
         FigureCanvasSVG(figure)
         figure.subplots_adjust(left=0.12, right=0.96, top=0.96, bottom=0.19 * HEIGHT / height, hspace=0.12)

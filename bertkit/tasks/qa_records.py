@@ -66,9 +66,7 @@ def format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
     for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         try:
             text = msgspec.json.encode({key: value}).decode()
-        except (
-            UnicodeEncodeError
-        ):  # msgspec refuses lone surrogates; the file writer reports them as an error
+        except UnicodeEncodeError:  # a lone surrogate, which the file writer reports as an error
             text = json.dumps({key: value}, ensure_ascii=False)
         yield f"{',' if index else ''}\n{text[1:-1]}"
     yield "\n}\n"
