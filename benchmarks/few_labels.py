@@ -48,7 +48,7 @@ class Dataset:
 DATASETS = {
     "sst2": Dataset("SST-2", "sentence", 64),
     "rotten_tomatoes": Dataset("Rotten Tomatoes", "text", 64),
-    "imdb": Dataset("IMDB, 128 tokens", "text", 128),
+    "imdb": Dataset("IMDB, 64 tokens", "text", 64),
     "cola": Dataset("CoLA", "sentence", 64),
 }
 
