@@ -1,10 +1,13 @@
 """Compare a teacher with its student, with the same student without a teacher, and with an int8 export.
 
     python benchmarks/distillation.py --data-dir DATA --seeds 3 --write
+    python benchmarks/distillation.py --data-dir DATA --work sst2 --unlabeled-rows 20000 --seeds 3
 
 For each dataset and seed, a teacher with all layers is fine-tuned, and distilled into a student with half of
 them. The same student is trained twice more on the labels only: once from the layers of the teacher, and
-once from the layers of the pre-trained model. The distilled student is exported as an int8 ONNX model. All
+once from the layers of the pre-trained model. The distilled student is exported as an int8 ONNX model.
+`--unlabeled-rows N` adds a student that also learns the predictions of the teacher on N random training rows,
+without their labels; this needs a dataset whose other training rows the teacher does not use. All
 models predict the same rows, one after the other, in one process. Scores are means over the seeds; the
 interval and the paired tests resample the rows (bootstrap). The report goes to standard output; --write puts
 it into docs/distill.md.
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "distill.md"
 TEACHER, STUDENT, INT8 = "teacher", "student", "student, int8 ONNX"
+UNLABELED = "student, unlabeled rows as well"
 LABELS_ONLY, WITHOUT_TEACHER = "layers of the teacher, labels only", "layers of the model, labels only"
 SYSTEMS = (TEACHER, STUDENT, LABELS_ONLY, WITHOUT_TEACHER, INT8)
 COLUMNS = [
@@ -97,6 +103,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=float, help="epochs of all runs (default: bertkit's)")
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--alpha", type=float)
+    parser.add_argument("--unlabeled-rows", type=int, help="rows without labels of a further student")
     parser.add_argument("--latency-rows", type=int, default=200)
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     parser.add_argument("--write", action="store_true", help="write the report to docs/distill.md")
@@ -123,7 +130,21 @@ def train_models(name: str, seed: int, folder: Path, args: argparse.Namespace) -
     bertkit.distill(folders[TEACHER], **student, alpha=0.0, output_dir=folders[LABELS_ONLY])
     train(**common, num_layers=args.num_layers, output_dir=folders[WITHOUT_TEACHER])
     exported = bertkit.export(folders[STUDENT], quantize="int8", output_dir=folder / "onnx")
-    return {**folders, INT8: Path(exported.output_dir) / "int8"}
+    folders[INT8] = Path(exported.output_dir) / "int8"
+    if args.unlabeled_rows:
+        folders[UNLABELED] = folder / "unlabeled"
+        rows = sample_training_rows(name, seed, args)
+        bertkit.distill(folders[TEACHER], **student, **loss, data=rows, output_dir=folders[UNLABELED])
+    return folders
+
+
+def sample_training_rows(name: str, seed: int, args: argparse.Namespace) -> Any:
+    """Return random rows of the whole training split, some of which the teacher was trained on."""
+    from bertkit.data.loading import load_dataset
+
+    rows = load_dataset(name, DATASETS[name].task, args.data_dir).splits["train"]
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return list(rows.select(order[: args.unlabeled_rows]))
 
 
 def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
@@ -169,14 +190,15 @@ def average_scorers(scorers: Sequence[Scorer]) -> Scorer:
 
 def format_dataset(name: str, seeds: Sequence[Mapping[str, Measurement]]) -> list[str]:
     """Return the table of a dataset and the paired tests as Markdown."""
-    from bertkit.metrics.significance import bootstrap, compare_scorers
+    from bertkit.metrics.significance import bootstrap
 
     score = DATASETS[name].score
-    scorers = {system: average_scorers([seed[system].scorer for seed in seeds]) for system in SYSTEMS}
+    systems = list(seeds[0])
+    scorers = {system: average_scorers([seed[system].scorer for seed in seeds]) for system in systems}
     values = {system: scorer.score_all()[score] for system, scorer in scorers.items()}
-    speeds = {system: statistics.median(seed[system].rows_per_second for seed in seeds) for system in SYSTEMS}
+    speeds = {system: statistics.median(seed[system].rows_per_second for seed in seeds) for system in systems}
     rows = {}
-    for system in SYSTEMS:
+    for system in systems:
         low, high = bootstrap(scorers[system])[score]
         latencies = sorted(value for seed in seeds for value in seed[system].latencies)
         rows[system] = [
@@ -186,21 +208,30 @@ def format_dataset(name: str, seeds: Sequence[Mapping[str, Measurement]]) -> lis
             f"{latencies[int(0.95 * len(latencies))]:.1f}",
         ]  # fmt: skip
     lines = [f"{DATASETS[name].title}, {score}:", "", *format_table(COLUMNS, rows), ""]
-    for other in (LABELS_ONLY, WITHOUT_TEACHER):
-        result = compare_scorers(scorers[other], scorers[STUDENT])[score]
-        low, high = (100 * bound for bound in result.interval)
-        lines.append(
-            f"- {STUDENT} minus {other}: {100 * result.difference:+.1f} points ({low:+.1f} to {high:+.1f}, "
-            f"p = {result.p:.2g})"
-        )
+    for student in [system for system in (STUDENT, UNLABELED) if system in systems]:
+        lines += [
+            compare_students(scorers, score, student, other) for other in (LABELS_ONLY, WITHOUT_TEACHER)
+        ]
     return [*lines, ""]
+
+
+def compare_students(scorers: Mapping[str, Scorer], score: str, student: str, other: str) -> str:
+    """Return a line with the paired difference of two students."""
+    from bertkit.metrics.significance import compare_scorers
+
+    result = compare_scorers(scorers[other], scorers[student])[score]
+    low, high = (100 * bound for bound in result.interval)
+    return (
+        f"- {student} minus {other}: {100 * result.difference:+.1f} points ({low:+.1f} to {high:+.1f}, "
+        f"p = {result.p:.2g})"
+    )
 
 
 def format_report(
     results: Mapping[str, Sequence[Mapping[str, Measurement]]], args: argparse.Namespace
 ) -> str:
     """Return the tables, the machine and the command as Markdown."""
-    names = ("seeds", "num_layers", "rows", "eval_rows", "epochs", "temperature", "alpha")
+    names = ("seeds", "num_layers", "rows", "eval_rows", "epochs", "temperature", "alpha", "unlabeled_rows")
     options = [
         f"--{key.replace('_', '-')} {getattr(args, key):g}" for key in names if getattr(args, key) is not None
     ]
