@@ -28,8 +28,8 @@ test: $(INSTALLED) ## Run the tests
 # Test files that take more than 6 seconds: most of them train many tiny models.
 SLOW := ablation architectures bad_input benchmarks browser calibrate chart_pages check classify \
 	completion coverage defaults determinism devices distributed embed encodings equivalence evaluate explain \
-	explained_report export faults feature_based fuzz glue help klue known korean left_to_right lora malformed \
-	memory metric_modules ner nli notebooks objects output overlap packing phases platforms predict pretrain \
+	explained_report export faults feature_based fuzz glue help klue known korean korean_docs left_to_right lora \
+	malformed memory metric_modules ner nli notebooks objects output overlap packing phases platforms predict pretrain \
 	pretraining_transfer probe push qa reading recipes relations replaced_tokens report row_chunks safety \
 	saved_datasets serve site startup stored_tasks study suites swag time_limit token_batches triton varlen \
 	waiting

@@ -3,18 +3,24 @@
     python benchmarks/pretraining_transfer.py --data-dir DATA --minutes 60 --out table.md
     python benchmarks/pretraining_transfer.py --data-dir DATA --text nsmc --probe nsmc \
         --tasks classify:nsmc:6000 classify:korsts classify:klue-sts classify:korean-hate-speech::f1
+    python benchmarks/pretraining_transfer.py --data-dir DATA \
+        --options='--num-layers 2 --hidden-size 256 --num-heads 4 --batch-size 64'
 
 Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
-architecture and tokenizer, but new weights. Both are fine-tuned on each task with each seed. The table has
-the mean score over the seeds with its 95 % interval (t distribution), and the paired difference to the
-reference on the same seeds. A row for each objective compares its linear probe before and after
-pre-training. Progress goes to standard error, the table to standard output.
+architecture and tokenizer, but new weights. `--options` applies to both, and may have all options of
+`bertkit pretrain-mlm-nsp`. Both are fine-tuned on each task with each seed. The table has the mean score over
+the seeds with its 95 % interval (t distribution), and the paired difference to the reference on the same
+seeds. A row for each objective compares its linear probe before and after pre-training. Progress goes to
+standard error, the table to standard output.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -45,6 +51,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument(
+        "--options", default="", help="options of bertkit pretrain-mlm-nsp: --options='--num-layers 4'"
+    )
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of pre-training")
     parser.add_argument("--finetuning-rate", type=float, default=2e-4)
     parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
@@ -53,19 +62,30 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> Any:
-    """Return a run that pre-trains a model, or one that leaves its weights new."""
-    import bertkit
-
-    length: dict[str, Any] = {"learning_rate": args.learning_rate}
-    length |= {"max_steps": args.max_steps} if args.max_steps else {"time_limit": args.minutes}
+def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> list[str]:
+    """Return the command that pre-trains a model, or one that leaves its weights new."""
+    length = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
+    length += ["--learning-rate", args.learning_rate, "--probe", args.probe]
     if is_new:
-        length = {"max_steps": 1, "learning_rate": NEGLIGIBLE_LEARNING_RATE}
-    return bertkit.pretrain_mlm_nsp(
-        data=args.text, data_dir=args.data_dir, objective=objective, size=args.size, dropout=0.0,
-        vocab_size=args.vocab_size, max_length=args.max_length, probe=None if is_new else args.probe,
-        output_dir=str(folder), max_eval_samples=2000, **length,
-    )  # fmt: skip
+        length = ["--max-steps", 1, "--learning-rate", NEGLIGIBLE_LEARNING_RATE]
+    words = [
+        *("--data", args.text, "--objective", objective, "--size", args.size, "--dropout", 0),
+        *("--vocab-size", args.vocab_size, "--max-length", args.max_length, "--max-eval-samples", 2000),
+        *(["--data-dir", args.data_dir] if args.data_dir else []),
+        *(*shlex.split(args.options), *length, "--output-dir", folder),
+    ]
+    return [sys.executable, "-m", "bertkit", "pretrain-mlm-nsp", *map(str, words)]
+
+
+def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> dict[str, Any]:
+    """Return the metrics of a run that pre-trains a model, or of one that leaves its weights new."""
+    command = build_command(objective, folder, args, is_new)
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(process.stdout, end="", file=sys.stderr, flush=True)
+    if process.returncode != 0:
+        raise SystemExit(process.returncode)
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text("utf-8"))
+    return metrics
 
 
 def finetune(task: str, model: Path, seed: int, args: argparse.Namespace) -> float:
@@ -85,16 +105,17 @@ def finetune(task: str, model: Path, seed: int, args: argparse.Namespace) -> flo
 
 def measure(objective: str, folder: Path, args: argparse.Namespace) -> dict[str, list[str]]:
     """Return the table rows of an objective."""
-    run = pretrain(objective, folder / "pretrained", args, is_new=False)
-    reference = pretrain(objective, folder / "new", args, is_new=True)
-    probe, training = run.metrics["probe"], run.metrics["training"]
+    models = [folder / "pretrained", folder / "new"]
+    metrics = pretrain(objective, models[0], args, is_new=False)
+    pretrain(objective, models[1], args, is_new=True)
+    probe, training = metrics["probe"], metrics["training"]
     gain = f"{100 * (probe['after'] - probe['before']):.1f}"
     steps = f"{objective}, {training['steps']:,} steps of {training['tokens_per_second']:,.0f} tokens/s"
     rows = {f"{steps}: linear probe on {probe['data']}": [f"{100 * probe['after']:.1f}", "", gain, ""]}
     for task in args.tasks:
         pairs = []
         for seed in range(args.seeds):
-            pairs.append([finetune(task, one.output_dir, seed, args) for one in (run, reference)])
+            pairs.append([finetune(task, model, seed, args) for model in models])
             result = f"{pairs[-1][0]:.3f}, new weights {pairs[-1][1]:.3f}"
             print(f"{objective}, {task}, seed {seed}: {result}", file=sys.stderr, flush=True)
         scores, differences = [pair[0] for pair in pairs], [pair[0] - pair[1] for pair in pairs]

@@ -238,6 +238,20 @@ def test_the_table_has_the_published_scores(complete_run):
     assert "Park et al. 2021" in text
 
 
+def test_the_table_has_the_best_baseline_of_each_official_score_that_baselines_have(complete_run):
+    text = (complete_run.output_dir / "README.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    cells = {row[1]: row[3] for row in rows}
+    assert cells["score"] == "baseline (dev)"
+    for task, metric, name in (("ynat", "macro_f1", "f1"), ("nli", "accuracy", "accuracy")):
+        baselines = complete_run.metrics["tasks"][task]["baselines"]
+        assert {"majority", "linear_probe"} < set(baselines)
+        best = max(scores[name] for scores in baselines.values() if name in scores)
+        assert cells[metric] == f"{100 * best:.1f}"
+    assert cells["pearson"]
+    assert {cells[name] for name in ("paraphrase_f1", "entity_f1", "micro_f1", "auprc", "rouge_w")} == {""}
+
+
 def test_predictions_have_the_identifiers_of_the_rows(complete_run):
     folder = complete_run.output_dir / "predictions"
     assert {path.stem for path in folder.iterdir()} == {task.name for task in KLUE_TASKS}

@@ -126,6 +126,7 @@ def write_conll(path, spec, part, rows):
             fields = [str(row[places[n]][place]) if n in places else "x" for n in range(4)]
             lines.append("\t".join(fields))
         lines.append("")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines), part.encoding or "utf-8")
 
 
@@ -367,6 +368,22 @@ def test_tags_are_read_from_the_last_column_and_may_be_missing(tmp_path):
     assert splits["train"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]], "document": [0]}
     assert splits["validation"].columns == {"tokens": [["Ulm"]], "ner_tags": [["B-LOC"]]}
     assert splits["test"].columns == {"tokens": [["Ulm"]]}
+
+
+@pytest.mark.parametrize("file", ["train/train_data", "train_data"])
+def test_the_suffix_tags_of_naver_ner_become_iob2_tags(tmp_path, file):
+    path = tmp_path / "NAVER-NER" / file
+    path.parent.mkdir(parents=True)
+    first = "1\t세종대왕은\tPER_B\n2\t1443년\tDAT_B\n3\t겨울에\tDAT_I\n4\t훈민정음을\tTRM_B\n5\t만들었다\t-\n"
+    path.write_text(f"{first}\n1\t서울\tORG_B\n2\t대학교의\tORG_I\n3\t-\t-\n\n", "utf-8")
+    dataset = load_dataset("naver-ner", "ner", str(tmp_path))
+    assert list(dataset.splits["train"]) == [
+        {
+            "tokens": ["세종대왕은", "1443년", "겨울에", "훈민정음을", "만들었다"],
+            "ner_tags": ["B-PER", "B-DAT", "I-DAT", "B-TRM", "O"],
+        },
+        {"tokens": ["서울", "대학교의", "-"], "ner_tags": ["B-ORG", "I-ORG", "O"]},
+    ]
 
 
 def test_other_files_of_a_known_dataset_are_read_in_the_dialect_of_the_task(tmp_path):

@@ -1,5 +1,7 @@
 """The benchmark of pre-training against new weights, with a tiny model."""
 
+import json
+
 from conftest import make_document_rows, make_ner_rows, make_toy_rows, write_rows
 
 import pretraining_transfer
@@ -22,3 +24,25 @@ def test_the_table_has_a_probe_and_a_paired_difference_for_each_task(tmp_path, c
         assert low <= float(score) <= high
         low, high = map(float, its_interval.split(" to "))
         assert low <= float(difference) <= high
+
+
+def test_options_shape_the_pretrained_model_and_the_one_with_new_weights(tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
+    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
+    words = ["--text", text, "--probe", toy, "--max-steps", 2, "--vocab-size", 60, "--max-length", 32]
+    options = "--num-layers 1 --hidden-size 24 --num-heads 3 --batch-size 5"
+    args = pretraining_transfer.parse_args([*map(str, words), f"--options={options}"])
+    for is_new in (False, True):
+        folder = tmp_path / f"new-{is_new}"
+        pretraining_transfer.pretrain("mlm", folder, args, is_new)
+        shape = json.loads((folder / "config.json").read_text("utf-8"))
+        assert [shape[f"num_{name}"] for name in ("hidden_layers", "attention_heads")] == [1, 3]
+        assert shape["hidden_size"] == 24
+        assert "batch_size: 5" in (folder / "run.yaml").read_text("utf-8")
+
+
+def test_the_new_weights_stay_new_with_options_for_the_learning_rate(tmp_path):
+    args = pretraining_transfer.parse_args(["--options=--learning-rate 0.5 --lr-scheduler constant"])
+    command = pretraining_transfer.build_command("mlm", tmp_path, args, is_new=True)
+    position = len(command) - 1 - command[::-1].index("--learning-rate")
+    assert command[position + 1] == "1e-12"

@@ -38,23 +38,18 @@ class ScoreRow:
 
 def build_glue_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """Build the table from the metrics of a finished suite."""
-    files, baselines = metrics["submission"], _describe_best_baselines(metrics)
+    files, finished = metrics["submission"], _select_finished(metrics)
     return ResultTable(
         title=f"GLUE · {metrics['model']}",
         headings=HEADINGS,
         rows=[astuple(row) for row in build_score_rows(metrics)],
         caption=CAPTION,
-        run_notes=[
-            f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
-            + describe_seeds(task, metrics["tasks"][task.name])
-            + f", best baseline: {_name_best_baseline(metrics, task)}"
-            for task in _select_finished(metrics)
-        ],
+        run_notes=[describe_run(task, metrics["tasks"][task.name]) for task in finished],
         failures=metrics.get("failed", {}),
         text_columns=2,
         page_title=f"GLUE with `{metrics['model']}`",
         notes=[
-            *([baselines] if baselines else []),
+            *describe_best_baselines(metrics, finished),
             *([f"leaderboard files: {folder}/{SUBMISSION_DIR}: {', '.join(files)}"] if files else []),
         ],
     )
@@ -64,23 +59,41 @@ def _select_finished(metrics: Mapping[str, Any]) -> list[GlueTask]:
     return [task for task in GLUE_TASKS if task.name in metrics["tasks"]]
 
 
-def _find_best_baseline(summary: Mapping[str, Any], metric: str) -> tuple[str, float]:
-    """Return the name and the score of the baseline with the best score on the main validation split."""
+def find_best_baseline(summary: Mapping[str, Any], reported: ReportedScore) -> tuple[str, float] | None:
+    """Return the name and the score of the best baseline on the main validation split.
+
+    The result is None if the baselines do not have the reported score.
+    """
+    metric = reported.metric if reported.baseline_metric is None else reported.baseline_metric
     baselines = summary.get("baselines", {"majority": summary["majority"]})  # of an earlier version
     scores = {name: values[metric] for name, values in baselines.items() if metric in values}
-    name = max(scores, key=lambda name: scores[name])
-    return name, scores[name]
+    return max(scores.items(), key=lambda item: item[1], default=None)
 
 
-def _name_best_baseline(metrics: Mapping[str, Any], task: GlueTask) -> str:
-    return _find_best_baseline(metrics["tasks"][task.name], task.scores[0].metric)[0]
+def format_best_baseline(summary: Mapping[str, Any], reported: ReportedScore) -> str:
+    """Return the score of the best baseline in percent, or an empty text."""
+    best = find_best_baseline(summary, reported)
+    return format_percent(best[1]) if best else ""
 
 
-def _describe_best_baselines(metrics: Mapping[str, Any]) -> str:
-    """Return one line with the best baseline of each task, by the score that selects the best run."""
-    finished = _select_finished(metrics)
-    named = ", ".join(f"{task.name} {_name_best_baseline(metrics, task)}" for task in finished)
-    return f"best baselines: {named}" if named else ""
+def name_best_baseline(summary: Mapping[str, Any], task: GlueTask) -> str:
+    """Return the name of the best baseline by the score that selects the best run, or an empty text."""
+    best = find_best_baseline(summary, task.scores[0])
+    return best[0] if best else ""
+
+
+def describe_run(task: GlueTask, summary: Mapping[str, Any]) -> str:
+    """Return the best run of a task, its learning rate and seeds, and the best baseline."""
+    name = name_best_baseline(summary, task)
+    note = f", best baseline: {name}" if name else ""
+    return f"{task.name}: `{summary['best_run']}`, {describe_seeds(task, summary)}{note}"
+
+
+def describe_best_baselines(metrics: Mapping[str, Any], tasks: Sequence[GlueTask]) -> list[str]:
+    """Return one line with the best baseline of each task, or no line if no task has one."""
+    names = {task.name: name_best_baseline(metrics["tasks"][task.name], task) for task in tasks}
+    named = ", ".join(f"{task} {name}" for task, name in names.items() if name)
+    return [f"best baselines: {named}"] if named else []
 
 
 def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
@@ -124,7 +137,7 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
         title=title,
         metric=metric,
         validation=format_split(reported.split),
-        baseline=format_percent(_find_best_baseline(scores, metric)[1]) if is_main_split else "",
+        baseline=format_best_baseline(scores, reported) if is_main_split else "",
         test=format_split("test") if is_main_split else "",
         bert_base=format_score(reported.bert_base),
         bert_large=format_score(reported.bert_large),

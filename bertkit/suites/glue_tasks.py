@@ -16,12 +16,15 @@ class ReportedScore:
         metric: Name of the score.
         bert_base: Score of BERT-BASE on the corresponding test set in percent (table 1 of the paper).
         bert_large: The same of BERT-LARGE.
+        baseline_metric: Name of the score of baselines with the same definition; None for `metric`, and empty
+            if baselines have no such score.
     """
 
     split: str
     metric: str
     bert_base: float | None = None
     bert_large: float | None = None
+    baseline_metric: str | None = None
 
 
 @dataclass(frozen=True)

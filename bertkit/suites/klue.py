@@ -9,15 +9,15 @@ from bertkit.metrics.klue import SCORERS
 from bertkit.reports.result_table import ResultTable, format_percent, format_score
 from bertkit.suites.base import RunMetrics, SuiteRun
 from bertkit.suites.glue import GlueSuite
-from bertkit.suites.glue_results import describe_seeds
+from bertkit.suites.glue_results import describe_best_baselines, describe_run, format_best_baseline
 from bertkit.suites.glue_tasks import GlueTask
 from bertkit.suites.klue_tasks import KLUE_TASKS
 from bertkit.utils.files import write_text
 
-HEADINGS = ("task", "score", "ours (dev)", "KLUE-BERT-base (test)")
+HEADINGS = ("task", "score", "ours (dev)", "baseline (dev)", "KLUE-BERT-base (test)")
 CAPTION = (
     "Scores in percent, by the metrics of KLUE. KLUE-BERT-base: Park et al. 2021, on the test sets, which "
-    "are not public."
+    "are not public. The baselines are scored where their metrics are those of KLUE."
 )
 PREDICTIONS_DIR = "predictions"
 KEPT_KEYS = ("guid", "id")  # keys that identify a row, in order of preference
@@ -59,15 +59,14 @@ class KlueSuite(GlueSuite):
             headings=HEADINGS,
             rows=[row for task in finished for row in _build_rows(task, metrics["tasks"][task.name])],
             caption=CAPTION,
-            run_notes=[
-                f"{task.name}: `{metrics['tasks'][task.name]['best_run']}`, "
-                + describe_seeds(task, metrics["tasks"][task.name])
-                for task in finished
-            ],
+            run_notes=[describe_run(task, metrics["tasks"][task.name]) for task in finished],
             failures=metrics.get("failed", {}),
             text_columns=2,
             page_title=f"KLUE with `{metrics['model']}`",
-            notes=[f"predictions: {folder}/{PREDICTIONS_DIR}: {', '.join(files)}"] if files else [],
+            notes=[
+                *describe_best_baselines(metrics, finished),
+                *([f"predictions: {folder}/{PREDICTIONS_DIR}: {', '.join(files)}"] if files else []),
+            ],
         )
 
 
@@ -75,7 +74,8 @@ def _build_rows(task: GlueTask, scores: Mapping[str, Any]) -> Iterator[tuple[str
     means, stds = scores["validation"], scores.get("validation_std", {})
     for title, reported in zip(task.titles, task.scores, strict=True):
         ours = format_percent(means[reported.metric], stds.get(reported.metric))
-        yield title, reported.metric, ours, format_score(reported.bert_base, digits=2)
+        baseline = format_best_baseline(scores, reported)
+        yield title, reported.metric, ours, baseline, format_score(reported.bert_base, digits=2)
 
 
 def _score(task_name: str, folder: Path) -> dict[str, float]:

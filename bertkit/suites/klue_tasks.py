@@ -31,16 +31,22 @@ class KlueTask(GlueTask):
         return f"klue-{self.name}"
 
 
-def _make_task(name: str, title: str, console_metric: str, *scores: tuple[str, float]) -> KlueTask:
-    reported = tuple(ReportedScore("validation", metric, published) for metric, published in scores)
+def _make_task(
+    name: str, title: str, console_metric: str, *scores: tuple[str, float] | tuple[str, float, str]
+) -> KlueTask:
+    reported = tuple(
+        ReportedScore("validation", metric, published, baseline_metric=next(iter(baseline_metric), ""))
+        for metric, published, *baseline_metric in scores
+    )
     return KlueTask(name, (title,) * len(reported), reported, {}, console_metric=console_metric)
 
 
 # Scores of KLUE-BERT-base on the test sets: Park et al. 2021, table in the repository KLUE-benchmark/KLUE.
+# A third value is the name of the score of the baselines that has the same definition.
 KLUE_TASKS = [
-    _make_task("ynat", "YNAT", "f1", ("macro_f1", 85.49)),
-    _make_task("sts", "KLUE-STS", "pearson", ("pearson", 90.85), ("paraphrase_f1", 82.84)),
-    _make_task("nli", "KLUE-NLI", "accuracy", ("accuracy", 81.63)),
+    _make_task("ynat", "YNAT", "f1", ("macro_f1", 85.49, "f1")),
+    _make_task("sts", "KLUE-STS", "pearson", ("pearson", 90.85, "pearson"), ("paraphrase_f1", 82.84)),
+    _make_task("nli", "KLUE-NLI", "accuracy", ("accuracy", 81.63, "accuracy")),
     _make_task("ner", "KLUE-NER", "f1", ("entity_f1", 84.77), ("character_f1", 91.28)),
     _make_task("re", "KLUE-RE", "f1", ("micro_f1", 66.44), ("auprc", 66.17)),
     _make_task("mrc", "KLUE-MRC", "exact", ("exact_match", 62.32), ("rouge_w", 68.51)),
