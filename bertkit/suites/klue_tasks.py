@@ -31,23 +31,24 @@ class KlueTask(GlueTask):
         return f"klue-{self.name}"
 
 
-def _make_task(
-    name: str, title: str, console_metric: str, *scores: tuple[str, float] | tuple[str, float, str]
-) -> KlueTask:
-    reported = tuple(
-        ReportedScore("validation", metric, published, baseline_metric=next(iter(baseline_metric), ""))
-        for metric, published, *baseline_metric in scores
-    )
-    return KlueTask(name, (title,) * len(reported), reported, {}, console_metric=console_metric)
+def _make_task(name: str, title: str, console_metric: str, *scores: ReportedScore) -> KlueTask:
+    return KlueTask(name, (title,) * len(scores), scores, {}, console_metric=console_metric)
 
 
-# Scores of KLUE-BERT-base on the test sets: Park et al. 2021, table in the repository KLUE-benchmark/KLUE.
+def _score(metric: str, published: float, baseline_metric: str = "") -> ReportedScore:
+    return ReportedScore("validation", metric, published, baseline_metric=baseline_metric)
+
+
+# Published scores of KLUE-BERT-base: README of the repository KLUE-benchmark/KLUE for version 1.1 of the data
+# (November 2021). It does not name the split.
 # A third value is the name of the score of the baselines that has the same definition.
 KLUE_TASKS = [
-    _make_task("ynat", "YNAT", "f1", ("macro_f1", 85.49, "f1")),
-    _make_task("sts", "KLUE-STS", "pearson", ("pearson", 90.85, "pearson"), ("paraphrase_f1", 82.84)),
-    _make_task("nli", "KLUE-NLI", "accuracy", ("accuracy", 81.63, "accuracy")),
-    _make_task("ner", "KLUE-NER", "f1", ("entity_f1", 84.77), ("character_f1", 91.28)),
-    _make_task("re", "KLUE-RE", "f1", ("micro_f1", 66.44), ("auprc", 66.17)),
-    _make_task("mrc", "KLUE-MRC", "exact", ("exact_match", 62.32), ("rouge_w", 68.51)),
+    _make_task("ynat", "YNAT", "f1", _score("macro_f1", 85.73, "f1")),
+    _make_task(
+        "sts", "KLUE-STS", "pearson", _score("pearson", 90.85, "pearson"), _score("paraphrase_f1", 82.84)
+    ),
+    _make_task("nli", "KLUE-NLI", "accuracy", _score("accuracy", 81.63, "accuracy")),
+    _make_task("ner", "KLUE-NER", "f1", _score("entity_f1", 83.97), _score("character_f1", 91.39)),
+    _make_task("re", "KLUE-RE", "f1", _score("micro_f1", 66.44), _score("auprc", 66.17)),
+    _make_task("mrc", "KLUE-MRC", "exact", _score("exact_match", 62.32), _score("rouge_w", 68.51)),
 ]
