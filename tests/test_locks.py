@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import assert_refused
 
+import bertkit
 from bertkit import run_directory
 from bertkit.errors import UserError
 from bertkit.utils import locks
@@ -43,6 +44,40 @@ def test_a_second_run_is_refused_in_a_locked_directory(cli, tiny, toy, tmp_path,
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", *options]
     line = assert_refused(cli, tmp_path, args, ["another run is using this directory"])
     assert str(tmp_path / "run") in line
+
+
+@pytest.fixture
+def before_lock(monkeypatch):
+    """Return a function that arranges what another process does just before this one locks a directory."""
+
+    def arrange(lock_name, action):
+        lock = getattr(locks, lock_name)
+
+        def act_and_lock(folder, *args):
+            monkeypatch.setattr(locks, lock_name, lock)
+            action()
+            return lock(folder, *args)
+
+        monkeypatch.setattr(locks, lock_name, act_and_lock)
+
+    return arrange
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_resume_uses_the_settings_of_the_run_that_it_has_locked(
+    before_lock, finished_run_args, tiny, toy, tmp_path, is_finished
+):
+    metrics = tmp_path / "run" / run_directory.METRICS_FILE
+    metrics.unlink()  # as if the run had been interrupted
+
+    def replace_run():
+        bertkit.classify(data=toy, model=tiny, output_dir=tmp_path / "run", max_steps=3, overwrite=True)
+        if not is_finished:
+            metrics.unlink()
+
+    before_lock("lock_directory", replace_run)
+    run = bertkit.classify(output_dir=tmp_path / "run", resume=True)
+    assert run.metrics["training"]["steps"] == 3
 
 
 @pytest.mark.parametrize("command", ["glue", "feature-based"])

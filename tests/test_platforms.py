@@ -4,10 +4,11 @@ import ast
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from bertkit.errors import UserError
 from bertkit.modeling.loading import find_model
 from bertkit.utils import console_close, files, memory, paths, processes, system
 from bertkit.utils.files import replace_path, write_text
+from bertkit.utils.output_paths import check_output_directory, check_output_file
 
 PACKAGE = Path(__file__).parents[1] / "bertkit"
 SIMULATION = Path(__file__).with_name("simulated_windows.py")
@@ -47,6 +49,50 @@ def test_only_utils_distinguishes_operating_systems():
     # SIGTERM exists everywhere; the signal handlers raise it in their own process.
     assert {path: names for path, names in found.items() if names != ["signal.SIGTERM"]} == {}
     assert list(find_system_code("import fcntl\nos.name")) == ["fcntl", "os.name"]
+
+
+# ---- text files
+
+
+def find_text_writers(source):
+    """Return the calls in a module that write text, but set no encoding or no line end.
+
+    Their files would differ between operating systems. JSON without indentation has no line ends.
+    """
+    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        keywords = {keyword.arg for keyword in call.keywords}
+        constants = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
+        is_open = name in ("open", "fdopen") and any(
+            isinstance(value, str) and re.fullmatch("(?=.*[wax+])[rwaxt+]+", value) for value in constants
+        )
+        is_method = name == "write_text" and isinstance(call.func, ast.Attribute)
+        text = ast.unparse(call.args[0]) if call.args else ""
+        is_one_line = is_method and text.startswith("json.dumps(") and "indent" not in text
+        has_encoding = "encoding" in keywords or (is_method and len(call.args) > 1)
+        if (is_open or is_method) and not (has_encoding and ("newline" in keywords or is_one_line)):
+            yield ast.unparse(call)
+
+
+def test_text_files_have_the_same_bytes_on_every_system():
+    found = {
+        path.relative_to(PACKAGE).as_posix(): calls
+        for path in PACKAGE.rglob("*.py")
+        if (calls := list(find_text_writers(path.read_text("utf-8"))))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "path.write_text(text, 'utf-8')", "path.write_text(text, newline='')", "open(path, 'w')",
+        "path.open('a', encoding='utf-8')", "os.fdopen(handle, mode='w+', newline='')",
+        "path.write_text(json.dumps(rows, indent=2), 'utf-8')", "path.write_text(json.dumps(rows))",
+    ],
+)  # fmt: skip
+def test_a_call_that_writes_other_bytes_on_windows_is_found(call):
+    assert list(find_text_writers(call)) == [call]
 
 
 # ---- a whole session without POSIX
@@ -179,6 +225,34 @@ def test_a_path_of_windows_is_not_looked_up_on_the_hub(cli, path):
         find_model(path)
     status, _, err = cli("classify", "--data", path)
     assert (status, "no such file or folder" in err) == (2, True)
+
+
+INVALID_NAMES = ["con", "NUL", "aux.csv", "com1/run", "runs/a.", "runs/b ", "runs/what?", "run:1"]
+
+
+@pytest.mark.parametrize("name", INVALID_NAMES)
+def test_a_name_that_windows_does_not_accept_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    check_output_directory(Path(name))
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
+    for check in (check_output_directory, lambda path: check_output_file(path, overwrite=False)):
+        with pytest.raises(UserError, match="is not a valid name on Windows; choose another name"):
+            check(Path(name))
+
+
+@pytest.mark.parametrize("name", ["run", "..", "../console", "./a.b", "common", "nul1", ".hidden"])
+def test_a_valid_name_of_windows_is_accepted(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
+    check_output_directory(Path(name))
+    assert system.find_invalid_name(PureWindowsPath(r"C:\Users\a b\run")) is None
+
+
+def test_the_name_is_checked_before_the_data(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
+    status, _, err = cli("classify", "--data", tmp_path / "missing.csv", "-o", tmp_path / "aux.1")
+    assert (status, "aux.1: 'aux.1' is not a valid name on Windows" in err.replace("\n", " ")) == (2, True)
 
 
 def test_the_command_line_is_quoted_for_the_shell(monkeypatch):

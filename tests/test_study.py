@@ -23,6 +23,7 @@ from conftest import (
 )  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
+from test_locks import before_lock  # noqa: F401
 
 import bertkit
 from bertkit.data import tokenization
@@ -411,6 +412,26 @@ def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     assert json.loads(out)["output_dir"] == str(folder)
     status, out, err = cli("nli", "--recipe", folder / "recipe.yaml", "--dry-run")
     assert status == 0, err
+
+
+def test_a_study_that_was_replaced_is_resumed_with_its_new_settings(
+    before_lock,  # noqa: F811
+    tiny,
+    toy,
+    tmp_path,
+):
+    settings = {"data": toy, "model": tiny, "output_dir": tmp_path / "study", "max_steps": 1}
+    bertkit.study("classify", folds=2, **settings)
+    metrics = tmp_path / "study" / "metrics.json"
+    metrics.unlink()
+
+    def replace_study():
+        bertkit.study("classify", seeds=3, overwrite=True, **settings)
+        metrics.unlink()
+
+    before_lock("join_directory", replace_study)
+    run = bertkit.study("classify", output_dir=tmp_path / "study", resume=True)
+    assert (run.metrics["folds"], run.metrics["seeds"]) == (None, [0, 1, 2])
 
 
 def test_a_study_is_resumed_by_its_own_command_only(cli, studies):

@@ -1,7 +1,8 @@
 """The training pipeline of all tasks: from settings and data to a run directory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,27 +79,50 @@ def train(
     """
     reporter = reporter if reporter is not None and distributed.is_main_process() else Reporter()
     config_class = task_class(task_name).spec.config
-    config, fingerprints = resolve_settings(task_name, config_class, overrides, recipe, reporter)
+    resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
+    config, _ = resolve(reporter)
     with silence_libraries(), use_reporter(reporter), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
-        run = _run_or_load(task_name, config, fingerprints, reporter)
+        run = _run_or_load(task_name, config, partial(resolve, Reporter(), is_locked=True), reporter)
         if config.push_to_hub and run.output_dir:
             distributed.on_main_process(upload.upload_run, task_name, run.output_dir, config, reporter)
         return run
 
 
 def _run_or_load(
-    task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
+    task_name: str,
+    config: RunConfig,
+    resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]],
+    reporter: Reporter,
 ) -> Run:
-    """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished."""
+    """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished.
+
+    Args:
+        task_name: Name of the task.
+        config: Resolved settings.
+        resolve_locked: Resolves the settings again in the locked directory. Before, another process may have
+            replaced the run to resume.
+        reporter: Receives progress.
+    """
     if config.output_dir is None:
-        return _run(task_name, config, fingerprints, reporter)
+        return _run(task_name, config, None, reporter)
     folder = Path(config.output_dir)
-    if config.resume and (metrics := run_directory.read_metrics(folder)):
-        reporter.info("the run is already finished; showing its scores")
-        return Run(folder, metrics)
+    if finished := _load_finished(config, folder, reporter):
+        return finished
     with locks.lock_directory(folder):  # before preparation, so a second run fails at once
-        return _run(task_name, config, fingerprints, reporter)
+        if not config.resume:
+            return _run(task_name, config, None, reporter)
+        config, fingerprints = resolve_locked()
+        finished = _load_finished(config, folder, reporter)
+        return finished or _run(task_name, config, fingerprints, reporter)
+
+
+def _load_finished(config: RunConfig, folder: Path, reporter: Reporter) -> Run | None:
+    """Return the metrics if the run to resume is finished, else None."""
+    if not config.resume or not (metrics := run_directory.read_metrics(folder)):
+        return None
+    reporter.info("the run is already finished; showing its scores")
+    return Run(folder, metrics)
 
 
 def _run(

@@ -42,6 +42,7 @@ def resolve_settings(
     overrides: Mapping[str, Any],
     recipe: str | None,
     reporter: Reporter,
+    is_locked: bool = False,
 ) -> tuple[RunConfig, dict[str, str] | None]:
     """Combine the settings of the user with those of a recipe or of the run to resume, and check them.
 
@@ -51,6 +52,7 @@ def resolve_settings(
         overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe.
         reporter: Receives warnings.
+        is_locked: Whether this process has locked the output directory.
 
     Returns:
         The settings. With `resume`, also the fingerprints by split of the run's data, else None.
@@ -73,7 +75,8 @@ def resolve_settings(
         values["metric"] = [make_absolute(value) for value in values["metric"]]
     if values.get("output_dir"):
         check_output_directory(Path(values["output_dir"]))
-        locks.require_unlocked(Path(values["output_dir"]))
+        if not is_locked:
+            locks.require_unlocked(Path(values["output_dir"]))
     if values.get("resume"):
         return _resume_settings(name, config_class, values)
     config = config_class(**values)

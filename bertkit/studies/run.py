@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.plan import StudyPlan
 from bertkit.studies.planned_runs import Outcome, train_runs
 from bertkit.studies.results import FinishedRuns
-from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
+from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
 from bertkit.studies.search import TRIALS_DIR, Search
 from bertkit.studies.space import Dimension, check_space, parse_space
 from bertkit.studies.tables import format_number
@@ -55,9 +56,8 @@ def run_study(
             f"study {task_name}: is not a fine-tuning task; use {format_list(list_study_tasks())}"
         )
     config_class = make_study_config(task_name)
-    config, fingerprints = resolve_settings(
-        STUDY_PREFIX + task_name, config_class, settings, recipe, reporter
-    )
+    resolve = partial(resolve_settings, STUDY_PREFIX + task_name, config_class, settings, recipe)
+    config, fingerprints = resolve(reporter)
     folder = Path(config.output_dir) if config.output_dir else None
     if config.resume and folder and (metrics := run_directory.read_metrics(folder)):
         reporter.info("the study is already finished; showing its scores")
@@ -66,7 +66,11 @@ def run_study(
     with (
         silence_libraries(), use_reporter(reporter), distributed.use_process_group(), share_tokens(),
         name_resuming_command(STUDY_PREFIX + task_name, folder or Path(), lambda: config.resume),
+        join_if_resumed(config, folder or Path()),
     ):  # fmt: skip
+        if config.resume:
+            config, fingerprints = resolve(Reporter(), is_locked=True)
+            space = _check_settings(task_name, config)
         plan = StudyPlan.create(task_name, config, space, reporter)
         if fingerprints:
             require_unchanged_data(folder, fingerprints, plan.fingerprints)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,17 @@ def name_resuming_command(command: str, folder: Path, can_resume: Callable[[], b
             raise
         resume = ["bertkit", *command.split(), "--resume", "--output-dir", str(folder)]
         raise RunInterrupted(f"interrupted; resume with: {join_command(resume)}") from error
+
+
+@contextmanager
+def join_if_resumed(config: RunConfig, folder: Path) -> Iterator[None]:
+    """Prevent other processes from replacing the runs to resume during the block.
+
+    The caller resolves its settings again at the beginning of the block, because another process may have
+    replaced the runs until then.
+    """
+    with locks.join_directory(folder) if config.resume else nullcontext():
+        yield
 
 
 @dataclass(frozen=True)

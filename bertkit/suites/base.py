@@ -7,6 +7,7 @@ interruption.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.result_table import ResultTable
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
-from bertkit.studies.runs_directory import RunsDirectory, name_resuming_command
+from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_class
 from bertkit.training import defaults
@@ -198,7 +199,8 @@ def run_suite(
         RunInterrupted: Ctrl-C or SIGTERM interrupted the suite; finished runs are kept for `--resume`.
     """
     reporter = reporter or Reporter()
-    config, _ = resolve_settings(name, SUITES[name].config, settings, recipe, Reporter())
+    resolve = partial(resolve_settings, name, SUITES[name].config, settings, recipe, Reporter())
+    config, _ = resolve()
     for setting_name, kind in list_passed_data(config).items():
         raise UserError(
             f"{name}: {setting_name}: expected a name or a path, found a {kind}; save the data, for example "
@@ -211,8 +213,10 @@ def run_suite(
         return Run(folder, metrics)
     with (
         silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
-        name_resuming_command(name, folder, lambda: config.resume),
+        name_resuming_command(name, folder, lambda: config.resume), join_if_resumed(config, folder),
     ):  # fmt: skip
+        if config.resume:
+            config, _ = resolve(is_locked=True)
         suite = suite_class(name)(config, reporter)
         name_parts = suite.resolve_inputs()
         if config.dry_run:

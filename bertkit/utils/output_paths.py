@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.errors import UserError, format_list
+from bertkit.utils import system
 from bertkit.utils.files import PARTIAL
 
 OUTPUT_DIR_FLAG = "--output-dir"
@@ -47,8 +48,10 @@ def check_output_directory(
         flag: The flag, for the error message.
 
     Raises:
-        UserError: The path is a file, is not writable, or contains files that must not be replaced.
+        UserError: The path is invalid, is a file, is not writable, or contains files that must not be
+            replaced.
     """
+    _check_name(folder, flag)
     with report_creation_errors(folder, flag):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{flag} {folder}: is a file; choose a directory")
@@ -88,10 +91,11 @@ def check_output_file(
         conflict: Problem and fix for the error message if the file exists.
 
     Raises:
-        UserError: The suffix is invalid, the parent directory does not exist, or the path exists and must not
-            be replaced.
+        UserError: The name or the suffix is invalid, the parent directory does not exist, or the path exists
+            and must not be replaced.
     """
     where = f"{flag} {path}".strip()
+    _check_name(path, flag)
     if suffixes and path.suffix not in suffixes:
         raise UserError(f"{where}: unsupported file type; use a name that ends in {format_list(suffixes)}")
     if not path.absolute().parent.is_dir():
@@ -100,6 +104,13 @@ def check_output_file(
         raise UserError(f"{where}: is a directory; choose a file in it")
     if path.exists() and not overwrite:
         raise UserError(f"{where}: {conflict}")
+
+
+def _check_name(path: Path, flag: str) -> None:
+    """Refuse a path that this operating system does not accept, or stores under another name."""
+    if (name := system.find_invalid_name(path)) is not None:
+        where = f"{flag} {path}".strip()
+        raise UserError(f"{where}: {name!r} is not a valid name on Windows; choose another name")
 
 
 def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool = True) -> None:
