@@ -65,19 +65,21 @@ def before_lock(monkeypatch):
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_resume_uses_the_settings_of_the_run_that_it_has_locked(
-    before_lock, finished_run_args, tiny, toy, tmp_path, is_finished
+    before_lock, tiny, toy, tmp_path, is_finished
 ):
+    settings = {"data": toy, "model": tiny, "output_dir": tmp_path / "run"}
+    bertkit.classify(**settings, max_steps=2)
     metrics = tmp_path / "run" / run_directory.METRICS_FILE
     metrics.unlink()  # as if the run had been interrupted
 
     def replace_run():
-        bertkit.classify(data=toy, model=tiny, output_dir=tmp_path / "run", max_steps=3, overwrite=True)
+        bertkit.classify(**settings, max_steps=1, overwrite=True)
         if not is_finished:
             metrics.unlink()
 
     before_lock("lock_directory", replace_run)
     run = bertkit.classify(output_dir=tmp_path / "run", resume=True)
-    assert run.metrics["training"]["steps"] == 3
+    assert run.metrics["training"]["steps"] == 1
 
 
 @pytest.mark.parametrize("command", ["glue", "feature-based"])
