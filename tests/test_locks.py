@@ -68,18 +68,18 @@ def test_resume_uses_the_settings_of_the_run_that_it_has_locked(
     before_lock, tiny, toy, tmp_path, is_finished
 ):
     settings = {"data": toy, "model": tiny, "output_dir": tmp_path / "run"}
-    bertkit.classify(**settings, max_steps=2)
+    bertkit.classify(**settings, max_steps=1, batch_size=2)
     metrics = tmp_path / "run" / run_directory.METRICS_FILE
     metrics.unlink()  # as if the run had been interrupted
 
     def replace_run():
-        bertkit.classify(**settings, max_steps=1, overwrite=True)
+        bertkit.classify(**settings, max_steps=1, batch_size=4, overwrite=True)
         if not is_finished:
             metrics.unlink()
 
     before_lock("lock_directory", replace_run)
     run = bertkit.classify(output_dir=tmp_path / "run", resume=True)
-    assert run.metrics["training"]["steps"] == 1
+    assert run.metrics["training"]["batch_size"] == 4
 
 
 @pytest.mark.parametrize("command", ["glue", "feature-based"])
