@@ -92,7 +92,7 @@ def show_prediction(driver: Any, url: str, task: str) -> None:
     find("xpath", f"//form[@id='form'][not(@hidden)]//option[.='{task}']").click()
     boxes = driver.find_elements("css selector", "#fields textarea")
     for box, text in zip(boxes, TEXTS[task], strict=False):
-        box.send_keys(text)
+        chromium.type_text(driver, box, text)
     find("id", "predict").click()
     find("css selector", "#result > *")
 
