@@ -111,5 +111,7 @@ def shown(driver, tmp_path):
     requested = {
         url for url in get_requested_urls(driver) if not url.startswith(("chrome:", "data:", "blob:"))
     }
-    assert (requested, driver.get_log("browser")) == (opened, [])
+    assert requested == opened, f"requested {requested}, opened {opened}"
+    errors = driver.get_log("browser")
+    assert not errors, errors
     assert driver.execute_script("return window.hacked") is None

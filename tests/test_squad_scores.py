@@ -1,5 +1,7 @@
 """Scores of answers equal the official scripts' rules to the last bit; thresholds do what they promise."""
 
+import functools
+import operator
 import random
 import re
 import string
@@ -92,7 +94,9 @@ def plain_v2(gold, answers, odds, threshold):
         some = [question for question in marks[0] if bool(gold[question]) in wanted]
         for name, values in zip(("exact", "f1"), marks, strict=True):
             if some:
-                scores[part + name] = 100.0 * sum(values[question] for question in some) / len(some)
+                # Python's `sum` as it was up to 3.11, where it adds one by one.
+                total = functools.reduce(operator.add, (values[question] for question in some))
+                scores[part + name] = 100.0 * total / len(some)
     return scores
 
 

@@ -2,6 +2,8 @@
 
 Each question is scored once, because the bootstrap and the threshold search sum the same scores many times.
 The scores are summed in the order of the official scripts, so the results are bit-identical to theirs.
+The script of SQuAD 2.0 uses Python's `sum`, which compensates for rounding from Python 3.12 on. The scores
+here are the same on every version of Python: those of the scripts with Python 3.11.
 """
 
 import re
@@ -69,8 +71,7 @@ def average_scores_v1(scores: AnswerScores) -> Scores:
     """Return the means `exact` and `f1` in percent, with unanswered questions counted as wrong."""
     total = max(len(scores.f1), 1)
     return {
-        # Unlike np.sum, np.cumsum adds one by one, as the script does.
-        name: 100.0 * float(np.cumsum(np.append(0.0, values))[-1]) / total
+        name: 100.0 * _add_one_by_one(values) / total
         for name, values in (("exact", scores.exact), ("f1", scores.f1))
     }
 
@@ -92,12 +93,16 @@ def average_scores_v2(scores: AnswerScores, has_answer: np.ndarray) -> Scores:
         "NoAns_": scores.is_answered & ~has_answer,
     }
     return {
-        # The script uses Python's sum, which from 3.12 on rounds differently from adding one by one.
-        f"{prefix}{name}": 100.0 * sum(values[rows].tolist()) / max(int(rows.sum()), 1)
+        f"{prefix}{name}": 100.0 * _add_one_by_one(values[rows]) / max(int(rows.sum()), 1)
         for prefix, rows in subsets.items()
         if not prefix or rows.any()
         for name, values in (("exact", scores.exact), ("f1", scores.f1))
     }
+
+
+def _add_one_by_one(values: np.ndarray) -> float:
+    """Return the sum in the order of the rows, unlike `np.sum`, which adds in pairs."""
+    return float(np.cumsum(np.append(0.0, values))[-1])
 
 
 def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
