@@ -125,9 +125,7 @@ def search(driver, site):
     get_requested_urls(driver)
     driver.get_log("browser")
     yield search
-    assert [
-        url for url in get_requested_urls(driver) if not url.startswith(("file:", "data:", "chrome:"))
-    ] == []
+    assert [url for url in get_requested_urls(driver) if not url.startswith("file:")] == []
     assert driver.get_log("browser") == []
 
 
