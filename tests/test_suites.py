@@ -16,6 +16,7 @@ from bertkit.pipeline.session import Session
 from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
 from bertkit.studies.run_group import RunReporter
+from bertkit.suites import base as suite_base
 from bertkit.suites.config import GlueConfig
 from bertkit.tasks import sequence_baselines
 from bertkit.tasks.classify import Classify, ClassifyConfig
@@ -153,6 +154,26 @@ def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny
     lines = [line.split(":")[0] for line in reporter.messages if line.startswith(str(folder))]
     assert lines == [f"{folder}/{task}/seed0" for task in ("cola", "cola", "sst2", "sst2")]
     assert list(run.metrics["tasks"]) == ["sst2", "cola"]
+
+
+def test_resume_uses_the_settings_of_the_suite_whose_directory_it_has_joined(
+    glue, tiny, data_dir, monkeypatch
+):
+    """Another process replaces the suite just before this one joins its directory."""
+    settings = {"tasks": ["sst2"], "model": str(tiny), "data_dir": str(data_dir), **FAST}
+    run = glue(**settings)
+    metrics = run.output_dir / run_directory.METRICS_FILE
+    metrics.unlink()  # as if the suite had been interrupted
+    join = suite_base.join_if_resumed
+
+    def replace_and_join(config, folder):
+        if config.resume:
+            glue(**{**settings, "tasks": ["cola"]}, overwrite=True)
+            metrics.unlink()
+        return join(config, folder)
+
+    monkeypatch.setattr(suite_base, "join_if_resumed", replace_and_join)
+    assert list(glue(resume=True).metrics["tasks"]) == ["cola"]
 
 
 @dataclass(frozen=True)
