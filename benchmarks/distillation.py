@@ -10,7 +10,8 @@ once from the layers of the pre-trained model. The distilled student is exported
 without their labels; this needs a dataset whose other training rows the teacher does not use. All
 models predict the same rows, one after the other, in one process. Scores are means over the seeds; the
 interval and the paired tests resample the rows (bootstrap). The report goes to standard output; --write puts
-it into docs/distill.md.
+it into docs/distill.md. With --output-dir, the models are kept, and finished ones are not trained again: this
+continues an interrupted benchmark.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +107,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--alpha", type=float)
     parser.add_argument("--unlabeled-rows", type=int, help="rows without labels of a further student")
     parser.add_argument("--latency-rows", type=int, default=200)
+    parser.add_argument("--output-dir", type=Path, help="keep the models here, and train only missing ones")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     parser.add_argument("--write", action="store_true", help="write the report to docs/distill.md")
     return parser.parse_args(argv)
@@ -124,18 +127,26 @@ def train_models(name: str, seed: int, folder: Path, args: argparse.Namespace) -
         "max_train_samples": args.rows or dataset.max_train_samples, "max_eval_samples": args.eval_rows,
         "max_length": dataset.max_length, **epochs,
     }  # fmt: skip
-    train(**common, output_dir=folders[TEACHER])
-    student = {"num_layers": args.num_layers, **epochs}
-    bertkit.distill(folders[TEACHER], **student, **loss, output_dir=folders[STUDENT])
-    bertkit.distill(folders[TEACHER], **student, alpha=0.0, output_dir=folders[LABELS_ONLY])
-    train(**common, num_layers=args.num_layers, output_dir=folders[WITHOUT_TEACHER])
-    exported = bertkit.export(folders[STUDENT], quantize="int8", output_dir=folder / "onnx")
-    folders[INT8] = Path(exported.output_dir) / "int8"
+    train_missing(folders[TEACHER], train, **common)
+    distill = partial(bertkit.distill, folders[TEACHER], num_layers=args.num_layers, **epochs)
+    train_missing(folders[STUDENT], distill, **loss)
+    train_missing(folders[LABELS_ONLY], distill, alpha=0.0)
+    train_missing(folders[WITHOUT_TEACHER], train, **common, num_layers=args.num_layers)
     if args.unlabeled_rows:
         folders[UNLABELED] = folder / "unlabeled"
-        rows = sample_training_rows(name, seed, args)
-        bertkit.distill(folders[TEACHER], **student, **loss, data=rows, output_dir=folders[UNLABELED])
+        train_missing(folders[UNLABELED], distill, **loss, data=sample_training_rows(name, seed, args))
+    folders[INT8] = folder / "onnx" / "int8"
+    if not folders[INT8].exists():
+        bertkit.export(folders[STUDENT], quantize="int8", output_dir=folder / "onnx", overwrite=True)
     return folders
+
+
+def train_missing(folder: Path, train: Callable[..., Any], **settings: Any) -> None:
+    """Train a model unless the directory contains a finished run."""
+    from bertkit.run_directory import read_metrics
+
+    if not read_metrics(folder):
+        train(**settings, output_dir=folder, overwrite=True)
 
 
 def sample_training_rows(name: str, seed: int, args: argparse.Namespace) -> Any:
@@ -167,14 +178,12 @@ def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
     return Measurement(scorer, sum(path.stat().st_size for path in files) / 1e6, rows_per_second, latencies)
 
 
-def measure_seed(name: str, seed: int, args: argparse.Namespace) -> dict[str, Measurement]:
-    """Train the models of a seed, and measure each of them on the validation rows."""
+def measure_seed(runs: Mapping[str, Path], num_latencies: int) -> dict[str, Measurement]:
+    """Measure the models of a seed on the validation rows of the teacher."""
     from bertkit.pipeline.finished_run import reload_run_data
 
-    with tempfile.TemporaryDirectory() as folder:
-        runs = train_models(name, seed, Path(folder), args)
-        rows = reload_run_data(runs[TEACHER])[1]["validation"]
-        return {system: measure(run, rows, args.latency_rows) for system, run in runs.items()}
+    rows = reload_run_data(runs[TEACHER])[1]["validation"]
+    return {system: measure(run, rows, num_latencies) for system, run in runs.items()}
 
 
 def average_scorers(scorers: Sequence[Scorer]) -> Scorer:
@@ -248,12 +257,19 @@ def format_report(
 def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
-    results: dict[str, list[dict[str, Measurement]]] = {}
-    for name in args.work:
-        results[name] = []
-        for seed in range(1, args.seeds + 1):
-            results[name].append(measure_seed(name, seed, args))
-            scores = {system: m.scorer.score_all() for system, m in results[name][-1].items()}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.output_dir or Path(temporary)
+        seeds = range(1, args.seeds + 1)
+        runs = {
+            name: [train_models(name, seed, folder / name / str(seed), args) for seed in seeds]
+            for name in args.work
+        }
+        results = {
+            name: [measure_seed(models, args.latency_rows) for models in runs[name]] for name in args.work
+        }
+    for name, measured in results.items():
+        for seed, measurements in zip(seeds, measured, strict=True):
+            scores = {system: one.scorer.score_all() for system, one in measurements.items()}
             print(f"{name}, seed {seed}: {scores}", file=sys.stderr, flush=True)
     text = format_report(results, args)
     publish(text, args.out)
