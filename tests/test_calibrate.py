@@ -102,7 +102,7 @@ def test_a_pipeline_and_predict_give_the_same_calibrated_probabilities(copied):
         assert probabilities != pytest.approx(old, abs=1e-3)
 
 
-@pytest.mark.usefixtures("operator_table")
+@pytest.mark.usefixtures("onnx_exporter")
 def test_an_exported_model_gives_the_same_calibrated_probabilities(copied, cli, tmp_path):
     pytest.importorskip("onnxscript")
     run, data = copied()

@@ -220,7 +220,7 @@ def test_predict_writes_the_prediction_set_with_all_scores(copied, cli):
     assert scores["set_size"] == pytest.approx(np.mean([len(record["prediction_set"]) for record in records]))
 
 
-@pytest.mark.usefixtures("operator_table")
+@pytest.mark.usefixtures("onnx_exporter")
 def test_an_exported_model_abstains_and_has_sets(copied, tmp_path):
     pytest.importorskip("onnxscript")
     run, data = copied()

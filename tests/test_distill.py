@@ -200,6 +200,7 @@ def student(student_settings, tmp_path_factory):
     return bertkit.distill(**student_settings, output_dir=tmp_path_factory.mktemp("student")).output_dir
 
 
+@pytest.mark.usefixtures("onnx_exporter")
 def test_a_student_is_evaluated_on_other_rows_and_exported_with_scores(student, cli, tmp_path):
     labeled = write_rows(tmp_path / "labeled.jsonl", make_toy_rows(20, seed=5))
     assert cli("evaluate", student, "--data", labeled, "-o", tmp_path / "evaluation")[0] == 0

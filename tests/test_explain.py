@@ -106,7 +106,7 @@ def test_runs_without_explanations_are_refused(runs, cli, tmp_path):
     assert_refused(cli, tmp_path, [runs / "ner", "--text", "a b", "--explain"], words, "predict")
 
 
-@pytest.mark.usefixtures("operator_table")
+@pytest.mark.usefixtures("onnx_exporter")
 def test_an_exported_model_is_refused(runs, cli, tmp_path):
     pytest.importorskip("onnxscript")
     bertkit.export(runs / "classify", output_dir=tmp_path / "exported")

@@ -7,9 +7,11 @@ import os
 import shutil
 import signal
 import time
+import types
 
 import numpy as np
 import pytest
+import torch
 from conftest import (
     ROW_MAKERS,
     assert_refused,
@@ -20,6 +22,7 @@ from conftest import (
     write_rows,
 )
 from test_architectures import tiny_of
+from torch.torch_version import TorchVersion
 
 import bertkit
 from bertkit.infer import export as exporting
@@ -28,7 +31,7 @@ from bertkit.infer.onnx_runtime import OnnxModel
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.served_model import BatchSettings, load_served_model
 
-pytestmark = pytest.mark.usefixtures("operator_table")
+pytestmark = pytest.mark.usefixtures("onnx_exporter")
 
 TRAIN = {name: getattr(bertkit, name) for name in ROW_MAKERS}
 
@@ -269,6 +272,15 @@ def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
     with pytest.raises(bertkit.UserError, match=r"needs onnxruntime, which is not installed"):
         bertkit.load(run / "onnx")
+
+
+def test_an_error_of_the_exporter_names_the_tested_torch_if_an_older_one_is_installed(monkeypatch):
+    model = types.SimpleNamespace(config=types.SimpleNamespace(model_type="bert"))
+    assert str(onnx_graph._make_error(model, "no reason")) == "bert: cannot be exported; no reason"
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cpu"))
+    assert str(onnx_graph._make_error(model, "no reason")) == (
+        "bert: cannot be exported with torch 2.9.1+cpu (no reason); install torch 2.13 or later"
+    )
 
 
 def test_an_architecture_that_cannot_be_exported_is_refused(tmp_path, cli):

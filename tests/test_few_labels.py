@@ -295,7 +295,7 @@ def test_predict_evaluate_and_load_give_the_predictions_of_training(run, rows):
     assert scores["accuracy"] == run.metrics["validation"]["accuracy"]
 
 
-def test_export_gives_the_same_predictions(run, rows, tmp_path, operator_table):
+def test_export_gives_the_same_predictions(run, rows, tmp_path, onnx_exporter):
     bertkit.export(run.output_dir, output_dir=tmp_path / "onnx")
     assert_same_probabilities(predict(tmp_path / "onnx", rows), predict(run.output_dir, rows))
 

@@ -81,7 +81,7 @@ def test_units_that_share_a_token_are_joined():
     spans = np.array([[0, 2], [2, 4], [4, 6], [6, 7]])  # as in SentencePiece, a token includes the space
     assert find_continuations([text], spans, np.array([4])).tolist() == [False] * 4
     spans = np.array([[0, 1], [0, 1], [1, 2]])  # the bytes of one character in two tokens
-    assert find_continuations(["가나"], spans, np.array([3])).tolist() == [False, True, False]
+    assert find_continuations(["갔다"], spans, np.array([3])).tolist() == [False, True, False]
 
 
 def test_the_first_token_of_a_text_never_continues_a_unit():

@@ -242,7 +242,7 @@ def test_finished_runs_are_used_like_others(probed, cli, tmp_path):
         assert status == 0, (command, err)
 
 
-@pytest.mark.usefixtures("operator_table")
+@pytest.mark.usefixtures("onnx_exporter")
 def test_exported_runs_predict_the_same(probed, cli, tmp_path):
     run, _ = probed
     status, _, err = cli("export", run.output_dir, "-o", tmp_path / "onnx")

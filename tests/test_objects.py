@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROW_MAKERS, make_ner_rows, make_toy_rows, write_rows
-from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, Sequence, Value
 
 import bertkit
 from bertkit import UserError
@@ -95,7 +95,7 @@ def test_hashes_of_a_dataset_are_computed_when_they_are_needed():
 def test_class_names_replace_the_ids_of_labels_and_of_tags():
     features = Features({
         "label": ClassLabel(names=["good", "bad"]),
-        "tags": List(ClassLabel(names=["O", "B-X"])), "n": Value("int64"),
+        "tags": Sequence(ClassLabel(names=["O", "B-X"])), "n": Value("int64"),
     })  # fmt: skip
     records = {"label": [1, 0, -1, None], "tags": [[0, 1], [], [1], [0]], "n": [1, None, 3, 4]}
     rows = read_rows(Dataset.from_dict(records, features))
@@ -214,7 +214,7 @@ def test_ner_on_class_labels_equals_the_run_on_files(tiny, tmp_path):
     for name, dataset in splits.items():
         write_rows(tmp_path / "files" / f"{name}.jsonl", list(dataset))
     ids = [{**row, "tags": [names.index(tag) for tag in row["tags"]]} for row in rows]
-    features = Features({"tokens": List(Value("string")), "tags": List(ClassLabel(names=names))})
+    features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=names))})
     coded = DatasetDict({name: part.cast(features) for name, part in as_splits(ids, 40).items()})
     of_files = bertkit.ner(data=str(tmp_path / "files"), model=str(tiny), **SETTINGS)
     of_object = bertkit.ner(data=coded, model=str(tiny), **SETTINGS)

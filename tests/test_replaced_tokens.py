@@ -175,7 +175,7 @@ def test_scores_are_over_all_tokens():
 
 def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
     run = pretrained(
-        text, tmp_path / "run", objective="rtd", size="tiny", vocab_size=120, epochs=24, batch_size=16,
+        text, tmp_path / "run", objective="rtd", size="tiny", vocab_size=120, epochs=48, batch_size=16,
         learning_rate=2e-3, dropout=0.0,
     )  # fmt: skip
     scores, baselines = run.metrics["validation"], run.metrics["baselines"]

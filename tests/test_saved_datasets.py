@@ -72,8 +72,8 @@ def test_columns_of_types_that_datasets_lacks_are_read(tmp_path):
 
 def test_saved_datasets_are_read_with_their_splits_and_the_order_of_their_rows(tmp_path, dataset):
     shuffled = dataset.shuffle(seed=3)
-    DatasetDict({"train": shuffled, "valid": dataset.select(range(9))}).save_to_disk(tmp_path / "splits")
-    shuffled.save_to_disk(tmp_path / "single")
+    DatasetDict({"train": shuffled, "valid": dataset.select(range(9))}).save_to_disk(str(tmp_path / "splits"))
+    shuffled.save_to_disk(str(tmp_path / "single"))
     loaded = load_dataset(str(tmp_path / "splits"), "classify")
     assert (loaded.name, loaded.source) == ("splits", str(tmp_path / "splits"))
     assert [len(rows) for rows in loaded.splits.values()] == [60, 9]
@@ -96,8 +96,8 @@ def test_descriptions_of_a_dataset_are_not_data(tmp_path, dataset):
 
 def test_commands_read_saved_datasets_and_arrow_files(cli, tiny, tmp_path, dataset):
     parts = {"train": dataset.select(range(40)), "dev": dataset.select(range(40, 60))}
-    DatasetDict(parts).save_to_disk(tmp_path / "saved")
-    parts["dev"].save_to_disk(tmp_path / "dev")
+    DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    parts["dev"].save_to_disk(str(tmp_path / "dev"))
     feather.write_feather(parts["train"].data.table.slice(0, 40), str(tmp_path / "train.feather"))
     of_saved = bertkit.classify(data=str(tmp_path / "saved"), model=str(tiny), **SETTINGS)
     files = {"data": str(tmp_path / "train.feather"), "validation": str(tmp_path / "dev")}
@@ -117,7 +117,7 @@ def test_commands_read_saved_datasets_and_arrow_files(cli, tiny, tmp_path, datas
 def test_pretraining_reads_saved_datasets_and_arrow_files(tiny, tmp_path):
     texts = [{"text": f"{row['text']}. {row['text']} very."} for row in ROWS]
     write_rows(tmp_path / "texts.jsonl", texts)
-    Dataset.from_list(texts).save_to_disk(tmp_path / "saved")
+    Dataset.from_list(texts).save_to_disk(str(tmp_path / "saved"))
     write_stream(tmp_path / "texts.arrow", pa.Table.from_pylist(texts))
     settings = {"model": str(tiny), "max_steps": 2, "batch_size": 4, "max_length": 32, "bf16": False}
     runs = [
@@ -160,7 +160,7 @@ JSON_CONTENTS = [
 @pytest.mark.parametrize("name", ["dataset_dict.json", "train/state.json"])
 def test_damaged_saved_datasets_are_refused(tmp_path, dataset, name, content):
     folder = tmp_path / "saved"
-    DatasetDict({"train": dataset}).save_to_disk(folder)
+    DatasetDict({"train": dataset}).save_to_disk(str(folder))
     if content is None:
         (folder / name).unlink()
     else:
@@ -170,7 +170,7 @@ def test_damaged_saved_datasets_are_refused(tmp_path, dataset, name, content):
 
 @pytest.mark.parametrize("size", [0, 4, 100, 1000])
 def test_saved_datasets_with_a_truncated_file_are_refused(tmp_path, dataset, size):
-    dataset.save_to_disk(tmp_path / "saved")
+    dataset.save_to_disk(str(tmp_path / "saved"))
     (data_file,) = (tmp_path / "saved").glob("*.arrow")
     data_file.write_bytes(data_file.read_bytes()[:size])
     assert_broken(tmp_path / "saved")

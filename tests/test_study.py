@@ -240,6 +240,11 @@ def test_a_lost_journal_is_refused_in_one_line(tmp_path, damage):
         make_store(tmp_path)
 
 
+def test_an_empty_journal_without_trials_is_a_new_search(tmp_path):
+    (tmp_path / "journal.log").touch()
+    run_trials(make_store(tmp_path), 1)
+
+
 def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):
     trial = make_store(tmp_path).begin()
     end(make_store(tmp_path), make_store(tmp_path).list_running()[0], 0.5)
@@ -575,7 +580,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     ]  # fmt: skip
     search = run.metrics["search"]
     assert search["steps"] < search["steps_without_pruning"]
-    assert [path.name for path in (run.output_dir / "trials").glob("*/")] == ["000"]
+    assert [path.name for path in (run.output_dir / "trials").iterdir() if path.is_dir()] == ["000"]
 
 
 def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):

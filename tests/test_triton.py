@@ -6,7 +6,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 
 import bertkit
 
-pytestmark = pytest.mark.usefixtures("operator_table")
+pytestmark = pytest.mark.usefixtures("onnx_exporter")
 
 # The fields of Triton's model_config.proto that the configuration uses: name, type, and whether it repeats.
 MESSAGES = {

@@ -12,6 +12,7 @@ from torch import nn
 from bertkit.errors import UserError
 from bertkit.modeling.loading import get_max_positions, takes_token_type_ids
 
+TESTED_TORCH = "2.13"  # torch 2.6, 2.7 and 2.9 export no model, or not all models
 OPSET = 18  # the version that PyTorch's exporter writes without conversion
 # Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
 TRACE_SHAPE = (3, 4, 7)
@@ -79,20 +80,26 @@ def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str
                 input_names=list(inputs), output_names=names,
             )  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
-            raise UserError(
-                f"{model.config.model_type}: cannot be exported; {_get_root_cause(error)}"
-            ) from error
+            raise _make_error(model, _get_root_cause(error)) from error
     assert program is not None
     static_dims = [
         dim for value in program.model.graph.inputs for dim in value.shape or () if isinstance(dim, int)
     ]
     if static_dims:  # the exporter may make a dimension static without an error
-        raise UserError(
-            f"{model.config.model_type}: cannot be exported; its graph would accept inputs of one size only"
-        )
+        raise _make_error(model, "its graph would accept inputs of one size only")
     program.model.metadata_props.update(metadata)
     num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())  # fp32
     program.save(path, external_data=num_bytes > MAX_SINGLE_FILE_BYTES)
+
+
+def _make_error(model: Any, reason: str) -> UserError:
+    """Return the error of a model that PyTorch cannot export."""
+    name = model.config.model_type
+    version = torch.__version__
+    if version >= TESTED_TORCH:
+        return UserError(f"{name}: cannot be exported; {reason}")
+    fix = f"install torch {TESTED_TORCH} or later"
+    return UserError(f"{name}: cannot be exported with torch {version} ({reason}); {fix}")
 
 
 def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torch.Tensor], list[Any]]:

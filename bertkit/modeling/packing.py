@@ -73,7 +73,7 @@ class Packing(NamedTuple):
     @property
     def num_sequences(self) -> int:
         """Number of sequences in the batch."""
-        return len(self.cu_seqlens) - 1
+        return self.cu_seqlens.shape[0] - 1
 
     @property
     def has_padding(self) -> bool:

@@ -95,7 +95,7 @@ def require_optuna() -> None:
 def _check_journal(path: Path) -> None:
     """Raise `UserError` if a journal file is damaged; optuna would append to an incomplete line."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    if not lines and any(path.parent.glob("*/")):  # the directories of trials
+    if not lines and any(other.is_dir() for other in path.parent.iterdir()):  # the directories of trials
         raise UserError(f"{path}: is empty or missing; restore the file, or start again with --overwrite")
     for number, line in enumerate(lines, 1):
         try:
