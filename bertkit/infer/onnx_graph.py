@@ -12,7 +12,7 @@ from torch import nn
 from bertkit.errors import UserError
 from bertkit.modeling.loading import get_max_positions, takes_token_type_ids
 
-TESTED_TORCH = "2.13"  # torch 2.6, 2.7 and 2.9 export no model, or not all models
+TESTED_TORCH = "2.13"  # torch 2.6 to 2.9 cannot export some or all models
 OPSET = 18  # the version that PyTorch's exporter writes without conversion
 # Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
 TRACE_SHAPE = (3, 4, 7)
