@@ -51,10 +51,6 @@ COLUMNS = [
     "p50 ms",
     "p95 ms",
 ]
-INTRODUCTION = (
-    "## Measured\n\n`benchmarks/distillation.py` predicts the same rows with each model. Rows/s includes "
-    "tokenization, in batches; p50 and\np95 are the latency of a single row."
-)
 
 
 @dataclass(frozen=True)
@@ -236,22 +232,16 @@ def compare_students(scorers: Mapping[str, Scorer], score: str, student: str, ot
     )
 
 
-def format_report(
-    results: Mapping[str, Sequence[Mapping[str, Measurement]]], args: argparse.Namespace
-) -> str:
-    """Return the tables, the machine and the command as Markdown."""
+def format_report(name: str, seeds: Sequence[Mapping[str, Measurement]], args: argparse.Namespace) -> str:
+    """Return the table of a dataset, the machine and the command as Markdown."""
     names = ("seeds", "num_layers", "rows", "eval_rows", "epochs", "temperature", "alpha", "unlabeled_rows")
     options = [
         f"--{key.replace('_', '-')} {getattr(args, key):g}" for key in names if getattr(args, key) is not None
     ]
-    command = (
-        f"python benchmarks/distillation.py --data-dir DATA --work {' '.join(args.work)} {' '.join(options)}"
-    )
-    tables = [line for name, seeds in results.items() for line in format_dataset(name, seeds)]
+    command = f"python benchmarks/distillation.py --data-dir DATA --work {name} {' '.join(options)}"
     about = f"`{args.model}`, {args.num_layers} layers for the student; means over {args.seeds} seeds."
-    return (
-        "\n".join([INTRODUCTION, about, "", *tables, *describe_machine(), "", "```sh", command, "```"]) + "\n"
-    )
+    lines = [about, "", *format_dataset(name, seeds), *describe_machine(), "", "```sh", command, "```"]
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -271,10 +261,11 @@ def main(argv: list[str] | None = None) -> None:
         for seed, measurements in zip(seeds, measured, strict=True):
             scores = {system: one.scorer.score_all() for system, one in measurements.items()}
             print(f"{name}, seed {seed}: {scores}", file=sys.stderr, flush=True)
-    text = format_report(results, args)
-    publish(text, args.out)
+    reports = {name: format_report(name, measured, args) for name, measured in results.items()}
+    publish("\n".join(reports.values()), args.out)
     if args.write:
-        replace_section("distillation", text, PAGE)
+        for name, text in reports.items():
+            replace_section(f"distillation {name}", text, PAGE)
 
 
 if __name__ == "__main__":
