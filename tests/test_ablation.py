@@ -10,6 +10,7 @@ from test_glue import COLUMNS, write_split
 import bertkit
 from bertkit.recipes import list_shipped_recipes, read_recipe
 from bertkit.suites.ablation import AblationSuite
+from bertkit.suites.ablation_results import build_ablation_table, build_difference_table, compare_rows
 from bertkit.suites.ablation_tables import SIZES, TABLES
 from bertkit.tasks.pretrain import Pretrain
 
@@ -65,7 +66,7 @@ def test_the_table_has_all_rows_and_the_papers_scores(complete_run):
     *rows, baseline = table.rows
     assert table.headings == ["row", "perplexity", "nsp accuracy", "SST-2", "SQuAD"]
     paper = {"mlm+nsp": (92.7, 88.5), "mlm": (92.6, 87.9), "ltr": (92.1, 77.8), "ltr+bilstm": (91.6, 84.9)}
-    assert [name for name, *_ in rows] == [*paper, "mlm+sop"]
+    assert [name for name, *_ in rows] == [*paper, "mlm+sop", "none"]
     for name, perplexity, nsp_accuracy, *scores in rows:
         runs = complete_run.metrics["rows"][name]
         pretraining = runs["pretrained"]["validation"]
@@ -86,6 +87,7 @@ def test_rows_differ_only_in_their_objective(complete_run):
     pretraining = {
         path.name: read_run_settings(path) for path in (complete_run.output_dir / "pretrained").iterdir()
     }
+    assert pretraining.pop("none").keys() >= {"epochs"}
     assert len(pretraining) == 4
     assert {settings.pop("objective", "mlm+nsp") for settings in pretraining.values()} == {
         "mlm+nsp",
@@ -95,7 +97,8 @@ def test_rows_differ_only_in_their_objective(complete_run):
     }
     assert len({json.dumps(settings, sort_keys=True) for settings in pretraining.values()}) == 1
     finetuning = {
-        row: read_run_settings(complete_run.output_dir / row / "sst2") for row in complete_run.metrics["rows"]
+        row: read_run_settings(complete_run.output_dir / row / "sst2" / "seed0")
+        for row in complete_run.metrics["rows"]
     }
     assert (
         finetuning["ltr"]["model"]
@@ -107,6 +110,85 @@ def test_rows_differ_only_in_their_objective(complete_run):
     ]
     assert [settings.pop("model") for settings in finetuning.values()]
     assert len({json.dumps(settings, sort_keys=True) for settings in finetuning.values()}) == 1
+
+
+def test_the_row_without_pretraining_has_new_weights(complete_run):
+    pretrained = complete_run.output_dir / "pretrained"
+    tokenizers = [(pretrained / name / "tokenizer.json").read_text() for name in ("none", "objective-mlm")]
+    assert tokenizers[0] == tokenizers[1]
+    settings = read_run_settings(pretrained / "none")
+    assert settings["epochs"] == 0
+    assert "max_steps" not in settings
+    assert json.loads((pretrained / "none" / "metrics.json").read_text())["training"]["steps"] == 0
+
+
+@pytest.fixture(scope="module")
+def seeds_run(text, data_dir, tmp_path_factory):
+    """Fine-tune the models of two rows with three seeds."""
+    return bertkit.ablation(
+        data=str(text), data_dir=str(data_dir), tasks=["sst2"], rows=["mlm,none"], seeds=3,
+        output_dir=str(tmp_path_factory.mktemp("seeds") / "run"), **FAST, **MODEL_SIZE,
+    )  # fmt: skip
+
+
+def test_rows_are_compared_over_the_seeds(seeds_run):
+    rows = seeds_run.metrics["rows"]
+    scores = {
+        name: [
+            json.loads((seeds_run.output_dir / name / "sst2" / f"seed{seed}" / "metrics.json").read_text())[
+                "validation"
+            ]["accuracy"]
+            for seed in range(3)
+        ]
+        for name in rows
+    }
+    expected = [none - mlm for none, mlm in zip(scores["none"], scores["mlm"], strict=True)]
+    for name, values in scores.items():
+        assert list(rows[name]["sst2"]["scores"].values()) == values
+        assert rows[name]["sst2"]["validation"]["accuracy"] == pytest.approx(sum(values) / 3)
+    assert "difference" not in rows["mlm"]["sst2"]
+    difference = rows["none"]["sst2"]["difference"]
+    assert (difference["row"], difference["difference"]) == ("mlm", pytest.approx(sum(expected) / 3))
+    settings = [
+        read_run_settings(seeds_run.output_dir / "none" / "sst2" / f"seed{seed}") for seed in range(3)
+    ]
+    assert [run.get("seed", 0) for run in settings] == [0, 1, 2]
+    assert {run.get("split_seed", run.get("seed", 0)) for run in settings} == {0}
+
+
+def test_the_page_has_the_differences_the_charts_and_links_to_the_runs(seeds_run):
+    page = (seeds_run.output_dir / "report.html").read_text()
+    assert "95 % interval" in page
+    assert "minus that of mlm" in page
+    assert 'aria-label="SST-2"' in page
+    for run in ("pretrained/none", "mlm/sst2/seed0", "none/sst2/seed2"):
+        assert f'href="{run}/report.html"' in page
+        assert (seeds_run.output_dir / run / "report.html").exists()
+    assert "## Runs" in (seeds_run.output_dir / "README.md").read_text()
+
+
+def test_a_significant_difference_is_marked():
+    task = {"scores": {"0": 0.61, "1": 0.62, "2": 0.63}, "interval": [0.6, 0.64], "intervals": {},
+            "validation": {"accuracy": 0.62}, "baselines": {"majority": {"accuracy": 0.5}},
+            "rows": 9, "seconds": 60.0}  # fmt: skip
+    pretrained = {"validation": {"perplexity": 9.0}, "seconds": 60.0}
+    rows = {name: {"pretrained": pretrained, "sst2": dict(task)} for name in ("mlm+nsp", "mlm", "none")}
+    rows["none"]["sst2"] |= {
+        "scores": {"0": 0.51, "1": 0.525, "2": 0.53},
+        "validation": {"accuracy": 0.521667},
+    }
+    rows["mlm"]["sst2"] |= {
+        "scores": {"0": 0.64, "1": 0.60, "2": 0.63},
+        "validation": {"accuracy": 0.623333},
+    }
+    compare_rows(rows, ["sst2"])
+    metrics = {"table": "objectives", "data": {"name": "imdb"}, "seeds": [0, 1, 2], "rows": rows}
+    table = build_ablation_table(metrics)
+    assert [cells[-1] for cells in table.rows] == [
+        "62.0 ± 1.0 (92.7)", "62.3 ± 2.1 (92.6)", "52.2 ± 1.0*", "50.0",
+    ]  # fmt: skip
+    assert "differs from mlm+nsp" in table.caption
+    assert build_difference_table(metrics).rows[1][:3] == ["none", "SST-2", "-9.8"]
 
 
 def test_recipes_match_their_rows():
@@ -187,8 +269,8 @@ def test_a_dry_run_lists_each_run_without_wrapping(cli, text, data_dir, tmp_path
     lines = [line.split("  ") for line in out.splitlines()]
     assert [cells[0] for cells in lines[2:]] == [
         "pretrained/objective-ltr",
-        "ltr+bilstm/sst2",
-        "ltr+bilstm/squad",
+        "ltr+bilstm/sst2/seed0",
+        "ltr+bilstm/squad/seed0",
     ]
     assert [cells[-1].strip() for cells in lines[2:]] == [
         str(text),

@@ -188,7 +188,7 @@ def test_overwrite_replaces_the_rows(cli, four_layer_model, toy, tmp_path):
     assert cli(*args, "--features", "last")[0] == 0
     assert cli(*args, "--features", "embeddings", "--overwrite")[0] == 0
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"embeddings", "run.yaml", "metrics.json", "README.md"}
+    assert names == {"embeddings", "run.yaml", "metrics.json", "README.md", "report.html"}
 
 
 def test_a_model_with_too_few_layers_is_refused_before_the_first_run(cli, tiny, toy, tmp_path):

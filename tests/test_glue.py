@@ -317,7 +317,15 @@ def test_overwrite_replaces_only_the_runs(cli, command, tmp_path):
     assert read_files(tmp_path / "run") == before
     assert cli(*args, "--tasks", "cola", "--overwrite")[0] == 0
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"cola", "submission", "run.yaml", "metrics.json", "README.md", "notes.txt"}
+    assert names == {
+        "cola",
+        "submission",
+        "run.yaml",
+        "metrics.json",
+        "README.md",
+        "report.html",
+        "notes.txt",
+    }
     assert [path.name for path in (tmp_path / "run" / "submission").iterdir()] == ["CoLA.tsv"]
 
 

@@ -1,7 +1,8 @@
-"""Averages and intervals of the scores of several runs, and averages of their fitted parameters."""
+"""Averages, intervals and differences of the scores of several runs, and averages of fitted parameters."""
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,3 +24,32 @@ def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
     half_width = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
     mean = statistics.fmean(scores)
     return [mean - half_width, mean + half_width]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Difference between the mean scores of two groups of runs that are paired, for example by seed.
+
+    Attributes:
+        difference: Mean of the second scores minus mean of the first ones.
+        interval: Student's 95 % interval of the mean difference.
+        p: Two-sided p-value of the paired t-test.
+    """
+
+    difference: float
+    interval: list[float]
+    p: float
+
+
+def compare_paired_scores(first: Sequence[float], second: Sequence[float]) -> PairedDifference | None:
+    """Return the paired difference of scores, or None for fewer than three pairs."""
+    from scipy.stats import ttest_1samp
+
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    interval = compute_t_interval(differences)
+    if interval is None:
+        return None
+    mean = statistics.fmean(differences)
+    if min(differences) == max(differences):  # the t-test divides by their standard deviation
+        return PairedDifference(mean, interval, float(mean == 0))
+    return PairedDifference(mean, interval, float(ttest_1samp(differences, 0).pvalue))

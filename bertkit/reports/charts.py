@@ -176,6 +176,41 @@ def plot_curves(
     return render_chart(title, draw, note)
 
 
+def plot_intervals(
+    title: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, Sequence[float]],
+    x_label: str,
+    baseline: float | None = None,
+    note: str = "",
+) -> Chart:
+    """Plot a point for each score, from top to bottom, with a line for its interval.
+
+    Args:
+        title: Heading of the chart.
+        scores: Scores by name.
+        intervals: Lower and upper bound of the interval by name; names may be missing.
+        x_label: Label of the x axis.
+        baseline: Score to compare with; the chart has a dashed line there.
+        note: Text below the chart.
+    """
+
+    def draw(axes: Any) -> None:
+        for position, (name, score) in enumerate(scores.items()):
+            if name in intervals:
+                axes.plot(intervals[name], [position, position], color=ACCENT, linewidth=2)
+            axes.plot([score], [position], "o", color=ACCENT, markersize=6)
+        if baseline is not None:
+            axes.axvline(baseline, color=MUTED, linewidth=1, dashes=(4, 3))
+        axes.grid(axis="x")
+        axes.set_xlabel(x_label)
+        axes.set_yticks(range(len(scores)), [shorten_name(name) for name in scores])
+        axes.set_ylim(len(scores) - 0.5, -0.5)
+        fit_left_margin(axes)
+
+    return render_chart(title, draw, note, height=80 + 26 * len(scores))
+
+
 def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], note: str = "") -> Chart:
     """Plot the counts of gold labels (rows) by predicted labels (columns).
 

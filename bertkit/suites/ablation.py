@@ -7,15 +7,24 @@ from typing import Any
 from bertkit.data.corpus.source import find_text
 from bertkit.errors import UserError, format_list
 from bertkit.recipes import read_recipe
-from bertkit.reports.result_table import ResultTable, format_score
+from bertkit.reports.charts import Chart
+from bertkit.reports.result_table import ResultTable
 from bertkit.setting import fill_unset, get_flag, get_settings
+from bertkit.suites.ablation_results import (
+    PRETRAINED_DIR,
+    build_ablation_table,
+    build_difference_table,
+    compare_rows,
+    plot_scores,
+    summarize_pretraining,
+    summarize_seeds,
+)
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
 
-PRETRAINED_DIR = "pretrained"  # the directory of the pre-training runs
 # Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
@@ -24,11 +33,11 @@ DEFAULT_MAX_LENGTH = 128
 
 
 class AblationSuite(Suite):
-    """Runs for the selected rows of a table, in the directories `pretrained/RECIPE` and `ROW/TASK`."""
+    """Runs for the selected rows of a table, in the directories `pretrained/NAME` and `ROW/TASK/seedN`."""
 
     name = "ablation"
     output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
-    suite_settings = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples"})
+    suite_settings = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples", "seeds"})
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
@@ -78,44 +87,51 @@ class AblationSuite(Suite):
         return [*self._plan_pretraining(folder), *self._plan_finetuning(folder)]
 
     def _plan_pretraining(self, folder: Path) -> list[SuiteRun]:
-        """Return one run for each recipe, which rows may share."""
-        recipes = {row.pretraining_recipe: row.recipe for row in self.rows}
+        """Return one run for each model that is pre-trained; rows may share a model."""
+        rows = {row.model_name: row for row in self.rows}
         return [
             SuiteRun(
-                folder=folder / PRETRAINED_DIR / name, settings={}, seed=self.config.seed,
-                run_group=self.make_run_group(Pretrain.spec.name, recipe, {}),
-                recipe=recipe, data=self.text.location, metric="perplexity",
+                folder=folder / PRETRAINED_DIR / name, settings=row.pretraining_settings,
+                seed=self.config.seed, run_group=self.make_run_group(Pretrain.spec.name, row.recipe, {}),
+                recipe=row.recipe, data=self.text.location, metric="perplexity",
             )
-            for name, recipe in recipes.items()
+            for name, row in rows.items()
         ]  # fmt: skip
 
     def _plan_finetuning(self, folder: Path) -> list[SuiteRun]:
-        """Return one run for each row and task."""
-        samples = {
+        """Return one run for each row, task and seed."""
+        shared = {
             "max_train_samples": self.config.task_train_samples,
             "max_eval_samples": self.config.task_eval_samples,
         }
-        samples = {name: value for name, value in samples.items() if value is not None}
+        shared = {name: value for name, value in shared.items() if value is not None}
+        shared["split_seed"] = self.config.seed  # all seeds are scored on the same rows
         run_groups = {
-            task.name: self.make_run_group(task.command, None, {**samples, **task.settings})
+            task.name: self.make_run_group(task.command, None, {**shared, **task.settings})
             for task in self.tasks
         }
         return [
             SuiteRun(
-                folder=folder / row.name / task.name, run_group=run_groups[task.name],
-                settings=self._get_finetuning_settings(row, folder), seed=self.config.seed, recipe="",
+                folder=folder / name_run(row, task, seed), run_group=run_groups[task.name],
+                settings=self._get_finetuning_settings(row, folder), seed=seed, recipe="",
                 data=self.data_sources[task.name], metric=task.metric,
             )
             for row in self.rows
             for task in self.tasks
+            for seed in self.seeds
         ]  # fmt: skip
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of fine-tuning; each model is pre-trained with the first one."""
+        return list(range(self.config.seed, self.config.seed + self.config.seeds))
 
     def _get_finetuning_settings(self, row: AblationRow, folder: Path) -> dict[str, Any]:
         """Return the settings of the fine-tuning runs of a row; other settings have their usual defaults."""
         max_length = self.config.max_length or _read_recipe_settings(row).get(
             "max_length", DEFAULT_MAX_LENGTH
         )
-        model = folder / PRETRAINED_DIR / row.pretraining_recipe
+        model = folder / PRETRAINED_DIR / row.model_name
         return {"model": str(model), "max_length": max_length, **row.finetuning_settings}
 
     def execute_runs(self, folder: Path) -> RunMetrics:
@@ -133,28 +149,38 @@ class AblationSuite(Suite):
 
     def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores, intervals and training times of the finished runs of each row."""
-        rows = {}
+        rows: dict[str, dict[str, Any]] = {}
         for row in self.rows:
-            runs = {PRETRAINED_DIR: folder / PRETRAINED_DIR / row.pretraining_recipe}
-            runs |= {task.name: folder / row.name / task.name for task in self.tasks}
-            rows[row.name] = {
-                name: _summarize(results[path]) for name, path in runs.items() if path in results
-            }
+            rows[row.name] = {}
+            if pretraining := results.get(folder / PRETRAINED_DIR / row.model_name):
+                rows[row.name][PRETRAINED_DIR] = summarize_pretraining(pretraining)
+            for task in self.tasks:
+                paths = {seed: folder / name_run(row, task, seed) for seed in self.seeds}
+                finished = {seed: results[path] for seed, path in paths.items() if path in results}
+                if finished:
+                    rows[row.name][task.name] = summarize_seeds(finished, task.metric)
+        compare_rows(rows, [task.name for task in self.tasks])
         first = next(iter(results.values()))  # a pre-training run
-        return {"task": self.name, "table": self.config.table, "data": first["data"], "rows": rows}
+        return {
+            "task": self.name, "table": self.config.table, "data": first["data"], "seeds": self.seeds,
+            "rows": rows,
+        }  # fmt: skip
 
     @staticmethod
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:  # noqa: ARG004
         """Return a table of our scores, with the paper's scores in parentheses."""
-        tasks = _list_tasks(metrics)
-        return ResultTable(
-            title=f"ablation · {metrics['table']} · {metrics['data']['name']}",
-            headings=["row", "perplexity", "nsp accuracy", *(task.title for task in tasks)],
-            rows=[*_build_rows(metrics, tasks), _build_baseline_row(metrics, tasks)],
-            caption=_build_caption(metrics),
-            run_notes=[f"{row}: {_format_minutes(runs)}" for row, runs in metrics["rows"].items() if runs],
-            failures=metrics.get("failed", {}),
-        )
+        return build_ablation_table(metrics)
+
+    @staticmethod
+    def build_details(metrics: Mapping[str, Any]) -> tuple[dict[str, ResultTable], list[Chart]]:
+        """Return the differences between the rows, and a chart of the scores of each task."""
+        differences = build_difference_table(metrics)
+        return ({"Differences": differences} if differences.rows else {}), plot_scores(metrics)
+
+
+def name_run(row: AblationRow, task: DownstreamTask, seed: int) -> str:
+    """Return the directory of a fine-tuning run, relative to that of the suite."""
+    return f"{row.name}/{task.name}/seed{seed}"
 
 
 def _refuse_model_size(config: AblationConfig) -> None:
@@ -169,74 +195,3 @@ def _refuse_model_size(config: AblationConfig) -> None:
 
 def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
     return read_recipe(row.recipe, Pretrain.spec.name, Pretrain.spec.config).settings
-
-
-def _summarize(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of a run in `metrics.json`."""
-    scores = {key: metrics[key] for key in ("validation", "intervals", "baselines")}
-    return {**scores, "rows": metrics["data"]["train"], "seconds": metrics["training"]["seconds"]}
-
-
-# ---- the table
-
-
-def _list_tasks(metrics: Mapping[str, Any]) -> list[DownstreamTask]:
-    """Return the tasks that the variants were fine-tuned on."""
-    names = {name for runs in metrics["rows"].values() for name in runs}
-    names |= {Path(folder).name for folder in metrics.get("failed", {})}
-    return [task for task in [*TABLES[metrics["table"]].tasks, FALLBACK_TASK] if task.name in names]
-
-
-def _build_rows(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list[list[str]]:
-    paper_scores = {row.name: row.paper_scores for row in TABLES[metrics["table"]].rows}
-    rows = []
-    for name, runs in metrics["rows"].items():
-        pretrained, row_paper_scores = runs.get(PRETRAINED_DIR), paper_scores[name]
-        cells = [
-            name,
-            _format_cell(
-                pretrained and pretrained["validation"]["perplexity"], row_paper_scores.get("perplexity"), 2
-            ),
-            format_score(pretrained and pretrained["validation"].get("nsp_accuracy"), 3),
-        ]
-        cells += [
-            _format_cell(_get_score(task, runs.get(task.name)), row_paper_scores.get(task.name))
-            for task in tasks
-        ]
-        rows.append(cells)
-    return rows
-
-
-def _build_baseline_row(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list[str]:
-    finished = {name: run for runs in metrics["rows"].values() for name, run in runs.items()}
-    scores = [format_score(_get_baseline(task, finished.get(task.name))) for task in tasks]
-    return ["baseline", "", "", *scores]
-
-
-def _get_score(task: DownstreamTask, run: Mapping[str, Any] | None) -> float | None:
-    return None if run is None else float(run["validation"][task.metric]) * task.scale
-
-
-def _get_baseline(task: DownstreamTask, run: Mapping[str, Any] | None) -> float | None:
-    """Return the score of the majority label, or of word overlap for question answering."""
-    if run is None:
-        return None
-    baseline = run["baselines"].get("majority") or run["baselines"]["overlap"]
-    return float(baseline[task.metric]) * task.scale
-
-
-def _format_cell(our_score: float | None, paper_score: float | None, digits: int = 1) -> str:
-    ours = "failed" if our_score is None else format_score(our_score, digits)
-    return ours if paper_score is None else f"{ours} ({format_score(paper_score, digits)})"
-
-
-def _format_minutes(runs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {summary['seconds'] / 60:.1f} min" for name, summary in runs.items())
-
-
-def _build_caption(metrics: Mapping[str, Any]) -> str:
-    return (
-        "Perplexity is that of the predicted tokens: the masked tokens or, for ltr, all tokens but the first "
-        "of an example. Task scores are accuracy (SQuAD: F1) in percent on the validation rows. The baseline "
-        f"is the majority label (SQuAD: word overlap). In parentheses: {TABLES[metrics['table']].source}."
-    )

@@ -32,20 +32,27 @@ class AblationRow:
 
     Attributes:
         name: Name of the row in `--rows`.
-        pretraining_recipe: Name of the recipe without `pretrain/`. Rows with the same recipe share the run.
+        pretraining_recipe: Name of the recipe without `pretrain/`.
         finetuning_settings: Settings of all fine-tuning runs of the row.
+        pretraining_settings: Settings that override those of the recipe and of the suite.
         paper_scores: The paper's scores in percent by task; for model sizes, also the perplexity.
     """
 
     name: str
     pretraining_recipe: str
     finetuning_settings: Mapping[str, Any] = field(default_factory=dict)
+    pretraining_settings: Mapping[str, Any] = field(default_factory=dict)
     paper_scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def recipe(self) -> str:
         """Name of the shipped recipe that pre-trains the model of the row."""
         return f"pretrain/{self.pretraining_recipe}"
+
+    @property
+    def model_name(self) -> str:
+        """Directory name of the pre-trained model. Rows with the same recipe and settings share the model."""
+        return self.name if self.pretraining_settings else self.pretraining_recipe
 
 
 @dataclass(frozen=True)
@@ -71,15 +78,17 @@ def _make_objective_row(
     name: str, recipe_suffix: str, *paper_scores: float, **finetuning_settings: Any
 ) -> AblationRow:
     scores = dict(zip(("mnli", "qnli", "mrpc", "sst2", "squad"), paper_scores, strict=False))
-    return AblationRow(name, f"objective-{recipe_suffix}", finetuning_settings, scores)
+    return AblationRow(name, f"objective-{recipe_suffix}", finetuning_settings, paper_scores=scores)
 
 
 def _make_size_row(layers: int, hidden_size: int, heads: int, *paper_scores: float) -> AblationRow:
     name = f"{layers}-{hidden_size}-{heads}"
     scores = dict(zip(("perplexity", "mnli", "mrpc", "sst2"), paper_scores, strict=False))
-    return AblationRow(name, f"size-{name}", {}, scores)
+    return AblationRow(name, f"size-{name}", paper_scores=scores)
 
 
+# The model and tokenizer of the row mlm with new weights, which shows what pre-training is worth.
+NO_PRETRAINING = AblationRow("none", "objective-mlm", pretraining_settings={"epochs": 0, "max_steps": None})
 OBJECTIVES = AblationTable(
     [
         _make_objective_row("mlm+nsp", "mlm-nsp", 84.4, 88.4, 86.7, 92.7, 88.5),
@@ -87,6 +96,7 @@ OBJECTIVES = AblationTable(
         _make_objective_row("ltr", "ltr", 82.1, 84.3, 77.5, 92.1, 77.8),
         _make_objective_row("ltr+bilstm", "ltr", 82.1, 84.1, 75.7, 91.6, 84.9, head="bilstm"),
         _make_objective_row("mlm+sop", "mlm-sop"),
+        NO_PRETRAINING,
     ],
     [MNLI, QNLI, MRPC, SST2, SQUAD],
     "Devlin et al. 2018, table 5 (BERT-BASE)",

@@ -19,7 +19,9 @@ from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.pipeline.run import Run
 from bertkit.pipeline.settings import fill_data_dir, resolve_settings
 from bertkit.recipes import list_passed_data, serialize_settings
+from bertkit.reports.charts import Chart
 from bertkit.reports.result_table import ResultTable
+from bertkit.reports.suite_page import render_suite_page
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
@@ -74,7 +76,7 @@ class Suite(ABC):
     """A group of runs and the table of their results.
 
     `run_suite` first calls `resolve_inputs`. After that, a dry run calls `plan_runs`; otherwise
-    `execute_runs`, `compute_metrics` and `build_table` are called.
+    `execute_runs`, `compute_metrics`, `build_table` and `build_details` are called.
 
     Attributes:
         name: Name of the command.
@@ -119,6 +121,11 @@ class Suite(ABC):
     def build_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
         """Return the table for `metrics`, the content of `folder/metrics.json`."""
 
+    @staticmethod
+    def build_details(metrics: Mapping[str, Any]) -> tuple[dict[str, ResultTable], list[Chart]]:  # noqa: ARG004
+        """Return further tables by heading, and the charts, for the page and the README of the suite."""
+        return {}, []
+
     def run(self, name_parts: list[str]) -> Run:
         """Execute the unfinished runs, and write the table and the metrics."""
         folder = Path(
@@ -138,7 +145,12 @@ class Suite(ABC):
             name, reason = next(iter(failed.items()))
             raise UserError(f"{self.name}: all runs have failed ({name}: {reason}); change the settings")
         metrics = {**self.compute_metrics(folder, results), "failed": failed}
-        write_text(folder / run_directory.CARD_FILE, self.build_table(metrics, folder).to_markdown())
+        details, charts = self.build_details(metrics)
+        tables = {"Scores": self.build_table(metrics, folder), **details}
+        text = "\n".join(table.to_markdown() for table in tables.values())
+        write_text(folder / run_directory.CARD_FILE, text)
+        names = [path.relative_to(folder).as_posix() for path in results]
+        write_text(folder / run_directory.REPORT_FILE, render_suite_page(tables, charts, names))
         run_directory.write_metrics(folder, metrics)
         return metrics
 

@@ -94,7 +94,7 @@ class FeatureBasedConfig(NerConfig):
 class AblationConfig(PretrainConfig):
     """The settings of `bertkit ablation`. They override the recipes `pretrain/...`.
 
-    All settings apply to pre-training, except `tasks`, `task_train_samples` and `task_eval_samples`.
+    All settings apply to pre-training, except `tasks`, `task_train_samples`, `task_eval_samples` and `seeds`.
     """
 
     excluded_settings = (
@@ -128,5 +128,11 @@ class AblationConfig(PretrainConfig):
     )
     task_eval_samples: int | None = setting(
         None, "Evaluate on at most this many rows of each task, sampled by seed.", DATA, min=1
+    )
+    seeds: int = setting(
+        1,
+        "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; from 3 seeds on, "
+        "intervals and differences to the first row are reported.",
+        min=1,
     )
     dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
