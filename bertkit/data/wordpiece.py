@@ -111,7 +111,9 @@ def _decide_stripping(
         return False, ["accents are kept because capital letters are kept"]
     if decomposes:
         return False, [f"accents are kept because stripping them would decompose {characters}"]
-    return True, ["accents are stripped, as in BERT's uncased models; pass --no-strip-accents to keep them"]
+    return True, [
+        "accents are stripped, as in BERT's uncased models; bertkit train-tokenizer --no-strip-accents keeps them"
+    ]
 
 
 def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> list[str]:
