@@ -111,9 +111,8 @@ def _decide_stripping(
         return False, ["accents are kept because capital letters are kept"]
     if decomposes:
         return False, [f"accents are kept because stripping them would decompose {characters}"]
-    return True, [
-        "accents are stripped, as in BERT's uncased models; bertkit train-tokenizer --no-strip-accents keeps them"
-    ]
+    hint = "to keep them, use bertkit train-tokenizer --no-strip-accents"
+    return True, [f"accents are stripped, as in BERT's uncased models; {hint}"]
 
 
 def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> list[str]:
