@@ -15,6 +15,7 @@ from bertkit.infer.predictor import load_predictor
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.row_decoder import InvalidBodyError, RowDecoder
 from bertkit.serve.served_model import BatchSettings, load_served_model
+from bertkit.tasks.input_schema import InputSchema
 
 COLUMNS = ["--subject-column", "subject_entity", "--object-column", "object_entity"]
 
@@ -132,6 +133,14 @@ def test_the_server_accepts_entities(run):
     assert decoder.example == {"sentence": "[S]...[/S] ... [O]...[/O]"}
     with pytest.raises(InvalidBodyError, match="object_entity"):
         decoder.decode(json.dumps({**body, "object_entity": 3}).encode())
+
+
+@pytest.mark.parametrize("depth", [5_000, 100_000])
+def test_a_deeply_nested_entity_is_refused(depth):
+    schema = InputSchema(text_columns=("sentence",), span_columns=("subject_entity",))
+    body = b'{"sentence": "a", "subject_entity": {"type": ' + b"[" * depth + b"]" * depth + b"}}"
+    with pytest.raises(InvalidBodyError, match="nested too deeply"):
+        RowDecoder(schema, 10).decode(body)
 
 
 def test_a_server_starts_and_answers(run):

@@ -28,7 +28,7 @@ from bertkit.errors import UserError
 from bertkit.infer.predictor import load_predictor
 from bertkit.modeling.forward import compute_logits
 from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.serve import job_computation, protocol, served_model, server
+from bertkit.serve import job_computation, model_registry, protocol, served_model, server
 from bertkit.serve.access import choose_hosts
 from bertkit.serve.app import create_app
 from bertkit.serve.batcher import ComputationStoppedError, Job
@@ -351,33 +351,56 @@ def test_a_slow_body_is_refused():
     assert call_with_limits(receive, body_seconds=0.1) == 408
 
 
-def test_a_slow_head_ends_the_connection(monkeypatch, registry):
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+def exchange_bytes(registry, *exchanges, token=None):
+    """Return what the server sends on a connection for each exchange, until it closes the connection.
 
-    async def send_slowly():
+    An exchange consists of parts; each part is sent after the response to the previous ones.
+    """
+
+    async def exchange():
         listener = server.bind_socket("127.0.0.1", 0)
-        http_server = DrainingServer(
-            make_uvicorn_config(create_app(registry, ServeConfig(run=["RUN"]), None)), registry
-        )
+        app = create_app(registry, ServeConfig(run=["RUN"]), token)
+        http_server = DrainingServer(make_uvicorn_config(app), registry)
         started = asyncio.Event()
         http_server.on_started = started.set
         serving = asyncio.create_task(http_server.serve(sockets=[listener]))
         await started.wait()
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: a\r\n")
-        first = await asyncio.wait_for(reader.read(), 30)
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(b"\x16\x03 no HTTP\r\n\r\n")
-        second = await asyncio.wait_for(reader.read(), 30)
+        received = []
+        for *parts, last in exchanges:
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            content = b""
+            for part in parts:
+                writer.write(part)
+                content += await asyncio.wait_for(reader.read(1 << 16), 30)
+            writer.write(last)
+            received.append(content + await asyncio.wait_for(reader.read(), 30))
+            writer.close()
         http_server.should_exit = http_server.force_exit = True
         await serving
         registry.is_draining = False
-        return first, second
+        return received
 
-    first, second = asyncio.run(send_slowly())
+    return asyncio.run(exchange())
+
+
+def test_a_slow_head_ends_the_connection(monkeypatch, registry):
+    monkeypatch.setattr(protocol, "MAX_SEND_SECONDS", 0.1)
+    first, second = exchange_bytes(
+        registry, [b"GET /healthz HTTP/1.1\r\nhost: a\r\n"], [b"\x16\x03 no HTTP\r\n\r\n"]
+    )
     assert first == b""
     assert second.startswith(b"HTTP/1.1 400")
     assert b'{"error":"request: invalid http request received; send HTTP/1.1"}' in second
+
+
+@pytest.mark.parametrize("rest", [b"1\r\na\r\n", b"no chunk\r\n"], ids=["slow", "invalid"])
+def test_the_rest_of_a_refused_body_ends_the_connection(rest, monkeypatch, registry, caplog):
+    monkeypatch.setattr(protocol, "MAX_SEND_SECONDS", 0.1)
+    head = b"POST /predict HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    [received] = exchange_bytes(registry, [head, rest], token=b"s3cret")
+    assert received.startswith(b"HTTP/1.1 401")
+    assert received.count(b"HTTP/1.1") == 1
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 # ---- access
@@ -423,14 +446,17 @@ def test_there_are_no_cors_headers_and_the_page_has_a_policy(client):
     assert "connect-src 'self'" in response.text
 
 
-def test_a_bug_is_500_and_its_traceback_is_logged(runs, monkeypatch, caplog):
-    monkeypatch.setattr(served_model, "compute_jobs", lambda *_: 1 / 0)
+@pytest.mark.parametrize(
+    ("bug", "name"), [(lambda *_: 1 / 0, "ZeroDivisionError"), (lambda *_: {}["a"], "KeyError")]
+)
+def test_a_bug_is_500_and_its_traceback_is_logged(bug, name, runs, monkeypatch, caplog):
+    monkeypatch.setattr(served_model, "compute_jobs", bug)
     registry = make_registry(runs, "classify")
     with open_client(registry) as client:
         response = post(client, {"text": SECRET})
     assert (response.status_code, SECRET in caplog.text) == (500, False)
     assert response.json() == {"error": "server: failed because of a bug; see its log"}
-    assert "ZeroDivisionError" in caplog.text
+    assert name in caplog.text
 
 
 # ---- description and measurements
@@ -516,7 +542,11 @@ def test_a_damaged_run_is_named_by_its_path(runs, tmp_path):
 # ---- reload
 
 
-def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog):
+def raise_out_of_memory(*_):
+    raise RuntimeError("out of memory")
+
+
+def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog, monkeypatch):
     run = tmp_path / "run"
     run.symlink_to(runs / "classify")
     registry = ModelRegistry([NamedRun("run", str(run))], make_batch_settings(), Metrics())
@@ -527,6 +557,12 @@ def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog):
     assert registry.models["run"] is old
     assert "the old models stay" in caplog.text
     run.symlink_to(runs / "classify")
+    with monkeypatch.context() as patch:
+        patch.setattr(model_registry, "load_served_model", raise_out_of_memory)
+        asyncio.run(registry.reload())
+    assert registry.models["run"] is old
+    assert "the old models stay: out of memory" in caplog.text
+    assert 'bertkit_reloads_total{result="failed"} 2.0' in registry.metrics.format().decode()
     asyncio.run(registry.reload())
     assert registry.models["run"] is not old
 

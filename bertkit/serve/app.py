@@ -119,8 +119,6 @@ async def _predict(registry: ModelRegistry, request: Request, parameters: Predic
         with model.open_requests.track():
             prediction = _count_and_predict(model, record.rows, len(body), parameters.all_scores)
             records = await _wait_for_prediction(request, prediction)
-    except KeyError as error:
-        raise RequestError(422, error.args[0]) from None
     except InvalidBodyError as error:
         raise RequestError(error.status, str(error)) from None
     except UserError as error:

@@ -47,16 +47,16 @@ class ModelRegistry:
         """Return the model with this name; a server of one model needs no name.
 
         Raises:
-            KeyError: There is no such model, or the name is missing. The message is complete.
+            UserError: There is no such model, or the name is missing.
         """
         names = format_list(self.models)
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
         if name is None:
-            raise KeyError(f"model: is missing, and there are several models; add ?model=NAME ({names})")
+            raise UserError(f"model: is missing, and there are several models; add ?model=NAME ({names})")
         if name not in self.models:
             hint = suggest_similar(name, self.models)
-            raise KeyError(f"model: is not served{hint or ';'} the models are {names}")
+            raise UserError(f"model: is not served{hint or ';'} the models are {names}")
         return self.models[name]
 
     def load(self) -> None:
@@ -75,16 +75,17 @@ class ModelRegistry:
     async def reload(self) -> None:
         """Load all models again, and replace the old models once the new ones have predicted example rows.
 
-        Requests in the queue of an old model are computed by the old model. If a run cannot be loaded, the
-        old models stay.
+        Requests in the queue of an old model are computed by the old model. If a run cannot be loaded, for
+        example because the memory does not suffice for the old and the new models, the old models stay.
         """
         async with self._reload_lock:
             old_models = list(self.models.values())
             try:
                 await asyncio.to_thread(self.load)
-            except UserError as error:
+            except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
-                logger.warning("not reloaded, the old models stay: %s", error)
+                is_bug = not isinstance(error, UserError)
+                logger.warning("not reloaded, the old models stay: %s", error, exc_info=is_bug)
                 return
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded %s", format_list(self.models))

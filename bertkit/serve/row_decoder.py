@@ -86,13 +86,15 @@ class RowDecoder:
         """
         try:
             decoded = self._decoder.decode(body)
+            _refuse_repeated_keys(body)
         except msgspec.ValidationError as error:
             raise InvalidBodyError(422, self._format_error(str(error))) from None
         except UnicodeDecodeError:
             raise InvalidBodyError(400, "request: is not UTF-8; encode it in UTF-8") from None
         except msgspec.DecodeError as error:
             raise InvalidBodyError(400, _format_syntax_error(body, str(error))) from None
-        _refuse_repeated_keys(body)
+        except RecursionError:  # in the dictionary of a span, whose values are not validated here
+            raise InvalidBodyError(422, "request: is nested too deeply; send flat rows") from None
         is_list = isinstance(decoded, list)
         rows = [self._to_dict(row) for row in (decoded if is_list else [decoded])]
         if not rows:
