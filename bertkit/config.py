@@ -123,6 +123,7 @@ class RunConfig(Settings):
         "Number of optimizer steps; overrides --epochs.",
         min=1,
         training_argument="max_steps",
+        replaces=("epochs",),
     )
     batch_size: int | None = setting(
         None,

@@ -28,8 +28,7 @@ def validate_settings(
         config: Class that declares the settings.
         values: Values by setting.
         origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
-            Python. None for the command line, which has
-            no unknown keys: messages then name the flag.
+            Python. None for the command line, which has no unknown keys: messages then name the flag.
 
     Raises:
         UserError: A key is unknown, or a value has the wrong type or is out of bounds.
@@ -37,7 +36,7 @@ def validate_settings(
     known = get_settings(config)
     for key in values:
         if key not in known:
-            hint = suggest_similar(key, known) or f" (known: {format_list(known)})"
+            hint = suggest_similar(key, known) or f"; the settings are {format_list(known)}"
             raise UserError(f"{origin}: unknown setting {str(key)!r}{hint}")
     converted = {}
     for key, value in values.items():

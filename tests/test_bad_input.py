@@ -211,7 +211,10 @@ def test_folders_without_training_files_are_reported(cli, tmp_path):
 
 def test_a_missing_data_directory_is_reported(cli, tmp_path, monkeypatch):
     assert_refused(
-        cli, tmp_path, ["--data", "sst2", "--data-dir", "nowhere"], ["--data-dir nowhere", "no such folder"]
+        cli,
+        tmp_path,
+        ["--data", "sst2", "--data-dir", "nowhere"],
+        ["--data-dir nowhere", "is not a directory"],
     )
     monkeypatch.setenv("BERTKIT_DATA_DIR", "elsewhere")
     assert_refused(cli, tmp_path, ["--data", "sst2"], ["BERTKIT_DATA_DIR elsewhere"])

@@ -87,6 +87,13 @@ def test_a_class_may_have_a_single_row(counts):
         assert probes[0].pooling == 0
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_sampled_rows_may_have_a_single_class(label):
+    labels = np.full(6, label)
+    probe = fit_linear_probe(make_vectors(labels, 1), labels, 2, accuracy, seed=3)
+    assert (probe.compute_logits(make_vectors(labels, 1)).argmax(1) == label).all()
+
+
 @pytest.mark.usefixtures("five_folds")
 def test_label_sets_and_numbers_are_learned():
     names = np.arange(80) % 4

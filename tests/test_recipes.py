@@ -82,6 +82,7 @@ RIVALS = {
     "phases": ("pretrain/size-3-768-12", ["--max-length", 16], {"max_length": 16, "phases": None}),
     "max_length": ("pretrain/size-2-128-2", ["--phases", "8:0.5,16:0.5"], {"phases": "8:0.5,16:0.5"}),
     "size": ("pretrain/imdb-tiny", ["--model", "minilm"], {"size": None, "vocab_size": None}),
+    "max_steps": ("pretrain/imdb-tiny", ["--epochs", 2], {"epochs": 2.0, "max_steps": None}),
     "vocab_size": ("pretrain/imdb-tiny", ["--tokenizer", "minilm"], {"size": "tiny", "vocab_size": None}),
 }
 

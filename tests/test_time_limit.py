@@ -6,6 +6,7 @@ import yaml
 from conftest import assert_refused, make_document_rows, write_rows
 from test_pretrain import COMMAND
 
+from bertkit.errors import UserError
 from bertkit.pipeline import time_limit
 from bertkit.pipeline.time_limit import MeasuredTimes
 
@@ -61,6 +62,21 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     assert cli(COMMAND, "--resume", "-o", limited)[0] == 0
     for name in ("model.safetensors", "training_log.jsonl"):
         assert (limited / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, tiny, tmp_path, monkeypatch):
+    measure_times = time_limit.measure_times
+
+    def overflow_and_compare(session, limit):
+        session.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+        before = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
+        measure_times(session, limit)
+        assert all(torch.equal(before[name], tensor) for name, tensor in session.model.state_dict().items())
+        raise UserError("measured")
+
+    monkeypatch.setattr(time_limit, "measure_times", overflow_and_compare)
+    args = ["--data", text, "--model", tiny, "--objective", "mlm", "--max-length", 32, "--no-bf16"]
+    assert_refused(cli, tmp_path, [*args, "--time-limit", 0.001], ["measured"], COMMAND)
 
 
 @pytest.mark.parametrize("flags", [["--max-steps", 5], ["--epochs", 2]])

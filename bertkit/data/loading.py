@@ -191,7 +191,10 @@ def resolve_data_dir(flag: str | None) -> Path | None:
         return None
     folder = Path(value).expanduser()
     if not folder.is_dir():
-        raise UserError(f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {value}: no such folder")
+        raise UserError(
+            f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {value}: is not a directory; pass the directory "
+            "that holds the original dataset files"
+        )
     return folder
 
 

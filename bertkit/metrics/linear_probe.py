@@ -74,9 +74,10 @@ def _assign_folds(labels: np.ndarray, seed: int) -> np.ndarray:
     """Return [n] index of the fold of each row; classes are divided evenly.
 
     The second most frequent class has at least one row in each fold. The training rows of each fold then have
-    at least two classes. There is only one fold if this class has a single row.
+    at least two classes. There is only one fold if this class has at most one row.
     """
     has_classes = labels.dtype.kind != "f" and labels.ndim == 1
     strata = labels if has_classes else np.zeros(len(labels), int)
-    limit = np.sort(np.bincount(labels))[-2] if has_classes else len(labels)
-    return assign_folds(np.arange(len(labels)), strata, min(MAX_FOLDS, int(limit)), seed)
+    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
+    num_folds = max(1, min(MAX_FOLDS, int(limit)))
+    return assign_folds(np.arange(len(labels)), strata, num_folds, seed)

@@ -72,7 +72,7 @@ class CrossEntropy:
     each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`.
 
     Args:
-        weights: `[num_classes]` class weights, or None to count all labels alike.
+        class_weights: `[num_classes]`, or None to count all labels alike.
         smoothing: Label smoothing, from 0 to 1.
     """
 
@@ -111,7 +111,7 @@ class BinaryCrossEntropy:
     """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
 
     Args:
-        weights: `[num_classes]` factors on the loss of positive labels (`pos_weight` in PyTorch), or None.
+        pos_weights: `[num_classes]` factors on the loss of positive labels (PyTorch's `pos_weight`), or None.
         smoothing: Label smoothing, from 0 to 1.
     """
 

@@ -117,9 +117,7 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     if values.get("resume"):
         return task.spec.name, overrides
     _check_student(values, runs[0], task.config)
-    return task.spec.name, apply_overrides(
-        _get_teacher_settings(task.config, values), overrides, type(task.config)
-    )
+    return task.spec.name, apply_overrides(_get_teacher_settings(task.config), overrides, type(task.config))
 
 
 def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:
@@ -177,19 +175,14 @@ def _translate(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     return overrides
 
 
-def _get_teacher_settings(config: FineTuningConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+def _get_teacher_settings(config: FineTuningConfig) -> dict[str, Any]:
     """Return the settings of the teacher's run that the student has too, without defaults.
 
-    A seed of the student must not change which rows are held out. `--epochs` replaces `max_steps`.
-
-    Args:
-        config: The settings of the run.
-        values: Settings of `bertkit distill`.
+    A seed of the student must not change which rows are held out.
     """
-    excluded = TEACHER_SETTINGS | ({"max_steps"} if "epochs" in values else set())
     settings = {
         name: getattr(config, name)
         for name, field in get_settings(type(config)).items()
-        if name not in excluded and getattr(config, name) not in (field.default, None)
+        if name not in TEACHER_SETTINGS and getattr(config, name) not in (field.default, None)
     }
     return {"split_seed": config.seed} | settings

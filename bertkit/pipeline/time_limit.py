@@ -128,7 +128,9 @@ def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
     trainer.create_optimizer()
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0  # without warmup, the weights could diverge
-    model = trainer.accelerator.prepare(trainer.model)
+    # The prepared optimizer skips steps whose gradients overflow in fp16, which would set the weights to NaN
+    # even at a rate of 0.
+    model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
     collate, examples = TrainingCollator(trainer.data_collator, trainer.train_dataset), trainer.train_dataset
 
     def run_step(keys: list[list[int]]) -> None:
@@ -137,7 +139,7 @@ def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
         losses = [trainer.training_step(model, batch, num_items) for batch in batches]
         if trainer.args.max_grad_norm:
             trainer._clip_grad_norm(model)
-        trainer.optimizer.step()
+        optimizer.step()
         model.zero_grad()
         losses[-1].item()  # waits for the device
 
