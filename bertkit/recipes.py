@@ -15,6 +15,7 @@ from bertkit.config import RunConfig
 from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.setting import Settings, get_settings
+from bertkit.utils.paths import expand_home
 from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 
@@ -89,7 +90,7 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
     Raises:
         UserError: `name` is neither a file nor a shipped recipe, or several shipped recipes have this name.
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if path.is_file():
         return path
     shipped = list_shipped_recipes()
@@ -204,7 +205,7 @@ def _make_absolute(name: str) -> str:
     """Return the absolute path of a file, a directory or a glob pattern, and other names unchanged."""
     if "://" in name:
         return name
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if path.exists():
         return str(path.resolve())
     return str(path.absolute()) if glob.has_magic(name) else name

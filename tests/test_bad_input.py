@@ -202,6 +202,23 @@ def test_a_validation_label_that_training_lacks_is_reported(cli, tiny, tmp_path)
     assert_refused(cli, tmp_path, ["--data", data, "--validation", more, "--model", tiny], words)
 
 
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("classify", ["--data", "~no-such-user/rows.csv"]),
+        ("classify", ["--data", "sample", "--model", "~no-such-user/model"]),
+        ("classify", ["--recipe", "~no-such-user/recipe.yaml"]),
+        ("classify", ["--data", "sst2", "--data-dir", "~no-such-user/data"]),
+        ("serve", ["~no-such-user/run"]),
+        ("report", ["~no-such-user/run"]),
+        ("export", ["~no-such-user/run"]),
+        ("distill", ["~no-such-user/run", "--num-layers", 1]),
+    ],
+)
+def test_the_home_directory_of_an_unknown_user_is_reported(cli, tmp_path, command, args):
+    assert_refused(cli, tmp_path, args, ["~no-such-user/"], command)
+
+
 def test_folders_without_training_files_are_reported(cli, tmp_path):
     (tmp_path / "empty").mkdir()
     assert_refused(cli, tmp_path, ["--data", tmp_path / "empty"], ["no data files"])

@@ -20,6 +20,7 @@ from bertkit.reports.label_review import render_review_page
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.utils.files import write_jsonl, write_text
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 from bertkit.utils.serialization import validate
 from bertkit.validation import validate_settings
@@ -65,7 +66,7 @@ def find_label_issues(settings: Mapping[str, Any], reporter: Reporter | None = N
         UserError: The directory is not a study with folds, or its training rows have changed.
     """
     config = LabelIssuesConfig(**validate_settings(LabelIssuesConfig, settings, "label_issues()"))
-    study, reporter = Path(config.study).expanduser(), reporter or Reporter()
+    study, reporter = expand_home(config.study), reporter or Reporter()
     records = _read_predictions(study)
     with silence_libraries(), use_reporter(reporter):
         task = _load_task(study)

@@ -29,7 +29,7 @@ from bertkit.data.rows import Rows, Splits
 from bertkit.data_objects import DataObject, DataSource
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.hub.client import download_snapshot
-from bertkit.utils.paths import is_path_syntax, split_at_colon
+from bertkit.utils.paths import expand_home, is_path_syntax, split_at_colon
 
 SAMPLES_DIR = Path(__file__).parent / "samples"
 
@@ -111,7 +111,7 @@ def load_dataset(
         splits, notes = splits_from_object(data, "data")
         return LoadedDataset(choose_dataset_name(data, "data"), str(data), splits, notes=notes)
     data = str(data)
-    path = Path(data).expanduser()
+    path = expand_home(data)
     if path.exists():
         return _load_path(path, dialect)
     if data == "sample":
@@ -142,7 +142,7 @@ def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> 
     """
     if isinstance(data, DataObject):
         return select_split(splits_from_object(data, split)[0], split, split)
-    path = Path(str(data)).expanduser()
+    path = expand_home(str(data))
     if is_saved_dataset(path):
         return select_split(splits_from_object(open_saved_dataset(path), str(path))[0], split, str(path))
     return read_file(path, dialect)
@@ -164,7 +164,7 @@ def resolve_hub_dataset(
         The known dataset (None for other repositories) and the Hub entry. The result is None if the dataset
         is found in a source that precedes the Hub, or is not on the Hub.
     """
-    if Path(data).expanduser().exists():
+    if expand_home(data).exists():
         return None
     spec = find_dataset_spec(data)
     if spec is None:
@@ -189,7 +189,7 @@ def resolve_data_dir(flag: str | None) -> Path | None:
     value = flag or os.environ.get("BERTKIT_DATA_DIR")
     if not value:
         return None
-    folder = Path(value).expanduser()
+    folder = expand_home(value)
     if not folder.is_dir():
         raise UserError(
             f"{'--data-dir' if flag else 'BERTKIT_DATA_DIR'} {value}: is not a directory; pass the directory "

@@ -38,6 +38,7 @@ from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
 from bertkit.utils import devices
 from bertkit.utils.output_paths import check_output_file
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 from bertkit.validation import validate_settings
 
@@ -90,7 +91,7 @@ def embed(
     devices.request_device(config.device)
     devices.report_device(reporter)
     with silence_libraries(), use_reporter(reporter):
-        index = read_index(Path(config.index).expanduser()) if config.index else None
+        index = read_index(expand_home(config.index)) if config.index else None
         return Embedder(config, index, reporter).run(stdin)
 
 
@@ -112,7 +113,7 @@ def _check_settings(config: EmbedConfig) -> None:
             f"--word: cannot be combined with {other}, which applies to whole texts; pass one of them"
         )
     if config.output:
-        check_output_file(Path(config.output).expanduser(), config.overwrite, suffixes=SUFFIXES)
+        check_output_file(expand_home(config.output), config.overwrite, suffixes=SUFFIXES)
 
 
 class Embedder:
@@ -127,7 +128,7 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig, index: VectorIndex | None, reporter: Reporter) -> None:
         self.index, self.reporter = index, reporter
-        refuse_ensemble(Path(config.model).expanduser())
+        refuse_ensemble(expand_home(config.model))
         self.source = find_model(config.model, "MODEL")
         if index is not None:
             self._check_index_model(index.provenance, str(config.index))
@@ -191,7 +192,7 @@ class Embedder:
             "pooling": "word" if word_comparison else self.pooling,
             "max_length": self.max_length, "normalized": self.config.normalize,
         }  # fmt: skip
-        output = Path(self.config.output).expanduser() if self.config.output else None
+        output = expand_home(self.config.output) if self.config.output else None
         return EmbedResult(vectors, metadata | self.throughput, results, word_comparison, output)
 
     # ---- vectors
@@ -235,7 +236,7 @@ class Embedder:
             vectors = np.empty(shape, np.float32)
             self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
         else:
-            path = Path(self.config.output).expanduser()
+            path = expand_home(self.config.output)
             with open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors:
                 self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
         seconds = time.perf_counter() - started

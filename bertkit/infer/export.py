@@ -15,6 +15,7 @@ from bertkit.infer.configs import FP32, INT8, PYTORCH, ExportConfig
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -61,11 +62,11 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     from bertkit.utils.reporting import silence_libraries
 
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
-    run = Path(config.run).expanduser()
+    run = expand_home(config.run)
     load_run_task(run)  # raises unless this is a finished run
     metrics = run_directory.read_metrics(run) or {}
     require_extra("onnx", REQUIRED_PACKAGES, "export")
-    folder = Path(config.output_dir).expanduser() if config.output_dir else run / run_directory.ONNX_DIR
+    folder = expand_home(config.output_dir) if config.output_dir else run / run_directory.ONNX_DIR
     _check_output_directory(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
         return _export(config, run, folder, metrics, reporter or Reporter())

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
@@ -22,6 +21,7 @@ from bertkit.data.rows import Rows, chunk_records
 from bertkit.data_objects import DataObject, DataSource
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.tasks.base import Task
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 
 TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
@@ -108,7 +108,7 @@ def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
         and (texts := read_text_lines(config.data, None, reporter, config.encoding))
     ):
         parts = chunk_records(({"text": text} for text in texts), config.data)
-        return store_file(Path(config.data).expanduser(), lambda: parts, "lines", config.encoding), {}
+        return store_file(expand_home(config.data), lambda: parts, "lines", config.encoding), {}
     data_dir = resolve_data_dir(config.data_dir)
     dialect = Dialect(encoding=config.encoding)
     dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None, dialect)
@@ -167,7 +167,7 @@ def iter_data_rows(
     dialect = task.spec.make_dialect(encoding)
     if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
         return chunks
-    path = None if isinstance(data, DataObject) else Path(str(data)).expanduser()
+    path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
         text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), reporter, encoding)
         return text_lines or stream_rows(path, dialect)

@@ -12,6 +12,7 @@ from bertkit.run_directory import REPORT_FILE
 from bertkit.setting import OUTPUT, Settings, setting
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -74,10 +75,10 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     devices.request_device(config.device)
     if config.explain and len(config.runs) > 1:
         raise UserError(f"--explain: explains a single run, not {len(config.runs)}; pass one of them")
-    runs = [load_finished_run(Path(run).expanduser()) for run in config.runs]
+    runs = [load_finished_run(expand_home(run)) for run in config.runs]
     path = runs[0].folder / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE)
     if config.output:
-        path = Path(config.output).expanduser()
+        path = expand_home(config.output)
     conflict = "already exists and is not an HTML page; pass another file with --output"
     check_output_file(path, _is_html_page(path), "", conflict=conflict)
     summary: dict[str, Any] = {"runs": config.runs}

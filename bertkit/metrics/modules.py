@@ -28,7 +28,7 @@ from bertkit.metrics.decoded import (
 )
 from bertkit.metrics.significance import Scorer
 from bertkit.utils.extras import require_extra
-from bertkit.utils.paths import split_at_colon
+from bertkit.utils.paths import expand_home, split_at_colon
 
 NUM_MODULE_RESAMPLES = 100  # fewer than for bertkit's scores, because a call of a module takes milliseconds
 MODULE_TYPES = ("metric", "comparison", "measurement")
@@ -69,7 +69,7 @@ class ModuleSpec:
 
     def find_file(self) -> Path | None:
         """Return the file of a local module, or None. In a directory, it has the name of the directory."""
-        path = Path(self.source).expanduser()
+        path = expand_home(self.source)
         file = path / f"{path.absolute().name}.py" if path.is_dir() else path
         return file.absolute() if file.suffix == ".py" and file.is_file() else None
 
@@ -261,7 +261,7 @@ def _import_from_hub(flag: str, source: str) -> Any:
 
     is_path = source.endswith(".py") or source.startswith((".", "~", "/")) or source.count("/") > 1
     if is_path or Path(source).is_dir():
-        is_dir = Path(source).expanduser().is_dir()
+        is_dir = expand_home(source).is_dir()
         problem = "the directory contains no .py file of its name" if is_dir else "the file does not exist"
         raise UserError(f"{flag}: {problem}; pass the .py file of a module, or its name on the Hub")
     if cached := _find_cached(source):

@@ -16,7 +16,7 @@ from typing import Any
 from bertkit.errors import UserError, format_list
 from bertkit.hub.client import download_snapshot, summarize_error
 from bertkit.utils import devices
-from bertkit.utils.paths import is_path_syntax
+from bertkit.utils.paths import expand_home, is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
 ONNX_FILE = "model.onnx"  # the weights of an exported model
@@ -81,7 +81,7 @@ def find_model(model: str, flag: str = "--model", needs_weights: bool = True) ->
     Raises:
         UserError: The model does not exist, lacks a file, or is neither cached nor reachable.
     """
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if path.exists():
         return _validate_files(ModelSource(path.resolve().name, path), flag, needs_weights)
     if model in PACKAGED_MODELS:

@@ -18,6 +18,7 @@ from bertkit.modeling.pretraining import build_bert_config, build_electra_config
 from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import create_process_directory
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _build_post_processor(tokenizer: Any, single: SequenceTemplate, pair: Sequen
 
 def find_tokenizer(name: str) -> ModelSource:
     """Resolve `--tokenizer`: the folder of a tokenizer, or the name of a model."""
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
 
 

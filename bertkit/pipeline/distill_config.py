@@ -10,6 +10,7 @@ from bertkit.config import FineTuningConfig
 from bertkit.data_objects import DataSource
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, OUTPUT, get_settings, setting
+from bertkit.utils.paths import expand_home
 from bertkit.validation import validate_settings
 
 DISTILL_HELP = (
@@ -108,7 +109,7 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     from bertkit.recipes import apply_overrides
 
     values = validate_settings(DistillConfig, settings, "distill()")
-    folder = Path(values.pop("run")).expanduser()
+    folder = expand_home(values.pop("run"))
     task = load_run_task(folder, accepts_ensemble=True)
     ensemble = find_ensemble(folder)
     runs = read_members(ensemble) if ensemble else [folder]

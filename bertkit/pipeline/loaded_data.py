@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bertkit.config import RunConfig
@@ -16,6 +15,7 @@ from bertkit.pipeline.splitting import split_and_sample, warn_about_overlap
 from bertkit.setting import fill_unset, get_settings, is_column_setting
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 
 
@@ -111,7 +111,7 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     path = getattr(task.config, "label_fixes", None)
     if path is None:
         return dataset
-    fixed = apply_label_fixes(task, splits["train"], Path(path).expanduser())
+    fixed = apply_label_fixes(task, splits["train"], expand_home(path))
     notes = [*dataset.notes, fixed.describe()]
     if fixed.provenance["dropped"] and task.config.max_train_samples:
         notes.append("the dropped rows change which rows --max-train-samples selects")

@@ -27,7 +27,7 @@ from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, launch_environment, locks
 from bertkit.utils.extras import require_extra
 from bertkit.utils.output_paths import check_output_directory
-from bertkit.utils.paths import join_command
+from bertkit.utils.paths import expand_home, join_command
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -101,7 +101,7 @@ def fill_data_dir(config: ConfigT) -> ConfigT:
 def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the path settings with `~` expanded, without those that are URLs."""
     paths = {key: values[key] for key in PATH_SETTINGS if isinstance(values.get(key), str)}
-    return {key: str(Path(path).expanduser()) for key, path in paths.items() if "://" not in path}
+    return {key: str(expand_home(path)) for key, path in paths.items() if "://" not in path}
 
 
 def _check_alternatives(config: RunConfig) -> None:

@@ -12,6 +12,7 @@ from bertkit.setting import OUTPUT, setting
 from bertkit.text_config import TextConfig
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -98,7 +99,7 @@ def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = Non
         return _train(config, config.data, reporter)
     from bertkit.utils import locks
 
-    folder = Path(config.output_dir).expanduser()
+    folder = expand_home(config.output_dir)
     check_output_directory(folder, TOKENIZER, config.overwrite)
     with locks.lock_directory(folder):
         return _train(config, config.data, reporter)
@@ -147,7 +148,7 @@ def _write(tokenizer: Any, config: TokenizerConfig, data_name: str) -> Path:
     if config.output_dir is None:
         folder = run_directory.create_default_directory("tokenizer", data_name)
     else:
-        folder = Path(config.output_dir).expanduser()
+        folder = expand_home(config.output_dir)
     with stage_files(folder, "the tokenizer", "free disk space") as staging:
         tokenizer.save_pretrained(staging)
         tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line

@@ -13,6 +13,7 @@ from bertkit.errors import UserError
 from bertkit.serve.config import ServeConfig
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
 
@@ -42,7 +43,7 @@ def serve(
     devices.request_device(config.device)
     require_extra("serve", REQUIRED_PACKAGES, "serve")
     names = choose_names(config.run, config.name)
-    token = read_token(Path(config.token_file).expanduser()) if config.token_file else None
+    token = read_token(expand_home(config.token_file)) if config.token_file else None
     with contextlib.closing(bind_socket(config.host, config.port)) as listener:
         if token is None and not is_loopback(listener):
             reporter.warn(
@@ -114,7 +115,7 @@ def choose_names(runs: Sequence[str], names: Sequence[str]) -> list[str]:
     """
     if names and len(names) != len(runs):
         raise UserError(f"--name: {len(names)} names for {len(runs)} runs; pass one --name for each RUN")
-    chosen = list(names) or [Path(run).expanduser().resolve().name for run in runs]
+    chosen = list(names) or [expand_home(run).resolve().name for run in runs]
     repeated = [name for name in chosen if chosen.count(name) > 1]
     if repeated:
         raise UserError(f"RUN: two runs have the name {repeated[0]!r}; pass a different --name for each RUN")

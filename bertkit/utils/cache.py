@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bertkit.errors import UserError
 from bertkit.utils.files import create_process_directory, replace_path, verify_checksums, write_checksums
+from bertkit.utils.paths import expand_home
 
 
 def get_cache_directory() -> Path:
@@ -19,9 +20,9 @@ def get_cache_directory() -> Path:
     An empty variable counts as unset.
     """
     if directory := os.environ.get("BERTKIT_CACHE_DIR"):
-        return Path(directory).expanduser()
+        return expand_home(directory)
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user_cache).expanduser() / "bertkit"
+    return expand_home(user_cache) / "bertkit"
 
 
 def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:

@@ -12,6 +12,11 @@ from bertkit.utils.system import IS_WINDOWS
 DRIVE = re.compile(r"[A-Za-z]:(?=[\\/])")
 
 
+def expand_home(path: str | Path) -> Path:
+    """Return a path with a home directory in place of `~` or `~NAME`; unchanged if there is no such user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - unlike `Path.expanduser`, this never raises
+
+
 def split_at_colon(value: str) -> tuple[str, str]:
     """Split `NAME:REST` at its first colon, but not after the letter of a drive, as in `C:/NAME:REST`."""
     drive = DRIVE.match(value)

@@ -23,6 +23,7 @@ from bertkit.hub.client import HubUnreachable, find_cached_snapshot
 from bertkit.hub.files import list_hub_files
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import write_jsonl
+from bertkit.utils.paths import expand_home
 
 SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
 ARROW_SUFFIXES = (".arrow", ".feather")
@@ -83,14 +84,14 @@ def find_text(
     if isinstance(data, DataObject):
         return _find_object_text(data, flag.lstrip("-"), column, flag)
     data = str(data)
-    if is_saved_dataset(Path(data).expanduser()):
-        return _find_object_text(open_saved_dataset(Path(data).expanduser()), data, column, flag)
+    if is_saved_dataset(expand_home(data)):
+        return _find_object_text(open_saved_dataset(expand_home(data)), data, column, flag)
     if data == "sample":
         files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
         return TextSource("sample", "the sample shipped with bertkit", {"train": files})
     if is_url(data):
         source = _find_remote_text(data, column, flag)
-    elif Path(data).expanduser().exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
+    elif expand_home(data).exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
         source = _find_local_text(data, column, flag)
     elif hub := resolve_hub_dataset(data, data_dir):
         source = _find_hub_text(data, *hub, column)
@@ -120,7 +121,7 @@ def _open_table(path: Path) -> InputFile:
 
 
 def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
-    path = Path(data).expanduser()
+    path = expand_home(data)
     is_directory = path.is_dir()
     names = {
         _open_table(file): file.relative_to(path) if is_directory else PurePath()

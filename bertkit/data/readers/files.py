@@ -55,6 +55,7 @@ from bertkit.data.readers.text_files import (
 from bertkit.data.rows import Rows, chunk_records
 from bertkit.data.table_store import STORE_VERSION, store_rows
 from bertkit.errors import UserError, format_count, shorten_repr
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter, track_reading
 from bertkit.utils.text import replace_surrogates
 
@@ -350,7 +351,7 @@ def read_text_lines(
         encoding: Encoding of the file, as passed by the user.
     """
     decoding = Decoding(encoding)
-    path = Path(data).expanduser()
+    path = expand_home(data)
     if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
         return None
     sample = next(read_text(path, decoding))

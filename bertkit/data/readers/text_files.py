@@ -15,6 +15,7 @@ from bertkit.data.rows import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.hub.files import HubFile
 from bertkit.utils.extras import require_extra
+from bertkit.utils.paths import expand_home
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
 HTTP_PREFIXES = ("http://", "https://")
@@ -139,7 +140,7 @@ def list_files(data: str, flag: str = "--data") -> list[Path]:
     Raises:
         UserError: No files were found.
     """
-    path = Path(data).expanduser()
+    path = expand_home(data)
     if path.is_file():
         return [path]
     if path.is_dir():
