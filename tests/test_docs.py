@@ -82,7 +82,7 @@ def test_flags_named_on_a_korean_page_exist(page):
 
 def test_each_korean_page_is_listed_in_the_korean_index():
     index = (ROOT / "docs" / "ko" / "README.md").read_text("utf-8")
-    listed = set(re.findall(r"\]\((\w+\.md)\)", index))
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", index))
     assert listed == {page.name for page in KOREAN_PAGES} - {"README.md", "README.ko.md"}
 
 

@@ -314,6 +314,14 @@ def test_dropout_applies_only_to_pre_training(settings, dropout, text, tmp_path,
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
+@pytest.mark.parametrize(("size", "rate"), [("tiny", "0.0015"), ("mini", "0.0005"), ("base", "0.0001")])
+def test_the_default_learning_rate_depends_on_the_size(size, rate, cli, text, tmp_path):
+    args = ["--data", text, "--size", size, "--vocab-size", 60, "--max-length", 16, "--batch-size", 2]
+    status, _, err = cli(COMMAND, *args, "--max-steps", 1, "--warmup", 0, "--dry-run")
+    assert status == 0
+    assert f"learning_rate {rate}" in err
+
+
 def test_initializer_range_scales_with_the_hidden_size():
     shapes = [MODEL_SIZES[size] for size in ("tiny", "small", "base", "large")]
     spread = [build_bert_config(100, shape, 0).initializer_range for shape in shapes]

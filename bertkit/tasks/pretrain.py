@@ -33,7 +33,7 @@ class Pretrain(CorpusTask):
     """BERT's pre-training (Devlin et al. 2018, 3.1), its ablations (5.1), and sentence order prediction.
 
     Attributes:
-        eval_collator: Collator for evaluation examples; set by `collator`.
+        eval_collator: Collator for evaluation examples; set by `make_collator`.
     """
 
     spec = TaskSpec(
@@ -44,8 +44,7 @@ class Pretrain(CorpusTask):
         best_metric=("loss", -1),
         unit="text",  # a document, or a part of a document if there are few documents
         default_max_length=128,
-        # As in Devlin et al. 2018, A.2, except for the smaller batch size.
-        default_hyperparameters={"epochs": 1.0, "batch_size": 32, "learning_rate": 1e-4},
+        default_hyperparameters={"epochs": 1.0, "batch_size": 32},
         resamples_examples=True,
         predicts_rows=False,
         predictions_name="masked_samples",
@@ -62,9 +61,7 @@ class Pretrain(CorpusTask):
         phrase = "pre-trained from scratch by"
         self.spec = replace(self.spec, pipeline=pipeline, best_metric=best_metric, training_phrase=phrase)
         if self.config.model:
-            defaults = {**self.spec.default_hyperparameters, "learning_rate": CONTINUED_LEARNING_RATE}
-            phrase = "further pre-trained by"
-            self.spec = replace(self.spec, default_hyperparameters=defaults, training_phrase=phrase)
+            self.spec = replace(self.spec, training_phrase="further pre-trained by")
 
     @property
     def phases(self) -> "list[Phase]":
@@ -117,6 +114,7 @@ class Pretrain(CorpusTask):
             UserError: The model does not support the objective, or a phase is longer than its maximum length.
         """
         from bertkit.modeling.loading import get_max_positions
+        from bertkit.training.defaults import suggest_pretraining_rate
 
         max_positions = get_max_positions(model_config)
         if self.config.phases is not None and max_positions is not None:
@@ -125,7 +123,12 @@ class Pretrain(CorpusTask):
                     raise UserError(
                         f"--phases {phase}: {source.name} has {max_positions} positions; use shorter phases"
                     )
-        self.spec = replace(self.spec, pipeline=self.objective.build_pipeline(self.tokenizer))
+        rate = CONTINUED_LEARNING_RATE if self.config.model else suggest_pretraining_rate(model_config)
+        self.spec = replace(
+            self.spec,
+            pipeline=self.objective.build_pipeline(self.tokenizer),
+            default_hyperparameters={**self.spec.default_hyperparameters, "learning_rate": rate},
+        )
         model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
         self.head_note = self._describe_new_heads()
         return model_config

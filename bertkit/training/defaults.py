@@ -49,6 +49,20 @@ def suggest_hyperparameters(
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
 
 
+def suggest_pretraining_rate(model_config: Any) -> float:
+    """Return a learning rate for pre-training a model from scratch, which depends on its size.
+
+    Devlin et al. 2018, A.2, use 1e-4 for BASE and LARGE, and Clark et al. 2020, appendix A, use 5e-4 for
+    ELECTRA-Small (12 layers of size 256). docs/results.md has the measurement for tiny models.
+    """
+    parameters = compute_layer_parameters(model_config)
+    if parameters < TINY_MODEL:
+        return 1.5e-3
+    if parameters < SMALL_MODEL:
+        return 5e-4
+    return 3e-4 if parameters < MEDIUM_MODEL else 1e-4
+
+
 def compute_layer_parameters(model_config: Any) -> int:
     """Return the number of parameters that BERT has in as many layers of the same width.
 
