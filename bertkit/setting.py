@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from bertkit.utils.paths import expand_home
+
 DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
 
 
@@ -146,6 +148,14 @@ def is_column_setting(name: str) -> bool:
 def get_column_settings(config: Settings) -> dict[str, Any]:
     """Return the settings that name columns, including those that are not set."""
     return {name: value for name, value in vars(config).items() if is_column_setting(name)}
+
+
+def expand_path_settings(config: ConfigT, *names: str) -> ConfigT:
+    """Replace `~` in these settings by the home directory, unless they are None."""
+    paths = {name: getattr(config, name) for name in names}
+    return dataclasses.replace(
+        config, **{name: str(expand_home(path)) for name, path in paths.items() if path is not None}
+    )
 
 
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:

@@ -202,6 +202,21 @@ def test_an_invalid_row_leaves_no_partial_file(runs, cli, tmp_path):
     )
 
 
+def test_paths_may_begin_with_the_home_directory(runs, cli, tmp_path, monkeypatch):
+    (tmp_path / "run").symlink_to(runs / "classify")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    [record] = load("~/run").predict([{"text": "very good"}])
+    status, _, err = cli("predict", "~/run", "--text", "very good", "--output", "~/out.jsonl")
+    assert status == 0, err
+    assert read_predictions(tmp_path, "out.jsonl")[0]["predicted"] == record["predicted"]
+    monkeypatch.chdir(tmp_path)
+    status, _, err = cli("evaluate", "~/run", "--compare", "~/run", "--output-dir", "~/scores")
+    assert status == 0, err
+    assert (tmp_path / "scores" / "metrics.json").exists()
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_directory_without_a_run_is_refused(cli, tmp_path):
     assert_refused(cli, tmp_path, [tmp_path, "--text", "x"], ["not a finished run"], "predict")
 

@@ -24,12 +24,29 @@ def test_steps_leave_time_for_evaluations_and_probes():
     assert times.count_steps(4, steps_per_epoch=10, save_steps=None) < 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--max-steps", 1], {"warmup": 0.01}),
+        (["--time-limit", 0.05], {"warmup": 0.1, "dropout": 0.0}),
+        (["--time-limit", 0.05, "--warmup", 2, "--dropout", 0.2], {"warmup": 2.0, "dropout": 0.2}),
+    ],
+)
+def test_a_limited_run_has_no_dropout_and_a_longer_warmup(flags, expected, cli, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(MeasuredTimes, "count_steps", lambda *_: 3)
+    options = ["--data", text, "--objective", "mlm", "--hidden-size", 16, "--num-heads", 2]
+    options += ["--vocab-size", 60, "--batch-size", 4, "--max-length", 16]
+    assert cli(COMMAND, *options, *flags, "-o", tmp_path / "run")[0] == 0
+    settings = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["settings"]
+    assert {name: settings[name] for name in ("warmup", "dropout") if name in settings} == expected
+
+
 def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     cli, text, tmp_path, monkeypatch, stop_at
 ):
     options = ["--data", text, "--objective", "mlm", "--hidden-size", 16, "--num-heads", 2, "--no-bf16"]
     options += ["--vocab-size", 60, "--batch-size", 4, "--gradient-accumulation-steps", 2]
-    options += ["--phases", "16:0.5,32:0.5", "--warmup", 0]
+    options += ["--phases", "16:0.5,32:0.5", "--warmup", 0, "--dropout", 0.1]
     whole, limited = tmp_path / "whole", tmp_path / "limited"
     assert cli(COMMAND, *options, "--max-steps", 6, "-o", whole)[0] == 0
     measured = []
@@ -62,6 +79,14 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     assert cli(COMMAND, "--resume", "-o", limited)[0] == 0
     for name in ("model.safetensors", "training_log.jsonl"):
         assert (limited / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_warmup_is_compared_with_the_limited_number_of_steps(cli, text, tiny, monkeypatch):
+    monkeypatch.setattr(MeasuredTimes, "count_steps", lambda *_: 3)
+    args = ["--data", text, "--model", tiny, "--objective", "mlm", "--max-length", 32, "--batch-size", 4]
+    status, _, err = cli(COMMAND, *args, "--time-limit", 0.001, "--warmup", 3, "--dry-run")
+    assert status == 0
+    assert "--warmup 3: the run has only 3 steps" in err
 
 
 def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, tiny, tmp_path, monkeypatch):

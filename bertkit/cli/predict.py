@@ -11,6 +11,7 @@ from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import PREDICT_HELP, PredictConfig
+from bertkit.utils.paths import expand_home
 
 if TYPE_CHECKING:
     from bertkit.infer.predict import PredictionChunk, Predictions
@@ -23,7 +24,7 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
     predictions = predict(settings, ConsoleReporter(), get_piped_stdin())
     if output:
-        count = _write_file(predictions, Path(output), file_format)
+        count = _write_file(predictions, expand_home(output), file_format)
         if as_json:
             print_json({"output": output, "rows": count})
     elif as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError, format_count
 from bertkit.infer.configs import CalibrateConfig
+from bertkit.setting import expand_path_settings
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
@@ -58,6 +59,7 @@ def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> 
     from bertkit.utils.reporting import silence_libraries, use_reporter
 
     config = CalibrateConfig(**validate_settings(CalibrateConfig, settings, "calibrate()"))
+    config = expand_path_settings(config, "run")
     run, reporter = Path(config.run), reporter or Reporter()
     devices.request_device(config.device)
     task = _load_task(run)

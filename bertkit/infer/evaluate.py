@@ -10,7 +10,7 @@ from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.infer.configs import CalibrateConfig, EvaluateConfig
 from bertkit.recipes import list_passed_data
-from bertkit.setting import Settings
+from bertkit.setting import Settings, expand_path_settings
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 from bertkit.validation import validate_settings
@@ -60,6 +60,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit.utils.reporting import silence_libraries, use_reporter
 
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
+    config = expand_path_settings(config, "run", "output_dir", "compare")
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
     reporter = reporter or Reporter()
     devices.request_device(config.device)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from bertkit.errors import UserError, format_list
 from bertkit.infer.configs import PREDICT_TEXT_SETTINGS, PredictConfig
+from bertkit.setting import expand_path_settings
 from bertkit.utils import devices
 from bertkit.utils.output_paths import check_output_file
 from bertkit.utils.reporting import Reporter
@@ -90,6 +91,7 @@ def predict(
     from bertkit.pipeline.finished_run import load_run_task
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
+    config = expand_path_settings(config, "run", "output")
     reporter = reporter or Reporter()
     devices.request_device(config.device)
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}

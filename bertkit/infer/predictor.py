@@ -20,6 +20,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
 from bertkit.utils import devices
 from bertkit.utils.garbage_collection import resume_collection
+from bertkit.utils.paths import expand_home
 from bertkit.utils.reporting import Reporter, silence_libraries
 
 
@@ -149,10 +150,11 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     Raises:
         UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
     """
-    if ensemble := find_ensemble(Path(run)):
+    run_dir = expand_home(run)
+    if ensemble := find_ensemble(run_dir):
         folders = read_members(ensemble)
         return combine_models(folders, [load_predictor(member) for member in folders])
-    run_dir, task = Path(run), load_run_task(Path(run))
+    task = load_run_task(run_dir)
     if not task.spec.predicts_rows:
         raise UserError(
             f"{run}: is a run of {task.spec.name}, which does not predict rows; "

@@ -30,6 +30,7 @@ def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
 def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
     session = Session(prepared, folder, reporter)
     plan_time_limit(session)
+    session.warn_about_long_warmup()
     config, features = prepared.config, prepared.features["train"]
     is_trained = prepared.task.spec.trains_encoder
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):

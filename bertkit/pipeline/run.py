@@ -193,6 +193,7 @@ def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> R
         with distributed.raise_on_all_ranks():
             session = Session(prepared, folder, reporter)
         plan_time_limit(session)
+        session.warn_about_long_warmup()
         if not config.resume:
             session.verify_label_order()
         if config.push_to_hub:

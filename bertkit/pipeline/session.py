@@ -64,7 +64,6 @@ class Session:
         self.reporter = reporter
         self.stop_request = StopRequest()
         self.set_up()
-        self._warn_about_long_warmup()
 
     def set_up(self) -> None:
         """Create the model and the trainer in their state before the first step."""
@@ -89,7 +88,7 @@ class Session:
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
-    def _warn_about_long_warmup(self) -> None:
+    def warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
         is_trained = self.prepared.task.spec.trains_encoder

@@ -15,6 +15,7 @@ from bertkit.serve.metrics import Metrics
 from bertkit.serve.open_requests import OpenRequests
 from bertkit.serve.row_decoder import RowDecoder
 from bertkit.serve.token_limit import TokenLimit
+from bertkit.utils.paths import expand_home
 
 MAX_WAITING_ROWS = 1024  # rows in the queue of a model, and rows of a request
 # On a CPU, a batch is computed in parts of rows with similar lengths: less padding makes this faster than one
@@ -87,7 +88,7 @@ def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Met
         with metrics.measure_batch(name, sum(len(job.rows) for job in jobs)):
             return compute_jobs(predictor, jobs)
 
-    info = describe_model(Path(run), name, predictor, decoder)
+    info = describe_model(expand_home(run), name, predictor, decoder)
     token_limit = TokenLimit(predictor, settings.max_tokens)
     batcher = Batcher(compute, settings.max_rows, settings.max_delay, MAX_WAITING_ROWS, settings.max_tokens)
     return ServedModel(name, info, decoder, token_limit, batcher)
