@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
+WARMUP = 0.01  # Devlin et al. 2018, A.2: 10,000 of 1,000,000 steps
+# A run with a time limit has few steps, and reads each text about once. Izsak et al. 2021 use a warmup of 0.06,
+# and Geiping and Goldstein 2022 pre-train without dropout.
+SHORT_RUN_WARMUP = 0.1
 NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
@@ -127,11 +131,18 @@ class Pretrain(CorpusTask):
         self.spec = replace(
             self.spec,
             pipeline=self.objective.build_pipeline(self.tokenizer),
-            default_hyperparameters={**self.spec.default_hyperparameters, "learning_rate": rate},
+            default_hyperparameters={**self._get_default_hyperparameters(), "learning_rate": rate},
         )
         model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
         self.head_note = self._describe_new_heads()
         return model_config
+
+    def _get_default_hyperparameters(self) -> dict[str, float]:
+        """Return the defaults that do not depend on the model."""
+        if self.config.time_limit is None:
+            return {**self.spec.default_hyperparameters, "warmup": WARMUP}
+        dropout = {} if self.config.model else {"dropout": 0.0}
+        return {**self.spec.default_hyperparameters, "warmup": SHORT_RUN_WARMUP, **dropout}
 
     def _describe_new_heads(self) -> str:
         """Return a note on heads that the weights of `--model` lack; empty if there are none."""

@@ -48,7 +48,7 @@ class PretrainConfig(TextConfig, RunConfig):
     )
     dropout: float | None = setting(
         None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL,
-        min=0.0, max=0.9, default_text="0.1", replaces=("model",),
+        min=0.0, max=0.9, default_text="0.1, or 0 with --time-limit", replaces=("model",),
     )  # fmt: skip
     tokenizer: str | None = setting(
         None,
@@ -139,12 +139,12 @@ class PretrainConfig(TextConfig, RunConfig):
         None, "Print this many masked examples with their masking statistics and exit without training.",
         OUTPUT, min=1, is_saved=False,
     )  # fmt: skip
-
-    warmup: float = setting(
-        0.01,
+    warmup: float | None = setting(  # type: ignore[assignment]  # the default depends on `time_limit`
+        None,
         "Steps of learning rate warmup: a fraction of all steps if below 1, else a number of steps.",
         min=0.0,
         training_argument="warmup_steps",
+        default_text="0.01, or 0.1 with --time-limit",
     )
 
     @property
