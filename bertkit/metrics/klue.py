@@ -121,7 +121,11 @@ def normalize_answer(text: str) -> str:
 
 
 def compute_rouge_w(answer: str, reference: str) -> float:
-    """Return the F1 of the longest common substring; of two empty texts, 1."""
+    """Return the F1 of the longest common substring; of two empty texts, 1.
+
+    As in the reference implementation, `SequenceMatcher` ignores characters that are frequent in a reference
+    of at least 200 characters, so the substring that it finds there may be shorter.
+    """
     if not reference:
         return float(not answer)
     matcher = SequenceMatcher(None, answer, reference)

@@ -261,10 +261,8 @@ def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str]
     known = [normalize_name(choice) for choice in choices]
     for name in names:
         if normalize_name(name) not in known:
-            raise UserError(
-                f"{flag} {name}: is not a {noun}{suggest_similar(name, choices)} "
-                f"(choose from {format_list(choices)})"
-            )
+            hint = suggest_similar(name, choices) or ";"
+            raise UserError(f"{flag} {name}: is not a {noun}{hint} choose from {format_list(choices)}")
     if not names:
         raise UserError(f"{flag}: is empty; choose from {format_list(choices)}")
     selected = [normalize_name(name) for name in names]
