@@ -33,6 +33,7 @@ from bertkit.data.tokenization import encode, encode_with_offsets
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.loaded_data import load_data
+from bertkit.pipeline.logits import read_logits, write_logits
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
 from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
@@ -229,6 +230,18 @@ def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
     path.write_text(damage(path.read_text()))
     with pytest.raises(UserError, match=r"journal\.log: line \d+ is damaged; restore the file"):
         make_store(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "changed"])
+def test_damaged_logits_are_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "logits.npz"
+    write_logits(path, np.ones((300, 3), np.float32), {"threshold": 1.0})
+    assert read_logits(path)[1] == {"threshold": 1.0}
+    content = bytearray(path.read_bytes())
+    content[200] ^= 255
+    path.write_bytes({"empty": b"", "truncated": content[:2000], "changed": bytes(content)}[damage])
+    with pytest.raises(UserError, match=r"logits\.npz: cannot be read \(.*\); delete its directory"):
+        read_logits(path)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")])

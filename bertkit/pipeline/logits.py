@@ -1,6 +1,7 @@
 """The logits of a split in a file, so that a study can combine those of several runs."""
 
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bertkit.errors import UserError
 from bertkit.utils.files import PARTIAL, replace_path
 
 LOGITS_KEY = "logits"
+READ_ERRORS = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 
 def write_logits(path: Path, logits: np.ndarray, fitted_params: Mapping[str, float]) -> None:
@@ -40,7 +42,7 @@ def read_logits(path: Path) -> tuple[np.ndarray, dict[str, float]]:
         with np.load(path, allow_pickle=False) as arrays:
             params = {name: float(arrays[name]) for name in arrays.files if name != LOGITS_KEY}
             return arrays[LOGITS_KEY], params
-    except (OSError, ValueError, KeyError) as error:
+    except READ_ERRORS as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{path}: cannot be read ({reason}); delete its directory to train it again"
