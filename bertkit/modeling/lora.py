@@ -24,7 +24,7 @@ def add_adapters(model: Any, rank: int) -> None:
         rank: Rank of the adapters. Their `alpha` is `ALPHA_PER_RANK * rank`.
 
     Raises:
-        UserError: The layers of the encoder cannot be found, or are not wider than the rank.
+        UserError: The layers of the encoder cannot be found, or the rank is larger than the hidden size.
     """
     from peft import LoraConfig, LoraModel
 

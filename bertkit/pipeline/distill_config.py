@@ -40,7 +40,7 @@ class DistillConfig(FineTuningConfig):
     })  # fmt: skip
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, the teacher, or a study with an ensemble.", MODEL,
+        dataclasses.MISSING, "Run of the teacher, or a study with an ensemble.", MODEL,
         is_positional=True, completion="runs",
     )  # fmt: skip
     num_layers: int | None = setting(
@@ -80,7 +80,7 @@ class DistillConfig(FineTuningConfig):
     hidden_loss_weight: float = setting(
         FineTuningConfig.hidden_loss_weight,
         "Weight of the cosine distance of the student's hidden states from those of the teacher, which is "
-        "added to the loss. Both need the same hidden size.",
+        "added to the loss. Both need the same hidden size and the same tokenizer.",
         DISTILLATION,
         min=0.0,
         default_text="0: without this loss",

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.data.rows import Rows
 from bertkit.infer.predictor import Predictor
+from bertkit.serve.job_computation import REQUEST
 from bertkit.serve.responses import RequestError
 
 # A body of fewer bytes than this fraction of the limit cannot reach it with common tokenizers and windows.
@@ -56,7 +57,7 @@ class TokenLimit:
 
     def _count(self, rows: list[dict[str, Any]]) -> int:
         """Return the tokens of all sequences, or the tokens of the longest text if those are more."""
-        table = Rows.from_dicts(rows, "request")
+        table = Rows.from_dicts(rows, REQUEST)
         self._predictor.map_columns(table)
         parsed, _ = self._predictor.task.parse_rows(table)
         features = self._predictor.task.featurize(parsed, self._predictor.tokenizer)

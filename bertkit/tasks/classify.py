@@ -158,7 +158,8 @@ class Classify(SequenceTask):
             )
         if self._has_fitted_head:
             raise UserError(
-                f"--method {self.config.method}: the vectors of entity markers have to be trained; omit it"
+                f"--method {self.config.method}: does not support --subject-column and --object-column; "
+                "omit it"
             )
         if self.config.long_texts == "windows":
             raise UserError(

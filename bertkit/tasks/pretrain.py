@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
 WARMUP = 0.01  # Devlin et al. 2018, A.2: 10,000 of 1,000,000 steps
-# A run with a time limit has few steps, and reads each text about once. Izsak et al. 2021 use a warmup of 0.06,
-# and Geiping and Goldstein 2022 pre-train without dropout.
+# A run with a time limit has few steps, and reads each text about once. Izsak et al. 2021 use a warmup of
+# 0.06, and Geiping and Goldstein 2022 pre-train without dropout.
 SHORT_RUN_WARMUP = 0.1
 NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
