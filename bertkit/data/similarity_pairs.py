@@ -66,7 +66,7 @@ def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Gen
     first_member = np.cumsum(counts_by_label) - counts_by_label
     label = row_labels[first_label[rows] + rng.integers(counts_by_row[rows])]
     count, start = counts_by_label[label], first_member[label]
-    position = np.searchsorted(members, label * num_rows + rows) - start  # of the row among those of the label
+    position = np.searchsorted(members, label * num_rows + rows) - start  # of the row among the members
     step = rng.integers(1, np.maximum(count, 2))
     return members[start + (position + step) % count] % num_rows
 
