@@ -286,6 +286,12 @@ def test_processes_of_windows_are_interrupted_and_not_ended(monkeypatch):
     assert not processes.was_interrupted(1)
 
 
+def test_signals_without_a_name_are_described():
+    assert processes.describe_exit(-15) == "was killed by SIGTERM"
+    assert processes.describe_exit(-40) == "was killed by signal 40"
+    assert processes.describe_exit(3) == "exited with status 3"
+
+
 def test_a_closed_console_interrupts_the_main_thread(monkeypatch):
     handlers, calls = [], []
     kernel = SimpleNamespace(SetConsoleCtrlHandler=lambda handler, add: handlers.append((handler, add)))

@@ -53,7 +53,10 @@ def was_interrupted(status: int) -> bool:
 def describe_exit(status: int) -> str:
     """Return how a process ended, such as "was killed by SIGKILL"."""
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        names = {
+            number.value: number.name for number in signal.Signals
+        }  # most real-time signals have no name
+        return f"was killed by {names.get(-status, f'signal {-status}')}"
     return f"exited with status {status}"
 
 
