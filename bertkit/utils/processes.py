@@ -53,9 +53,8 @@ def was_interrupted(status: int) -> bool:
 def describe_exit(status: int) -> str:
     """Return how a process ended, such as "was killed by SIGKILL"."""
     if status < 0:
-        names = {
-            number.value: number.name for number in signal.Signals
-        }  # most real-time signals have no name
+        # most real-time signals have no name
+        names = {number.value: number.name for number in signal.Signals}
         return f"was killed by {names.get(-status, f'signal {-status}')}"
     return f"exited with status {status}"
 
