@@ -367,3 +367,11 @@ def test_minilm_keeps_the_documented_default_lengths(cli, toy, tmp_path):
         status, _, err = cli(task, *args)
         assert (status, "--max-length" in err) == (0, False)
         assert f"longer than {length} tokens" in err
+
+
+def test_epochs_without_effect_are_not_reported_as_chosen(cli, tiny, toy):
+    args = ["--data", toy, "--model", tiny, "--lr", 1e-4, "--dry-run"]
+    assert "epochs 4, batch_size 16" in cli("classify", *args)[2]
+    err = cli("classify", *args, "--max-steps", 3)[2]
+    assert "batch_size 16" in err
+    assert "epochs" not in err.split("chosen", 1)[1].splitlines()[0]

@@ -420,6 +420,7 @@ def test_another_name_of_a_server_on_loopback_is_refused(registry):
 def test_a_token_is_required_except_for_probes_and_the_page(registry):
     with open_client(registry, token=b"s3cret") as client:
         assert [client.get(path).status_code for path in ("/", "/healthz", "/readyz")] == [200] * 3
+        assert [client.head(path).status_code for path in ("/healthz", "/readyz")] == [200] * 2
         for path in ("/info", "/metrics", "/openapi.json", "/predict"):
             response = client.get(path)
             assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")

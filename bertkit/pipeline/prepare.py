@@ -370,6 +370,8 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     task.config = fill_unset(task.config, chosen)
     train_batch_size = task.config.batch_size or token_budget // task.config.max_training_length()
     task.config = fill_unset(task.config, {"eval_batch_size": 2 * train_batch_size})
+    if task.config.max_steps is not None or getattr(task.config, "time_limit", None) is not None:
+        chosen.pop("epochs", None)  # has no effect
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
         reporter.info(f"chosen {reason}: {values}")

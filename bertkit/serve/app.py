@@ -75,15 +75,18 @@ def create_app(
 
 
 def _add_probes(app: FastAPI, registry: ModelRegistry) -> None:
+    # Some load balancers send HEAD.
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", summary="Whether the process responds")
     async def healthz() -> Response:
         return make_json_response({"status": "ok"})
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the server accepts requests", responses=describe_errors(503))
     async def readyz() -> Response:
         if registry.is_ready:
             return make_json_response({"status": "ready"})
-        raise RequestError(503, "server: is about to end; use another server")
+        raise RequestError(503, "server: is shutting down; send the request to another server")
 
     @app.get("/metrics", summary="Measurements in the text format of Prometheus")
     async def metrics() -> Response:

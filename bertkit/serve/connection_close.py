@@ -10,7 +10,7 @@ class ConnectionCloseMiddleware:
 
     Args:
         app: The application.
-        is_draining: Returns whether the server is about to end.
+        is_draining: Returns whether the server is shutting down.
     """
 
     def __init__(self, app: ASGIApp, is_draining: Callable[[], bool]) -> None:

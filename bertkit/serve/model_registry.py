@@ -29,7 +29,7 @@ class ModelRegistry:
         metrics: Receives measurements.
 
     Attributes:
-        is_draining: Whether the server is about to end, so that it is not ready for new clients.
+        is_draining: Whether the server is shutting down, so that it is not ready for new clients.
     """
 
     def __init__(self, runs: Sequence[NamedRun], settings: BatchSettings, metrics: Metrics) -> None:
@@ -40,7 +40,7 @@ class ModelRegistry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all models are loaded and the server is not about to end."""
+        """Whether all models are loaded and the server is not shutting down."""
         return bool(self.models) and not self.is_draining
 
     def find(self, name: str | None) -> ServedModel:

@@ -16,7 +16,7 @@ ERRORS = {
     422: "A row, a key or a parameter is invalid",
     429: "Too many rows are waiting",
     500: "The server failed because of a bug",
-    503: "The rows were not predicted in time, or the server is about to end",
+    503: "The rows were not predicted in time, or the server is shutting down",
 }
 PREDICT_ERRORS = (400, 403, 408, 413, 415, 422, 429, 500, 503)
 ERROR_SCHEMA = {
