@@ -446,6 +446,34 @@ def test_refusals(runs, cli, tmp_path, kind):
     assert_refused(cli, tmp_path, [*args, "-o", tmp_path / "student"], words, "distill")
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_student_cannot_replace_its_teacher(runs, cli, tmp_path, overwrite):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    args = ["distill", run, "--num-layers", "1", "-o", tmp_path / "other" / ".." / "run", *overwrite]
+    status, _, err = cli(*args)
+    assert status == 2
+    assert "is the run of the teacher; choose another directory" in err
+    assert (run / "metrics.json").exists()
+
+
+def test_a_calibrated_run_can_teach(runs, cli, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    rows = make_toy_rows(40, seed=4)
+    names = sorted({row["label"] for row in rows})
+    predictions = bertkit.predict(run, text=[row["text"] for row in rows], all_scores=True)
+    for number, (row, record) in enumerate(zip(rows, predictions, strict=True)):
+        ranked = sorted(names, key=record["probabilities"].__getitem__)
+        row["label"] = ranked[-1 if number % 5 else 0]  # most predictions are correct, but not all
+    status, _, err = cli("calibrate", run, "--data", write_rows(tmp_path / "new.jsonl", rows))
+    assert status == 0, err
+    args = ["--num-layers", "1", "--max-steps", "1", "-o", tmp_path / "student"]
+    status, _, err = cli("distill", run, *args)
+    assert status == 0, err
+    assert "| accuracy |" in (tmp_path / "student" / "README.md").read_text()
+
+
 def test_pretraining_and_missing_data_are_refused(runs, cli, tmp_path):
     args = ["--num-layers", 1, "-o", tmp_path / "student"]
     assert_refused(cli, tmp_path, [runs / "pretrain-mlm-nsp", *args], ["is a run of pre-training"], "distill")

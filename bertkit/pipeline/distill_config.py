@@ -1,7 +1,7 @@
 """`bertkit distill RUN`: the settings of a student, from those of the run of its teacher."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,7 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     if values.get("resume"):
         return task.spec.name, overrides
     _check_student(values, runs[0], task.config)
+    _check_output_is_not_teacher(values.get("output_dir"), {folder, *runs})
     return task.spec.name, apply_overrides(_get_teacher_settings(task.config), overrides, type(task.config))
 
 
@@ -165,6 +166,12 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
         raise UserError(f"--num-layers {count}: {run} has {num_layers} layers; pass a smaller number")
     if getattr(config, "features", None) is not None:
         raise UserError(f"{run}: has a frozen encoder (--features); pass another model with --student")
+
+
+def _check_output_is_not_teacher(output_dir: str | None, folders: Collection[Path]) -> None:
+    """Refuse to replace the teacher, whose model is read during training."""
+    if output_dir is not None and expand_home(output_dir).resolve() in {path.resolve() for path in folders}:
+        raise UserError(f"--output-dir {output_dir}: is the run of the teacher; choose another directory")
 
 
 def _translate(values: Mapping[str, Any], run: Path) -> dict[str, Any]:

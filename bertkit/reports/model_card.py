@@ -175,10 +175,11 @@ def format_distillation_table(metrics: Mapping[str, Any]) -> str:
     """Return the scores, the size and the speed of teacher and student in Markdown; empty for other runs."""
     if "distillation" not in metrics:
         return ""
-    settings = metrics["distillation"]
+    settings, scores = metrics["distillation"], metrics["validation"]
     rows = [
-        (name, f"{value:.3f}", f"{metrics['validation'][name]:.3f}")
+        (name, f"{value:.3f}", f"{scores[name]:.3f}")
         for name, value in metrics["compared"]["validation"].items()
+        if name in scores  # only a calibrated teacher has scores of its prediction sets
     ]
     table = format_markdown_table(
         ["validation", "teacher", "this model"], [*rows, *format_distillation_rows(metrics)]
