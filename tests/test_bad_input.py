@@ -167,6 +167,11 @@ USAGE_ERRORS = {  # command line: words of the error line
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],
+    "serve": ["bertkit: bertkit serve: missing argument 'RUN'; see bertkit serve --help"],
+    "classify imdb": [
+        "bertkit: bertkit classify: got unexpected extra argument",
+        "; see bertkit classify --help",
+    ],
     "recipes cp imdb": ["bertkit: FILE: is empty", "pass a file"],
     "export nosuch": [
         "nosuch: is not a finished run (the directory does not exist)",

@@ -31,7 +31,12 @@ def format_usage_error(error: Exception) -> str:
     """Format an error of Typer as one line; for an unknown flag, suggest a similar flag or command."""
     if hasattr(error, "possibilities"):  # only NoSuchOption has it
         return _format_unknown_flag(error)
-    return str(getattr(error, "format_message", error.__str__)())
+    message = str(getattr(error, "format_message", error.__str__)())
+    context = getattr(error, "ctx", None)
+    if context is None or not message:  # the message is empty if help was printed instead
+        return message
+    problem = message[0].lower() + message[1:].rstrip(".")
+    return f"{context.command_path}: {problem}; see {context.command_path} --help"
 
 
 def _format_unknown_flag(error: Any) -> str:
