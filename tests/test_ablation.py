@@ -164,7 +164,8 @@ def test_the_page_has_the_differences_the_charts_and_links_to_the_runs(seeds_run
     for run in ("pretrained/none", "mlm/sst2/seed0", "none/sst2/seed2"):
         assert f'href="{run}/report.html"' in page
         assert (seeds_run.output_dir / run / "report.html").exists()
-    assert "## Runs" in (seeds_run.output_dir / "README.md").read_text()
+    lines = (seeds_run.output_dir / "README.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("#")][1:] == ["## Runs", "## Differences"]
 
 
 def test_a_significant_difference_is_marked():

@@ -34,12 +34,18 @@ class ResultTable:
         """Return one line for each failed run."""
         return [f"{name} failed: {reason}" for name, reason in self.failures.items()]
 
-    def to_markdown(self) -> str:
-        """Return the title, the table, its caption and the notes on runs as Markdown."""
+    def to_markdown(self, heading: str = "") -> str:
+        """Return the title, the table, its caption and the notes on runs, if any, as Markdown.
+
+        Args:
+            heading: Line that replaces the title.
+        """
+        heading = heading or f"# {self.page_title or self.title}"
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
         runs = "\n".join(f"* {line}" for line in [*self.run_notes, *self.describe_failures()])
-        return f"# {self.page_title or self.title}\n\n{table}\n\n{self.caption}\n\n## Runs\n\n{runs}\n"
+        page = f"{heading}\n\n{table}\n\n{self.caption}\n"
+        return f"{page}\n## Runs\n\n{runs}\n" if runs else page
 
 
 def format_score(percent: float | None, digits: int = 1) -> str:

@@ -146,9 +146,10 @@ class Suite(ABC):
             raise UserError(f"{self.name}: all runs have failed ({name}: {reason}); change the settings")
         metrics = {**self.compute_metrics(folder, results), "failed": failed}
         details, charts = self.build_details(metrics)
-        tables = {"Scores": self.build_table(metrics, folder), **details}
-        text = "\n".join(table.to_markdown() for table in tables.values())
-        write_text(folder / run_directory.CARD_FILE, text)
+        table = self.build_table(metrics, folder)
+        tables = {"Scores": table, **details}
+        sections = [detail.to_markdown(f"## {heading}") for heading, detail in details.items()]
+        write_text(folder / run_directory.CARD_FILE, "\n".join([table.to_markdown(), *sections]))
         names = [path.relative_to(folder).as_posix() for path in results]
         write_text(folder / run_directory.REPORT_FILE, render_suite_page(tables, charts, names))
         run_directory.write_metrics(folder, metrics)
