@@ -368,3 +368,10 @@ def test_predicting_does_not_read_labels(learned):
     assert [(r["id"], r["label"]) for r in found] == [(0, "unheard of"), (1, None)]  # as any other column
     with pytest.raises(UserError, match="rows: expected dictionaries"):
         list(bertkit.load(learned.output_dir).predict(["a good film"]))
+
+
+def test_a_run_without_epochs_does_not_warn_about_its_training(cli, tmp_path, tiny, toy):
+    flags = ["--data", toy, "--model", tiny, "--epochs", 0, "--no-bf16", "-o", tmp_path / "run"]
+    status, _, err = cli("classify", *flags)
+    assert status == 0, err
+    assert "warning" not in err

@@ -93,7 +93,7 @@ class Session:
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
         is_trained = self.prepared.task.spec.trains_encoder
         has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
-        if has_warmup and args.get_warmup_steps(total_steps) >= total_steps:
+        if has_warmup and args.get_warmup_steps(total_steps) >= total_steps > 0:
             self.reporter.warn(
                 f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
                 f"the learning rate never reaches {config.learning_rate:g}; lower --warmup, or train longer"
@@ -309,6 +309,8 @@ class Session:
     def _load_best_weights(self) -> None:
         """Load the weights of the best checkpoint; without a best one, warn and keep the current weights."""
         best_step = self.trainer.state.best_global_step
+        if not self.trainer.state.global_step:  # with 0 epochs, there is no other checkpoint
+            return
         if best_step is None:
             name, _ = self.prepared.task.spec.best_metric
             self.reporter.warn(f"{name}: no evaluation has this score, so the last weights are kept")
