@@ -92,7 +92,7 @@ def build_difference_table(metrics: Mapping[str, Any]) -> ResultTable:
             if difference := runs.get(task.name, {}).get("difference"):
                 rows.append([name, task.title, *_format_difference(difference, task.scale)])
     return ResultTable(
-        title="differences",
+        title="Differences",
         headings=DIFFERENCE_HEADINGS,
         rows=rows,
         caption=f"Mean score of the row minus that of {next(iter(metrics['rows']))}, in points. The runs are "
