@@ -254,3 +254,14 @@ def test_checksums_detect_every_change(tmp_path):
     assert verify_checksums(tmp_path) == "c has no checksum"
     (tmp_path / CHECKSUMS_FILE).write_text("[]")
     assert verify_checksums(tmp_path) == f"{CHECKSUMS_FILE} is damaged"
+
+
+def test_a_run_without_the_vocabulary_of_its_tokenizer_is_refused(runs, cli, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "classify", run)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (run / name).unlink(missing_ok=True)
+    (run / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    status, out, err = cli("predict", run, "--text", "a good film")
+    assert (status, out) == (2, "")
+    assert "run: its tokenizer has no vocabulary (tokenizer.json); " in err

@@ -166,7 +166,7 @@ def load_tokenizer(source: ModelSource) -> Any:
     and heads expect [CLS] at position 0.
 
     Raises:
-        UserError: The tokenizer cannot be loaded, is not fast, or has no padding token.
+        UserError: The tokenizer cannot be loaded, is not fast, or has no vocabulary or padding token.
     """
     from transformers import AutoTokenizer
 
@@ -184,6 +184,9 @@ def load_tokenizer(source: ModelSource) -> Any:
             f"--model {source.name}: has no fast tokenizer with a padding token (tokenizer.json); "
             "use a model that has one"
         )
+    # Without its files, transformers may return a tokenizer that only has special tokens.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise UserError(f"{source.label}: its tokenizer has no vocabulary (tokenizer.json); {source.fix}")
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.padding_side = "right"
