@@ -236,7 +236,8 @@ def write_settings(
 def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
     content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
     repeat = _format_repetition(folder, task, config, provenance)
-    write_text(folder / SETTINGS_FILE, f"# Repeat this run{repeat}\n" + dump_yaml(content))
+    comment = f"Repeat this run{repeat}".replace("\n", "\n# ")  # a path may contain a line break
+    write_text(folder / SETTINGS_FILE, f"# {comment}\n" + dump_yaml(content))
 
 
 def _format_repetition(folder: Path, task: str, config: RunConfig, provenance: Mapping[str, Any]) -> str:

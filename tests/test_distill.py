@@ -417,6 +417,14 @@ def test_flags_replace_alternative_settings_of_the_run(runs, tmp_path):
         assert plain.keys() - settings.keys() == {replaced}
 
 
+def test_the_precision_of_the_run_is_not_that_of_the_student(runs):
+    assert read_settings(runs / "classify")["bf16"] is False
+    _, settings = resolve_student_settings({"run": str(runs / "classify"), "num_layers": 1})
+    assert "bf16" not in settings
+    _, settings = resolve_student_settings({"run": str(runs / "classify"), "num_layers": 1, "bf16": False})
+    assert settings["bf16"] is False
+
+
 def test_evaluation_rows_are_left_out_of_the_unlabeled_rows(runs, cli, tmp_path):
     texts = [{"text": record["text"]} for record in read_predictions(runs / "classify")]
     rows = [*texts, *({"text": row["text"]} for row in make_toy_rows(10, seed=5))]

@@ -74,3 +74,10 @@ def test_control_characters_of_the_data_are_not_printed(task, runs, cli, tiny, t
     _, out, err = cli(*args)
     assert VISIBLE in out + err
     assert not set("\x1b\x07\x9b") & set(out + err)
+
+
+def test_a_line_break_in_the_output_directory_keeps_run_yaml_valid(cli, tiny, toy, tmp_path):
+    folder = tmp_path / "two\nlines"
+    args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--warmup", 0, "-o", folder]
+    assert cli("classify", *args)[0] == 0
+    assert cli("predict", folder, "--text", "a good film")[0] == 0

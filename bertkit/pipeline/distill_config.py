@@ -23,7 +23,7 @@ DISTILLATION = "Distillation"
 TEACHER_SETTINGS = frozenset({
     "model", "new_head", "method", "num_layers", "freeze", "lora", "learning_rate", "features", "teacher",
     "unlabeled", "alpha", "temperature", "hidden_loss_weight", "metric", "metric_for_best_model",
-    "greater_is_better",
+    "greater_is_better", "bf16", "fp16",  # the student may be trained on another device
 })  # fmt: skip
 
 
