@@ -229,7 +229,7 @@ REFUSED = {
         ["row 2", "'object_entity'", "not an entity", "start_idx"],
     ),
     "windows": (make_rows, [*COLUMNS, "--long-texts", "windows"], ["--long-texts windows", "another value"]),
-    "fitted head": (make_rows, [*COLUMNS, "--method", "linear-probe"], ["--method linear-probe", "--subject"]),
+    "fitted head": (make_rows, [*COLUMNS, "--method", "linear-probe"], ["linear-probe", "--subject-column"]),
 }  # fmt: skip
 
 
