@@ -255,7 +255,9 @@ def test_a_lost_journal_is_refused_in_one_line(tmp_path, damage):
 
 def test_an_empty_journal_without_trials_is_a_new_search(tmp_path):
     (tmp_path / "journal.log").touch()
-    run_trials(make_store(tmp_path), 1)
+    store = make_store(tmp_path)
+    run_trials(store, 1)
+    assert len(store.list_ended()) == 1
 
 
 def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from packaging.version import Version
 from safetensors.numpy import save
 
 from malformed.case import HTML, LFS_POINTER, Case, expect_error, expect_rows, replace_byte
@@ -16,6 +17,8 @@ METADATA = {
 }  # fmt: skip
 VECTORS = np.arange(12, dtype=np.float32).reshape(3, 4)
 VECTOR_TYPE = pa.list_(pa.float32(), 4)
+# pyarrow 19 cannot read such a file; newer versions can, and bertkit refuses the column.
+NULL_VECTOR_PROBLEM = "lists to be of size" if Version(pa.__version__) < Version("20") else "vectors"
 
 
 def make_parquet(about: object, **columns: object) -> bytes:
@@ -80,7 +83,7 @@ FILES = {
     "Parquet without vectors": expect_error(make_parquet(METADATA, embedding=None), "cannot be read", name="a.parquet"),
     "Parquet with texts for vectors": expect_error(make_parquet(METADATA, embedding=["a", "b", "c"]), "vectors", name="a.parquet"),
     "Parquet with vectors of unlike length": expect_error(make_parquet(METADATA, embedding=[[1.0], [1.0, 2.0], [3.0]]), "vectors", name="a.parquet"),
-    "Parquet with a vector that is null": expect_error(make_parquet(METADATA, embedding=pa.array([None, *VECTORS[1:]], VECTOR_TYPE)), "create it with", name="a.parquet"),
+    "Parquet with a vector that is null": expect_error(make_parquet(METADATA, embedding=pa.array([None, *VECTORS[1:]], VECTOR_TYPE)), NULL_VECTOR_PROBLEM, name="a.parquet"),
     "Parquet with numbers for texts": expect_rows(make_parquet(METADATA, text=[1, 2, 3]), 3, "a.parquet"),
     "Parquet without its texts": expect_rows(make_parquet(METADATA, text=None), 3, "a.parquet"),
     "Parquet of another program": expect_error(make_parquet("null"), "created with", name="a.parquet"),
