@@ -8,7 +8,8 @@
 
 Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
 architecture and tokenizer, but new weights. `--options` applies to both, and may have all options of
-`bertkit pretrain-mlm-nsp`. Both are fine-tuned on each task with each seed. The table has the mean score over
+`bertkit pretrain-mlm-nsp`. With `--models-dir`, finished models are kept, and used again by the next command.
+Both are fine-tuned on each task with each seed. The table has the mean score over
 the seeds with its 95 % interval (t distribution), and the paired difference to the reference on the same
 seeds. A row for each objective compares its linear probe before and after pre-training. Progress goes to
 standard error, the table to standard output.
@@ -58,6 +59,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--finetuning-rate", type=float, default=2e-4)
     parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
+    parser.add_argument("--models-dir", type=Path, help="keep the models here (default: delete them)")
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
     return parser.parse_args(argv)
 
@@ -78,12 +80,16 @@ def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new
 
 
 def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> dict[str, Any]:
-    """Return the metrics of a run that pre-trains a model, or of one that leaves its weights new."""
-    command = build_command(objective, folder, args, is_new)
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print(process.stdout, end="", file=sys.stderr, flush=True)
-    if process.returncode != 0:
-        raise SystemExit(process.returncode)
+    """Return the metrics of a run that pre-trains a model, or of one that leaves its weights new.
+
+    A run in `folder` that is already finished is not repeated.
+    """
+    if not (folder / "metrics.json").exists():
+        command = build_command(objective, folder, args, is_new)
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        print(process.stdout, end="", file=sys.stderr, flush=True)
+        if process.returncode != 0:
+            raise SystemExit(process.returncode)
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text("utf-8"))
     return metrics
 
@@ -129,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for objective in args.objectives:
-            rows |= measure(objective, Path(folder) / objective, args)
+            rows |= measure(objective, (args.models_dir or Path(folder)) / objective, args)
     publish("\n".join([*format_table(COLUMNS, rows), "", *describe_machine()]) + "\n", args.out)
 
 

@@ -46,3 +46,20 @@ def test_the_new_weights_stay_new_with_options_for_the_learning_rate(tmp_path):
     command = pretraining_transfer.build_command("mlm", tmp_path, args, is_new=True)
     position = len(command) - 1 - command[::-1].index("--learning-rate")
     assert command[position + 1] == "1e-12"
+
+
+def test_finished_models_are_used_again(tmp_path, monkeypatch):
+    for model in ("pretrained", "new"):
+        metrics = tmp_path / "mlm" / model / "metrics.json"
+        metrics.parent.mkdir(parents=True)
+        probe = {"data": "toy", "before": 0.5, "after": 0.6}
+        metrics.write_text(json.dumps({"probe": probe, "training": {"steps": 7, "tokens_per_second": 1.0}}))
+    monkeypatch.setattr(pretraining_transfer.subprocess, "run", None)
+    args = ["--models-dir", str(tmp_path), "--objectives", "mlm", "--tasks", "t", "--seeds", "3"]
+    monkeypatch.setattr(
+        pretraining_transfer, "finetune", lambda _, model, seed, __: seed + (model.name == "new")
+    )
+    pretraining_transfer.main([*args, "--out", str(tmp_path / "table.md")])
+    table = (tmp_path / "table.md").read_text()
+    assert "7 steps" in table
+    assert "| 100.0 | -148.4 to 348.4 | -100.0 |" in table

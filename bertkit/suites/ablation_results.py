@@ -166,8 +166,9 @@ def _format_minutes(runs: Mapping[str, Any]) -> str:
 def _build_caption(metrics: Mapping[str, Any]) -> str:
     lines = [
         "Perplexity is that of the predicted tokens: the masked tokens or, for ltr, all tokens but the first "
-        "of an example. Task scores are accuracy (SQuAD: F1) in percent on the validation rows. The baseline "
-        f"is the majority label (SQuAD: word overlap). In parentheses: {TABLES[metrics['table']].source}."
+        "of an example. Task scores are accuracy (SQuAD, WNUT-17: F1) in percent on the validation rows. The "
+        "baseline is the majority label (SQuAD: word overlap). "
+        f"In parentheses: {TABLES[metrics['table']].source}."
     ]
     if len(metrics["seeds"]) > 1:
         lines.append(f"Mean and standard deviation over {len(metrics['seeds'])} seeds of fine-tuning.")

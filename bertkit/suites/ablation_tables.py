@@ -71,6 +71,7 @@ def _make_task(name: str, title: str, command: str) -> DownstreamTask:
 MNLI, QNLI = _make_task("mnli", "MNLI-m", "nli"), _make_task("qnli", "QNLI", "classify")
 MRPC, SST2 = _make_task("mrpc", "MRPC", "classify"), _make_task("sst2", "SST-2", "classify")
 SQUAD = DownstreamTask("squad", "SQuAD", "qa", "f1", {"squad": "v1"}, 1.0)
+WNUT17 = DownstreamTask("wnut17", "WNUT-17", "ner", "f1", {"data": "wnut17"})  # not in the paper
 FALLBACK_TASK = _make_task("imdb", "IMDB", "classify")  # not in the paper, but available without a download
 
 
@@ -98,11 +99,12 @@ OBJECTIVES = AblationTable(
         _make_objective_row("mlm+sop", "mlm-sop"),
         NO_PRETRAINING,
     ],
-    [MNLI, QNLI, MRPC, SST2, SQUAD],
+    [MNLI, QNLI, MRPC, SST2, SQUAD, WNUT17],
     "Devlin et al. 2018, table 5 (BERT-BASE)",
 )
 SIZES = AblationTable(
     [
+        _make_size_row(2, 64, 1),
         _make_size_row(2, 128, 2),
         _make_size_row(4, 256, 4),
         _make_size_row(3, 768, 12, 5.84, 77.9, 79.8, 88.4),
@@ -112,7 +114,7 @@ SIZES = AblationTable(
         _make_size_row(12, 1024, 16, 3.54, 85.7, 86.9, 93.3),
         _make_size_row(24, 1024, 16, 3.23, 86.6, 87.8, 93.7),
     ],
-    [MNLI, MRPC, SST2],
+    [MNLI, MRPC, SST2, WNUT17],
     "Devlin et al. 2018, table 6",
 )
 TABLES = {"objectives": OBJECTIVES, "sizes": SIZES}
