@@ -87,10 +87,10 @@ screenshots: $(INSTALLED) ## Create the pictures of pages with Chromium
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
 ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a small size
-	$(BIN)/bertkit ablation $(SAMPLES)
+	$(BIN)/bertkit ablation --seeds 3 $(SAMPLES)
 
-sizes: $(INSTALLED) ## The paper's table of model sizes: two small rows
-	$(BIN)/bertkit ablation --table sizes --rows 2-128-2,4-256-4 $(SAMPLES)
+sizes: $(INSTALLED) ## The paper's table of model sizes: three small rows
+	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 $(SAMPLES)
 
 clean: ## Remove .venv, caches and build outputs, but no runs
 	rm -rf .venv $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,11 +8,12 @@
 
 Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
 architecture and tokenizer, but new weights. `--options` applies to both, and may have all options of
-`bertkit pretrain-mlm-nsp`. With `--models-dir`, finished models are kept, and used again by the next command.
-Both are fine-tuned on each task with each seed. The table has the mean score over
-the seeds with its 95 % interval (t distribution), and the paired difference to the reference on the same
-seeds. A row for each objective compares its linear probe before and after pre-training. Progress goes to
-standard error, the table to standard output.
+`bertkit pretrain-mlm-nsp`. With `--models-dir`, finished models are kept for the next command.
+
+The pre-trained model and the reference are fine-tuned on each task with each seed. The table has the mean
+score over the seeds with its 95 % interval (t distribution), and the paired difference to the reference on
+the same seeds. A row for each objective compares its linear probe before and after pre-training. Progress
+goes to standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -66,30 +67,34 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> list[str]:
     """Return the command that pre-trains a model, or one that leaves its weights new."""
-    length = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
-    length += ["--learning-rate", args.learning_rate, "--probe", args.probe]
+    training = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
+    training += ["--learning-rate", args.learning_rate, "--probe", args.probe]
     if is_new:
-        length = ["--max-steps", 1, "--learning-rate", NEGLIGIBLE_LEARNING_RATE]
-    words = [
+        training = ["--max-steps", 1, "--learning-rate", NEGLIGIBLE_LEARNING_RATE]
+    arguments = [
         *("--data", args.text, "--objective", objective, "--size", args.size, "--dropout", 0),
         *("--vocab-size", args.vocab_size, "--max-length", args.max_length, "--max-eval-samples", 2000),
         *(["--data-dir", args.data_dir] if args.data_dir else []),
-        *(*shlex.split(args.options), *length, "--output-dir", folder),
+        *(*shlex.split(args.options), *training, "--output-dir", folder),
     ]
-    return [sys.executable, "-m", "bertkit", "pretrain-mlm-nsp", *map(str, words)]
+    return [sys.executable, "-m", "bertkit", "pretrain-mlm-nsp", *map(str, arguments)]
 
 
 def pretrain(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> dict[str, Any]:
     """Return the metrics of a run that pre-trains a model, or of one that leaves its weights new.
 
-    A run in `folder` that is already finished is not repeated.
+    A finished run in `folder` is not repeated. If it is from another command, the benchmark stops.
     """
+    command = build_command(objective, folder, args, is_new)
+    command_file = folder / "command.txt"
     if not (folder / "metrics.json").exists():
-        command = build_command(objective, folder, args, is_new)
         process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         print(process.stdout, end="", file=sys.stderr, flush=True)
         if process.returncode != 0:
             raise SystemExit(process.returncode)
+        command_file.write_text(shlex.join(command), "utf-8")
+    elif command_file.read_text("utf-8") != shlex.join(command):
+        raise SystemExit(f"{folder}: is from another command; pass another --models-dir")
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text("utf-8"))
     return metrics
 

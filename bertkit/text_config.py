@@ -7,6 +7,9 @@ from bertkit.common_settings import encoding_setting
 from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, Settings, setting
 
+DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
+WordUnits = Literal["words", "morphemes"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(Settings):

@@ -368,6 +368,8 @@ REFUSED = {
     "vocabulary": (["--vocab-size", 20], ["--vocab-size 20", "characters"]),
     "no tokenizer": (["--tokenizer", "./nowhere"], ["--tokenizer ./nowhere", "does not exist"]),
     "two tokenizers": (["--vocab-size", 90, "--tokenizer", "minilm"], ["--vocab-size", "--tokenizer"]),
+    "case of a tokenizer": (["--cased", "--tokenizer", "minilm"], ["--cased", "--tokenizer"]),
+    "case of a model": (["--cased", "--model", "minilm"], ["--cased", "--model"]),
 }
 
 

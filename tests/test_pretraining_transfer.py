@@ -1,7 +1,9 @@
 """The benchmark of pre-training against new weights, with a tiny model."""
 
 import json
+import shlex
 
+import pytest
 from conftest import make_document_rows, make_ner_rows, make_toy_rows, write_rows
 
 import pretraining_transfer
@@ -56,6 +58,12 @@ def test_finished_models_are_used_again(tmp_path, monkeypatch):
         metrics.write_text(json.dumps({"probe": probe, "training": {"steps": 7, "tokens_per_second": 1.0}}))
     monkeypatch.setattr(pretraining_transfer.subprocess, "run", None)
     args = ["--models-dir", str(tmp_path), "--objectives", "mlm", "--tasks", "t", "--seeds", "3"]
+    for model in ("pretrained", "new"):
+        folder = tmp_path / "mlm" / model
+        command = pretraining_transfer.build_command(
+            "mlm", folder, pretraining_transfer.parse_args(args), model == "new"
+        )
+        (folder / "command.txt").write_text(shlex.join(command))
     monkeypatch.setattr(
         pretraining_transfer, "finetune", lambda _, model, seed, __: seed + (model.name == "new")
     )
@@ -63,3 +71,5 @@ def test_finished_models_are_used_again(tmp_path, monkeypatch):
     table = (tmp_path / "table.md").read_text()
     assert "7 steps" in table
     assert "| 100.0 | -148.4 to 348.4 | -100.0 |" in table
+    with pytest.raises(SystemExit, match="is from another command"):
+        pretraining_transfer.main([*args, "--minutes", "7"])

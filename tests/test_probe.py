@@ -63,3 +63,8 @@ def test_data_without_labels_is_refused(is_text, cli, text, tiny, tmp_path):
     probe = text if is_text else "nowhere"
     words = [f"--probe {probe}", "without other flags" if is_text else "neither a file"]
     assert_refused(cli, tmp_path, ["--data", text, "--model", tiny, "--probe", probe], words, COMMAND)
+
+
+def test_a_problem_of_another_flag_keeps_its_name(cli, text, tiny, tmp_path):
+    args = ["--data", text, "--model", tiny, "--probe", "sst2", "--data-dir", tmp_path / "nowhere"]
+    assert_refused(cli, tmp_path, args, ["--data-dir", "nowhere"], COMMAND)

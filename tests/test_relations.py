@@ -226,7 +226,7 @@ REFUSED = {
     ),
     "no position": (
         lambda n: change(make_rows(n), 1, "object_entity", start_idx=None), COLUMNS,
-        ["row 2", "'object_entity'", "not an entity", "start_idx"],
+        ["row 2", "'object_entity'", "as an entity", "start_idx"],
     ),
     "windows": (make_rows, [*COLUMNS, "--long-texts", "windows"], ["--long-texts windows", "another value"]),
     "fitted head": (make_rows, [*COLUMNS, "--method", "linear-probe"], ["linear-probe", "--subject-column"]),

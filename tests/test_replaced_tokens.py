@@ -26,7 +26,7 @@ from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import sum_parts
 from bertkit.modeling.packing import enable_packing
 from bertkit.modeling.pretraining import build_electra_config
-from bertkit.modeling.replaced_token_loss import ReplacedTokenLoss, sum_replaced_token_logits
+from bertkit.modeling.replaced_token_loss import ReplacedTokenLoss, reduce_replaced_token_logits
 from bertkit.modeling.replaced_tokens import ReplacedTokenModel, build_generator_config, sample_tokens
 from bertkit.tasks.pretrain_config import MODEL_SIZES
 from bertkit.training.flops import count_training_flops
@@ -115,10 +115,10 @@ def test_outputs_do_not_depend_on_the_other_examples():
     tokenizer = make_tokenizer()
     model, keys = build_model(len(tokenizer)), [3, 9, 1, 7]
     together = make_batch(keys, tokenizer)
-    sums = sum_replaced_token_logits(compute_logits(model, together), together, len(keys))
+    sums = reduce_replaced_token_logits(compute_logits(model, together), together, len(keys))
     for row, key in enumerate(keys):
         batch = make_batch([key], tokenizer)
-        alone = sum_replaced_token_logits(compute_logits(model, batch), batch, 1)
+        alone = reduce_replaced_token_logits(compute_logits(model, batch), batch, 1)
         torch.testing.assert_close(alone[0], sums[row], atol=1e-4, rtol=1e-4)
     assert not torch.equal(together["sampling_uniform"][0], together["sampling_uniform"][1])
 

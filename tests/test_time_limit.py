@@ -17,7 +17,7 @@ def text(tmp_path):
 
 
 def test_steps_leave_time_for_evaluations_and_probes():
-    times = MeasuredTimes(step=0.5, evaluation=2.0, probe=1.0, spent=3.0)
+    times = MeasuredTimes(step=0.5, evaluation=2.0, probe=1.0, measurement=3.0)
     # 97 s, without the measurement, the first probe and the last evaluation, for steps and evaluations
     assert times.count_steps(100, steps_per_epoch=10, save_steps=None) == int(91 / 0.7)
     assert times.count_steps(100, steps_per_epoch=10, save_steps=5) == int(91 / 0.9)
@@ -71,8 +71,8 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     assert "--time-limit 0.05: 6 steps (" in err
     [(times, limit)] = measured
     assert limit == pytest.approx(3)
-    assert 0 < times.step < times.spent
-    assert 0 < times.evaluation < times.spent
+    assert 0 < times.step < times.measurement
+    assert 0 < times.evaluation < times.measurement
     assert yaml.safe_load((limited / "run.yaml").read_text())["settings"]["max_steps"] == 6
     monkeypatch.setattr(time_limit, "measure_times", None)  # the number of steps is that of run.yaml
     monkeypatch.chdir(tmp_path)

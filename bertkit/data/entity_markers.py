@@ -126,9 +126,9 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
         _require_markers(rows, text_column)
         return rows
     known_types = [set(role_types) for role_types in types]
-    missing = [column for column in columns if column not in rows.columns]
-    if missing:
-        raise UserError(f"{rows.files[0]}: no column {missing[0]!r} (the second entity); add it")
+    for column, role in zip(columns, ("subject", "object"), strict=True):
+        if column not in rows.columns:
+            raise UserError(f"{rows.files[0]}: no column {column!r} (the {role} of the relation); add it")
     for index, values in enumerate(
         zip(rows[text_column], *(rows[column] for column in columns), strict=True)
     ):
@@ -170,7 +170,7 @@ def _check_entities(rows: Rows, index: int, values: Sequence[Any], columns: Sequ
         where = f"{rows.format_location(index)}: column {column!r}"
         entity = parse_entity(cell)
         if entity is None:
-            raise UserError(f"{where} holds {shorten_repr(cell)}, not an entity; write it {SPAN_HELP}")
+            raise UserError(f"{where}: cannot parse {shorten_repr(cell)} as an entity; write it {SPAN_HELP}")
         if not 0 <= entity.start < entity.stop <= len(text):
             raise UserError(
                 f"{where}: characters {entity.start} to {entity.stop} are not in the text of {len(text)} "

@@ -9,8 +9,9 @@ import regex
 
 from bertkit.data.morphemes import split_units
 
-BOUNDARY = "\ufdd0"  # before a morpheme that continues a word; not a character of Unicode texts
-REPLACEMENT_OFFSET = 0xF0000  # a private plane of Unicode, with a code point for each one of the basic plane
+BOUNDARY = "\ufdd0"  # before a morpheme that continues a word; a Unicode noncharacter
+BMP_SIZE = 1 << 16  # code points of Unicode's Basic Multilingual Plane
+REPLACEMENT_OFFSET = 0xF0000  # Supplementary Private Use Area-A, which has a code point for each of the BMP
 MORPHEME_START = regex.compile(f"(?<=(.?)){BOUNDARY}+(.?)", regex.DOTALL)
 
 
@@ -37,20 +38,20 @@ def separate_morphemes(text: str, word_characters: set[str]) -> str:
         previous, character = match.groups()
         if not previous or previous.isspace():
             return character
-        is_replaced = character in word_characters and ord(character) < 1 << 16
+        is_replaced = character in word_characters and ord(character) < BMP_SIZE
         return f" {get_replacement(character)}" if is_replaced else character
 
     return MORPHEME_START.sub(replace, text)
 
 
 def get_replacement(character: str) -> str:
-    """Return the character that represents "##" and a character of the basic plane."""
+    """Return the character that represents "##" and a character of the BMP."""
     return chr(REPLACEMENT_OFFSET + ord(character))
 
 
 def list_replacements(characters: list[str]) -> list[str]:
     """Return the replacements of all characters that have one."""
-    return [get_replacement(character) for character in characters if ord(character) < 1 << 16]
+    return [get_replacement(character) for character in characters if ord(character) < BMP_SIZE]
 
 
 def merge_tokens(vocabulary: dict[str, int], prefix: str, size: int) -> dict[str, int]:
@@ -66,4 +67,4 @@ def merge_tokens(vocabulary: dict[str, int], prefix: str, size: int) -> dict[str
 
 def _restore(token: str, prefix: str) -> str:
     code = ord(token[0]) - REPLACEMENT_OFFSET
-    return f"{prefix}{chr(code)}{token[1:]}" if 0 <= code < 1 << 16 else token
+    return f"{prefix}{chr(code)}{token[1:]}" if 0 <= code < BMP_SIZE else token

@@ -32,15 +32,16 @@ def get_analyzer_version() -> str:
 
 @cache
 def _load_analyzer() -> Any:
-    """Load the analyzer, which takes seconds. Names of several words would give morphemes with spaces."""
+    """Load the analyzer, which takes seconds."""
     require_analyzer()
     from kiwipiepy import Kiwi
 
+    # A name of several words would be one morpheme that contains spaces.
     return Kiwi(load_multi_dict=False)
 
 
 def find_unit_starts(texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the positions of the characters at which the units of each text begin, ascending.
+    """Return the positions of the characters at which the units of each text begin, ascending and without 0.
 
     A unit is a morpheme, or several morphemes that share a character: the verb stem and the past tense of
     "갔다" share the syllable "갔". A unit also begins after each white space.

@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, models
@@ -16,11 +16,11 @@ from tokenizers.trainers import WordPieceTrainer
 from bertkit.data.morpheme_words import list_replacements, mark_morphemes, merge_tokens, separate_morphemes
 from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
+from bertkit.text_config import DEFAULT_VOCAB_SIZE, WordUnits
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4
 CONTINUATION_PREFIX = "##"
 MODEL_MAX_LENGTH = 512  # number of positions of BERT models
-DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 DEFAULT_COVERAGE = 0.9999
 DECOMPOSITION_THRESHOLD = 0.01  # accents are kept if stripping decomposes this fraction of the characters
 MAX_ALPHABET_FRACTION = 0.1  # of the vocabulary; each character has two tokens, with and without "##"
@@ -58,7 +58,7 @@ def train_wordpiece(
     lowercase: bool = True,
     strip_accents: bool | None = None,
     coverage: float = DEFAULT_COVERAGE,
-    word_units: Literal["words", "morphemes"] = "words",
+    word_units: WordUnits = "words",
 ) -> WordPieceResult:
     """Train a tokenizer. Training is deterministic: the same texts give the same tokens and ids.
 

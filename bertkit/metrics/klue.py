@@ -50,8 +50,8 @@ def score_inference(records: Records) -> dict[str, float]:
 def score_entities(records: Records) -> dict[str, float]:
     """Return `entity_f1` and `character_f1`, both averaged over classes.
 
-    Classes are the entity types for the first, and the tags of characters for the second. The tag O is one of
-    these classes, as in the reference implementation.
+    The classes of `entity_f1` are the entity types, and those of `character_f1` the tags of characters,
+    including O, as in the reference implementation.
     """
     from sklearn.metrics import f1_score
 
@@ -60,9 +60,9 @@ def score_entities(records: Records) -> dict[str, float]:
         {(index, *entity) for index, record in enumerate(records) for entity in _iter_entities(record[key])}
         for key in ("gold", "predicted")
     ]
-    types = sorted({entity[1] for found in entities for entity in found})
+    types = sorted({entity[1] for spans in entities for entity in spans})
     per_type = [
-        _compute_f1(*({entity for entity in found if entity[1] == name} for found in entities))
+        _compute_f1(*({entity for entity in spans if entity[1] == name} for spans in entities))
         for name in types
     ]
     characters = f1_score(

@@ -9,7 +9,7 @@ import numpy as np
 DISCRIMINATOR_WEIGHT = 50.0
 
 
-def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
+def score_pretraining(sums: np.ndarray, has_pairs: bool) -> dict[str, float]:
     """Return mean losses in nats, accuracies and the perplexity.
 
     The means and accuracies of masked tokens are over all masked tokens, those of pairs over all pairs.
@@ -17,7 +17,7 @@ def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
     Args:
         sums: [n, 6] summed loss, number of correct predictions and number of predictions of each example. The
             first three columns are for masked tokens, the last three for pairs.
-        pairs: Whether the examples are pairs.
+        has_pairs: Whether the examples are pairs.
     """
     totals = sums.sum(0, dtype=np.float64)
     num_predictions = np.maximum(np.repeat(totals[[2, 5]], 3), 1)
@@ -26,7 +26,7 @@ def score_pretraining(sums: np.ndarray, pairs: bool) -> dict[str, float]:
     scores = {
         "loss": mlm_loss, "mlm_loss": mlm_loss, "mlm_accuracy": mlm_accuracy, "perplexity": perplexity,
     }  # fmt: skip
-    if pairs:
+    if has_pairs:
         scores |= {"loss": mlm_loss + nsp_loss, "nsp_loss": nsp_loss, "nsp_accuracy": nsp_accuracy}
     return {name: float(value) for name, value in scores.items()}
 
@@ -38,19 +38,20 @@ def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
     tokens.
 
     Args:
-        sums: [n, 9] sums of each example, see `sum_replaced_token_logits`.
+        sums: [n, 9] sums of each example, see `reduce_replaced_token_logits`.
     """
-    scores = score_pretraining(sums[:, :6], pairs=True)
+    # The columns of the discriminator are in the place of those of the pairs.
+    scores = score_pretraining(sums[:, :6], has_pairs=True)
     rtd_loss, rtd_accuracy = scores.pop("nsp_loss"), scores.pop("nsp_accuracy")
-    num_tokens, num_both, num_found, num_replaced = sums[:, 5:].sum(0, dtype=np.float64)
+    num_tokens, num_true_positives, num_positives, num_replaced = sums[:, 5:].sum(0, dtype=np.float64)
     return {
         **scores,
         "loss": scores["mlm_loss"] + DISCRIMINATOR_WEIGHT * rtd_loss,
         "rtd_loss": rtd_loss,
         "rtd_accuracy": rtd_accuracy,
-        "rtd_precision": float(num_both / max(num_found, 1)),
-        "rtd_recall": float(num_both / max(num_replaced, 1)),
-        "rtd_f1": float(2 * num_both / max(num_found + num_replaced, 1)),
+        "rtd_precision": float(num_true_positives / max(num_positives, 1)),
+        "rtd_recall": float(num_true_positives / max(num_replaced, 1)),
+        "rtd_f1": float(2 * num_true_positives / max(num_positives + num_replaced, 1)),
         "replaced": float(num_replaced / max(num_tokens, 1)),
     }
 

@@ -230,7 +230,7 @@ def pair_logits_with_labels(
     return parts
 
 
-def sum_pretraining_logits(
+def reduce_pretraining_logits(
     logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
 ) -> torch.Tensor:
     """Sum loss and predictions over each example.

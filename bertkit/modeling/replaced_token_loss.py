@@ -52,20 +52,21 @@ class ReplacedTokenLoss:
         }
 
 
-def sum_replaced_token_logits(
+def reduce_replaced_token_logits(
     logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor], num_examples: int
 ) -> torch.Tensor:
-    """Sum losses and decisions over each example.
+    """Return sums of losses, predictions and decisions for each example.
 
     Returns:
         `[examples, 9]`: loss, correct predictions and predictions of the generator; loss, correct decisions
-        and decisions of the discriminator; tokens that are replaced and found, found, and replaced.
+        and decisions of the discriminator; numbers of true positives, of tokens that are predicted to be
+        replaced, and of tokens that are replaced.
     """
     mask = batch["attention_mask"].bool()
-    is_found, is_replaced = logits.replaced_logits > 0, logits.is_replaced
+    is_positive, is_replaced = logits.replaced_logits > 0, logits.is_replaced
     values = (
-        _compute_token_losses(logits, batch["attention_mask"]), (is_found == is_replaced) & mask, mask,
-        is_found & is_replaced & mask, is_found & mask, is_replaced & mask,
+        _compute_token_losses(logits, batch["attention_mask"]), (is_positive == is_replaced) & mask, mask,
+        is_positive & is_replaced & mask, is_positive & mask, is_replaced & mask,
     )  # fmt: skip
     predictions = sum_per_example(
         logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten(), num_examples

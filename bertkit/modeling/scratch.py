@@ -15,6 +15,7 @@ from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError
 from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
 from bertkit.modeling.pretraining import build_bert_config, build_electra_config
+from bertkit.text_config import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import create_process_directory
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
 CACHE_VERSION = 3  # must be increased if a code change leads to a different tokenizer for the same text
 NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
-DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 
 
 def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
@@ -75,8 +75,9 @@ def create_model_folder(
 
 
 def _load_named_tokenizer(config: Any) -> Any:
-    if config.vocab_size is not None:
-        raise UserError("--vocab-size: applies only to a new tokenizer; remove it or --tokenizer")
+    for flag, is_set in {"--vocab-size": config.vocab_size is not None, "--cased": config.cased}.items():
+        if is_set:
+            raise UserError(f"{flag}: applies only to a new tokenizer; remove it or --tokenizer")
     return load_tokenizer(find_tokenizer(config.tokenizer))
 
 

@@ -1,6 +1,7 @@
 """The probe of `--probe`: a linear model on the vectors of the encoder, fitted again during pre-training."""
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
 def _name_probe(message: str, name: str) -> str:
     """Return an error about the data of `classify` as an error about `--probe`."""
     if "--data" in message:
-        return message.replace("--data", "--probe")
+        return re.sub(r"--data(?![\w-])", "--probe", message)
     problem = message.partition("; ")[0]
     return (
         f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other flags"

@@ -28,20 +28,20 @@ class MeasuredTimes:
     """Durations in seconds.
 
     Attributes:
-        step: An optimizer step, as the mean over the phases.
-        evaluation: An evaluation, with the probe.
-        probe: The probe; 0 without one.
-        spent: The measurement.
+        step: Duration of an optimizer step, as the mean over the phases.
+        evaluation: Duration of an evaluation, including the probe.
+        probe: Duration of the probe; 0 without one.
+        measurement: Duration of the measurement itself.
     """
 
     step: float
     evaluation: float
     probe: float
-    spent: float
+    measurement: float
 
     def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
         """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
-        budget = USED_FRACTION * limit - self.spent - self.probe - self.evaluation
+        budget = USED_FRACTION * limit - self.measurement - self.probe - self.evaluation
         seconds = self.step + self.evaluation / steps_per_epoch
         if save_steps is not None:
             seconds += self.probe / save_steps
@@ -62,7 +62,7 @@ def plan_time_limit(session: "Session") -> None:
     if limit is None or config.max_steps is not None:
         return
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
-        times = distributed.on_main_process(lambda times: times, measure_times(session, 60 * limit))
+        times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
     measured = f"{times.step:.2f} s per step, {times.evaluation:.1f} s per evaluation"
     if steps < 1:
@@ -128,8 +128,8 @@ def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
     trainer.create_optimizer()
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0  # without warmup, the weights could diverge
-    # The prepared optimizer skips steps whose gradients overflow in fp16, which would set the weights to NaN
-    # even at a rate of 0.
+    # The prepared optimizer skips steps whose gradients overflow in fp16. Such gradients would set the
+    # weights to NaN even at a rate of 0.
     model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
     collate, examples = TrainingCollator(trainer.data_collator, trainer.train_dataset), trainer.train_dataset
 

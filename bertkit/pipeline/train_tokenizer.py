@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data_objects import DataSource
 from bertkit.errors import UserError
 from bertkit.setting import OUTPUT, setting
-from bertkit.text_config import TextConfig
+from bertkit.text_config import DEFAULT_VOCAB_SIZE, TextConfig, WordUnits
 from bertkit.utils.files import stage_files
 from bertkit.utils.output_paths import OutputKind, check_output_directory
 from bertkit.utils.paths import expand_home
@@ -31,7 +31,7 @@ class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
     vocab_size: int = setting(
-        30_000, "Maximum number of tokens, including special tokens.", VOCABULARY, min=6
+        DEFAULT_VOCAB_SIZE, "Maximum number of tokens, including special tokens.", VOCABULARY, min=6
     )
     cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", VOCABULARY)
     strip_accents: bool | None = setting(
@@ -49,7 +49,7 @@ class TokenizerConfig(TextConfig):
         min=0.9,
         max=1.0,
     )
-    word_units: Literal["words", "morphemes"] = setting(
+    word_units: WordUnits = setting(
         "words",
         "Units that tokens are learned within: words, or Korean morphemes (extra 'korean').",
         VOCABULARY,

@@ -28,6 +28,7 @@ from bertkit.utils.reporting import Reporter
 # Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
+DEFAULT_TEXT = "imdb"  # for the rows of the paper, whose recipes name no text
 # Maximum length in fine-tuning, in tokens, if neither a flag nor the recipe sets `max_length`.
 DEFAULT_MAX_LENGTH = 128
 
@@ -46,8 +47,8 @@ class AblationSuite(Suite):
         self.table = TABLES[config.table]
         names = select_names("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
-        dataset = _read_recipe_settings(self.rows[0]).get("data", FALLBACK_TASK.name)
-        self.config = fill_unset(self.config, {"data": dataset})
+        text = _read_recipe_settings(self.rows[0]).get("data", DEFAULT_TEXT)
+        self.config = fill_unset(self.config, {"data": text})
 
     def resolve_inputs(self) -> list[str]:
         """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""

@@ -137,11 +137,10 @@ def _build_baseline_row(metrics: Mapping[str, Any], tasks: list[DownstreamTask])
 
 
 def _get_baseline(task: DownstreamTask, summary: Mapping[str, Any] | None) -> float | None:
-    """Return the score of the majority label, or of word overlap for question answering."""
+    """Return the score of the baseline that the caption of the table names."""
     if summary is None:
         return None
-    baseline = summary["baselines"].get("majority") or summary["baselines"]["overlap"]
-    return float(baseline[task.metric]) * task.scale
+    return float(summary["baselines"][task.baseline][task.metric]) * task.scale
 
 
 def _format_task_score(task: DownstreamTask, summary: Mapping[str, Any] | None) -> str:
@@ -167,7 +166,7 @@ def _build_caption(metrics: Mapping[str, Any]) -> str:
     lines = [
         "Perplexity is that of the predicted tokens: the masked tokens or, for ltr, all tokens but the first "
         "of an example. Task scores are accuracy (SQuAD, WNUT-17: F1) in percent on the validation rows. The "
-        "baseline is the majority label (SQuAD: word overlap). "
+        "baseline is the majority label (SQuAD: word overlap, WNUT-17: the most frequent tag of each word). "
         f"In parentheses: {TABLES[metrics['table']].source}."
     ]
     if len(metrics["seeds"]) > 1:

@@ -94,7 +94,8 @@ class FeatureBasedConfig(NerConfig):
 class AblationConfig(PretrainConfig):
     """The settings of `bertkit ablation`. They override the recipes `pretrain/...`.
 
-    All settings apply to pre-training, except `tasks`, `task_train_samples`, `task_eval_samples` and `seeds`.
+    Those of `AblationSuite.suite_settings` apply to the suite. All others apply to pre-training, and
+    `MACHINE_SETTINGS` and `max_length` also to fine-tuning.
     """
 
     excluded_settings = (
@@ -124,14 +125,14 @@ class AblationConfig(PretrainConfig):
         default_text="those of the table whose data is found, or else imdb",
     )
     task_train_samples: int | None = setting(
-        None, "Fine-tune on at most this many rows of each task, sampled by seed.", DATA, min=1
+        None, "Fine-tune on at most this many rows of each task, sampled with --seed.", DATA, min=1
     )
     task_eval_samples: int | None = setting(
-        None, "Evaluate on at most this many rows of each task, sampled by seed.", DATA, min=1
+        None, "Evaluate on at most this many rows of each task, sampled with --seed.", DATA, min=1
     )
     seeds: int = setting(
         1,
-        "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; from 3 seeds on, "
+        "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; with 3 or more, "
         "intervals and differences to the first row are reported.",
         min=1,
     )

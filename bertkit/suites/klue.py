@@ -21,7 +21,7 @@ CAPTION = (
     "those of KLUE."
 )
 PREDICTIONS_DIR = "predictions"
-KEPT_KEYS = ("guid", "id")  # keys that identify a row, in order of preference
+ROW_ID_KEYS = ("guid", "id")  # in order of preference
 
 
 class KlueSuite(GlueSuite):
@@ -36,7 +36,7 @@ class KlueSuite(GlueSuite):
         """Train the unfinished runs, and add the official scores to their metrics."""
         names = {run.folder: run.folder.parent.name for run in runs}
         return {
-            folder: {**metrics, "validation": {**metrics["validation"], **_score(names[folder], folder)}}
+            folder: {**metrics, "validation": {**metrics["validation"], **_score_run(names[folder], folder)}}
             for folder, metrics in super().train_runs(runs).items()
         }
 
@@ -45,7 +45,9 @@ class KlueSuite(GlueSuite):
         names = []
         for task, run in best_runs:
             names.append(f"{task.name}.jsonl")
-            lines = [json.dumps(_shorten(record), ensure_ascii=False) for record in _iter_records(run)]
+            lines = [
+                json.dumps(_build_prediction(record), ensure_ascii=False) for record in _iter_records(run)
+            ]
             (folder / PREDICTIONS_DIR).mkdir(exist_ok=True)
             write_text(folder / PREDICTIONS_DIR / names[-1], "".join(f"{line}\n" for line in lines))
         return names
@@ -79,7 +81,7 @@ def _build_rows(task: GlueTask, scores: Mapping[str, Any]) -> Iterator[tuple[str
         yield title, reported.metric, ours, baseline, format_score(reported.bert_base, digits=2)
 
 
-def _score(task_name: str, folder: Path) -> dict[str, float]:
+def _score_run(task_name: str, folder: Path) -> dict[str, float]:
     """Return the official scores of a finished run."""
     return SCORERS[task_name](list(_iter_records(folder)))
 
@@ -90,7 +92,7 @@ def _iter_records(folder: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-def _shorten(record: dict[str, Any]) -> dict[str, Any]:
+def _build_prediction(record: dict[str, Any]) -> dict[str, Any]:
     """Return the identifier of a row, and its prediction."""
-    row_id = next(record[key] for key in KEPT_KEYS if key in record)
+    row_id = next(record[key] for key in ROW_ID_KEYS if key in record)
     return {"guid": row_id, "prediction": record.get("predicted", record.get("answer"))}

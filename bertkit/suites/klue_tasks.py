@@ -35,20 +35,24 @@ def _make_task(name: str, title: str, console_metric: str, *scores: ReportedScor
     return KlueTask(name, (title,) * len(scores), scores, {}, console_metric=console_metric)
 
 
-def _score(metric: str, published: float, baseline_metric: str = "") -> ReportedScore:
+def _make_score(metric: str, published: float, baseline_metric: str = "") -> ReportedScore:
     return ReportedScore("validation", metric, published, baseline_metric=baseline_metric)
 
 
 # Published scores of KLUE-BERT-base: README of the repository KLUE-benchmark/KLUE for version 1.1 of the data
 # (November 2021). It does not name the split.
-# A third value is the name of the score of the baselines that has the same definition.
+# The third argument is the score of the baselines that has the same definition.
 KLUE_TASKS = [
-    _make_task("ynat", "YNAT", "f1", _score("macro_f1", 85.73, "f1")),
+    _make_task("ynat", "YNAT", "f1", _make_score("macro_f1", 85.73, "f1")),
     _make_task(
-        "sts", "KLUE-STS", "pearson", _score("pearson", 90.85, "pearson"), _score("paraphrase_f1", 82.84)
+        "sts",
+        "KLUE-STS",
+        "pearson",
+        _make_score("pearson", 90.85, "pearson"),
+        _make_score("paraphrase_f1", 82.84),
     ),
-    _make_task("nli", "KLUE-NLI", "accuracy", _score("accuracy", 81.63, "accuracy")),
-    _make_task("ner", "KLUE-NER", "f1", _score("entity_f1", 83.97), _score("character_f1", 91.39)),
-    _make_task("re", "KLUE-RE", "f1", _score("micro_f1", 66.44), _score("auprc", 66.17)),
-    _make_task("mrc", "KLUE-MRC", "exact", _score("exact_match", 62.32), _score("rouge_w", 68.51)),
+    _make_task("nli", "KLUE-NLI", "accuracy", _make_score("accuracy", 81.63, "accuracy")),
+    _make_task("ner", "KLUE-NER", "f1", _make_score("entity_f1", 83.97), _make_score("character_f1", 91.39)),
+    _make_task("re", "KLUE-RE", "f1", _make_score("micro_f1", 66.44), _make_score("auprc", 66.17)),
+    _make_task("mrc", "KLUE-MRC", "exact", _make_score("exact_match", 62.32), _make_score("rouge_w", 68.51)),
 ]

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
 from bertkit.tasks.base import Task
 from bertkit.tasks.input_schema import InputSchema
 from bertkit.tasks.pretrain_config import MODEL_SIZES, check_scratch_settings
+from bertkit.text_config import WordUnits
 
 if TYPE_CHECKING:
     from bertkit.data.corpus.documents import TextOptions
@@ -93,7 +94,7 @@ class CorpusTask(Task):
         return
 
     @property
-    def word_units(self) -> Literal["words", "morphemes"]:
+    def word_units(self) -> WordUnits:
         """The units that are masked together, which the corpus has to contain."""
         return "words"
 

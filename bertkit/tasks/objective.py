@@ -27,30 +27,30 @@ class Objective:
 
     Attributes:
         name: Value of `--objective`.
-        builder_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
+        planner_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
         model_class: Name of the auto class of transformers.
         description: End of the run's description, which begins with the predicted tokens.
         architectures: Model types that support the objective; None if all do.
-        unsupported_hint: Error message for other model types, after the name of the model.
+        unsupported_message: Error message for other model types, after the name of the model.
         is_causal: Whether each token is predicted from the previous tokens.
         best_metric: Loss that selects the best checkpoint.
     """
 
     name: str
-    builder_name: str
+    planner_name: str
     model_class: str
     description: str = ""
     architectures: frozenset[str] | None = None
-    unsupported_hint: str = "has no head over pairs; use --objective mlm"
+    unsupported_message: str = "has no head over pairs; use --objective mlm"
     is_causal: bool = False
     best_metric: str = "loss"
 
     @property
-    def build_examples(self) -> Callable[..., Any]:
+    def plan_examples(self) -> Callable[..., Any]:
         """The function that plans the examples of an epoch."""
         from bertkit.data.corpus import pairs
 
-        return getattr(pairs, self.builder_name)
+        return getattr(pairs, self.planner_name)
 
     def build_collator(
         self, config: PretrainConfig, tokenizer: Any, pad: Callable[..., Any], max_length: int
@@ -123,7 +123,7 @@ class Objective:
             raise UserError(f"--objective {self.name}: {name} is a left-to-right model; use --objective ltr")
         model_type = model_config.model_type
         if self.architectures is not None and model_type not in self.architectures:
-            raise UserError(f"--objective {self.name}: {name} ({model_type}) {self.unsupported_hint}")
+            raise UserError(f"--objective {self.name}: {name} ({model_type}) {self.unsupported_message}")
         if self.is_causal:
             model_config.update({
                 "is_decoder": True, "use_cache": False,
@@ -156,11 +156,11 @@ class Objective:
         return PretrainingLoss()
 
     @property
-    def sum_logits(self) -> Callable[..., Any]:
-        """The function that sums losses and predictions over each example."""
-        from bertkit.modeling.losses import sum_pretraining_logits
+    def reduce_example_logits(self) -> Callable[..., Any]:
+        """The function that reduces logits to sums for each example: of losses and predictions."""
+        from bertkit.modeling.losses import reduce_pretraining_logits
 
-        return sum_pretraining_logits
+        return reduce_pretraining_logits
 
     def score(self, sums: "np.ndarray", has_pairs: bool) -> Scores:
         """Return the scores of the sums of all examples."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
@@ -13,6 +13,7 @@ from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.objective import Objective
 from bertkit.tasks.pretrain_config import PretrainConfig, apply_phases
 from bertkit.tasks.pretrain_objectives import OBJECTIVES
+from bertkit.text_config import WordUnits
 
 if TYPE_CHECKING:
     from bertkit.data.corpus.features import CorpusFeatures, Phase
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
 WARMUP = 0.01  # Devlin et al. 2018, A.2: 10,000 of 1,000,000 steps
-# A run with a time limit has few steps, and reads each text about once. Izsak et al. 2021 use a warmup of
-# 0.06, and Geiping and Goldstein 2022 pre-train without dropout.
+# A run with a time limit has few steps. In 2,000 steps, this warmup reaches a lower loss than that of the
+# paper (docs/results.md). Izsak et al. 2021 use 0.06.
 SHORT_RUN_WARMUP = 0.1
 NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
 class Pretrain(CorpusTask):
-    """BERT's pre-training (Devlin et al. 2018, 3.1), its ablations (5.1), and sentence order prediction.
+    """Pre-training of BERT (Devlin et al. 2018, 3.1), with the objectives of its ablations (5.1) and others.
+
+    The other objectives are sentence order prediction (ALBERT) and replaced token detection (ELECTRA).
 
     Attributes:
         eval_collator: Collator for evaluation examples; set by `make_collator`.
@@ -82,9 +85,10 @@ class Pretrain(CorpusTask):
     # ---- objective
 
     @property
-    def word_units(self) -> Literal["words", "morphemes"]:
+    def word_units(self) -> WordUnits:
         """The units of whole-word masking."""
-        return self.config.word_units
+        units: WordUnits = self.config.word_units
+        return units
 
     def load_data(self, reporter: "Reporter") -> "LoadedDataset":
         """Check the masking settings, and load and tokenize the documents."""
@@ -141,6 +145,7 @@ class Pretrain(CorpusTask):
         """Return the defaults that do not depend on the model."""
         if self.config.time_limit is None:
             return {**self.spec.default_hyperparameters, "warmup": WARMUP}
+        # As in Geiping and Goldstein 2022: a short run reads each text about once, so it cannot overfit.
         dropout = {} if self.config.model else {"dropout": 0.0}
         return {**self.spec.default_hyperparameters, "warmup": SHORT_RUN_WARMUP, **dropout}
 
@@ -185,11 +190,11 @@ class Pretrain(CorpusTask):
         corpus, documents = self.corpus_set.locate_documents(rows)
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
         build_plan = partial(
-            self.objective.build_examples, corpus, documents, max_length - template.num_special_tokens,
+            self.objective.plan_examples, corpus, documents, max_length - template.num_special_tokens,
             config.seed, short_seq_prob=config.short_seq_prob,
         )  # fmt: skip
         features = CorpusFeatures.from_corpus(
-            corpus, build_plan, template, config.seed, self.objective.sum_logits
+            corpus, build_plan, template, config.seed, self.objective.reduce_example_logits
         )
         if not len(features):
             raise UserError(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bertkit.config import RunConfig
 from bertkit.errors import UserError
 from bertkit.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
-from bertkit.text_config import TextConfig
+from bertkit.text_config import DEFAULT_VOCAB_SIZE, TextConfig, WordUnits
 from bertkit.utils.compat import Self
 
 MASKING = "Masking"
@@ -60,9 +60,11 @@ class PretrainConfig(TextConfig, RunConfig):
     )
     vocab_size: int | None = setting(
         None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL,
-        min=6, default_text="30000", replaces=("model",),
+        min=6, default_text=str(DEFAULT_VOCAB_SIZE), replaces=("model",),
     )  # fmt: skip
-    cased: bool = setting(False, "Keep capital letters in a new tokenizer.", MODEL)
+    cased: bool = setting(
+        False, "Keep capital letters in a new tokenizer.", MODEL, replaces=("model", "tokenizer")
+    )
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr", "rtd"] = setting(
         "mlm+nsp",
         "Training objective: masked language modeling with next sentence prediction, without it, or with "
@@ -101,7 +103,7 @@ class PretrainConfig(TextConfig, RunConfig):
     whole_word_masking: bool = setting(
         False, "Mask whole words: either all tokens of a word or none.", MASKING
     )
-    word_units: Literal["words", "morphemes"] = setting(
+    word_units: WordUnits = setting(
         "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING
     )
     max_predictions_per_seq: int | None = setting(
@@ -159,7 +161,9 @@ class PretrainConfig(TextConfig, RunConfig):
 
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for training a finished run further, without those of a model from scratch."""
-        unset: dict[str, Any] = dict.fromkeys([*get_scratch_flags(type(self)), "generator_size", "probe"])
+        settings = get_settings(type(self))
+        names = [*get_scratch_flags(type(self)), "generator_size", "probe"]
+        unset: dict[str, Any] = {name: settings[name][2] for name in names}
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
     def max_training_length(self) -> int:
@@ -188,8 +192,9 @@ def check_scratch_settings(config: PretrainConfig) -> None:
     """
     if not config.model:
         return
+    settings = get_settings(type(config))
     for name, flag in get_scratch_flags(type(config)).items():
-        if getattr(config, name) is not None:
+        if getattr(config, name) != settings[name][2]:
             raise UserError(f"{flag}: applies only to a model from scratch; remove it or --model")
 
 

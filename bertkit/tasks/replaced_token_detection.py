@@ -43,13 +43,13 @@ class ReplacedTokenDetection(Objective):
         """
         from bertkit.modeling.replaced_tokens import find_generator
 
-        saved = find_generator(source)
-        if saved is None:
+        generator = find_generator(source)
+        if generator is None:
             return "new generator"
         if config.generator_size is not None:
             raise UserError(
-                f"--generator-size {config.generator_size:g}: {source.name} has a generator, {saved.folder}; "
-                "leave out the flag to train it further"
+                f"--generator-size {config.generator_size:g}: {source.name} has a generator, "
+                f"{generator.folder}; leave out the flag to train it further"
             )
         return ""
 
@@ -60,11 +60,11 @@ class ReplacedTokenDetection(Objective):
         return ReplacedTokenLoss()
 
     @property
-    def sum_logits(self) -> Callable[..., Any]:
-        """The function that sums losses and decisions over each example."""
-        from bertkit.modeling.replaced_token_loss import sum_replaced_token_logits
+    def reduce_example_logits(self) -> Callable[..., Any]:
+        """The function that reduces logits to sums for each example: of losses, predictions and decisions."""
+        from bertkit.modeling.replaced_token_loss import reduce_replaced_token_logits
 
-        return sum_replaced_token_logits
+        return reduce_replaced_token_logits
 
     def score(self, sums: "np.ndarray", has_pairs: bool) -> Scores:
         """Return the scores of generator and discriminator."""
@@ -73,9 +73,10 @@ class ReplacedTokenDetection(Objective):
         return score_replaced_tokens(sums)
 
     def score_baselines(self, unigram: Scores, sums: "np.ndarray | None") -> dict[str, Scores]:
-        """Return `unigram`, which has no total loss, and `majority`, which takes all tokens for original.
+        """Return `unigram`, which has no total loss, and `majority`.
 
-        How many tokens are original depends on the generator.
+        `majority` predicts the same probability for each token: the fraction of replaced tokens, which
+        depends on the generator.
         """
         from bertkit.metrics.pretraining import score_majority, score_replaced_tokens
 
@@ -88,7 +89,7 @@ class ReplacedTokenDetection(Objective):
 
     @property
     def hub_task(self) -> str:
-        """The task name on the Hub and in `transformers.pipeline()`; none of them detects replaced tokens."""
+        """A task of the Hub and of `transformers.pipeline()`; none is for replaced token detection."""
         return "feature-extraction"
 
     def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:

@@ -202,6 +202,12 @@ def raise_on_all_ranks() -> Iterator[None]:
             raise rank_error
 
 
+def broadcast_from_main_process(value: T) -> T:
+    """Return the value of the main process, on all ranks."""
+    values: list[T] = gather_object(value)
+    return values[0]
+
+
 def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function on the main process only.
 

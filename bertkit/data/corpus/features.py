@@ -36,7 +36,7 @@ class CorpusFeatures(Features):
         build_plan: Returns the plan of an epoch.
         template: Special tokens around one or two texts.
         seed: Seed for the choice of examples that are dropped or repeated to obtain `n` examples.
-        sum_logits: Implements `reduce_logits`.
+        reduce_example_logits: Implements `reduce_logits`.
         pair_notes: Notes on the sentence pairs, for the console.
         plan_cache: The plan of the most recent epoch, by epoch.
     """
@@ -45,14 +45,14 @@ class CorpusFeatures(Features):
     build_plan: Callable[[int], EpochPlan]
     template: SequenceTemplate
     seed: int
-    sum_logits: ReduceLogits
+    reduce_example_logits: ReduceLogits
     pair_notes: list[str] = field(default_factory=list)
     plan_cache: dict[int, EpochPlan] = field(default_factory=dict)
 
     @classmethod
     def from_corpus(
         cls, corpus: Corpus, build_plan: Callable[[int], EpochPlan], template: SequenceTemplate, seed: int,
-        sum_logits: ReduceLogits,
+        reduce_example_logits: ReduceLogits,
     ) -> "CorpusFeatures":  # fmt: skip
         """Return features with as many examples in each epoch as in the first."""
         plan = build_plan(0)
@@ -61,7 +61,7 @@ class CorpusFeatures(Features):
         return cls(
             sequence_offsets=np.arange(len(plan) + 1), labels=plan.labels, max_untruncated_length=max_length,
             unk_fraction=unk_fraction, corpus=corpus, build_plan=build_plan, template=template, seed=seed,
-            sum_logits=sum_logits, plan_cache={0: plan},
+            reduce_example_logits=reduce_example_logits, plan_cache={0: plan},
         )  # fmt: skip
 
     def describe_issues(self, rows: Rows) -> list[str]:
@@ -122,7 +122,7 @@ class CorpusFeatures(Features):
 
         The columns are the loss, the number of correct predictions and the number of predictions.
         """
-        return self.sum_logits(logits, batch, len(examples))
+        return self.reduce_example_logits(logits, batch, len(examples))
 
 
 # ---- phases

@@ -10,10 +10,11 @@ import numpy as np
 
 from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.source import TextSource
-from bertkit.data.corpus.store import Corpus, WordUnits, load_corpus
+from bertkit.data.corpus.store import Corpus, load_corpus
 from bertkit.data.readers.text_files import InputFile
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.text_config import WordUnits
 from bertkit.utils.reporting import Reporter
 
 MIN_DOCUMENTS = 20  # if there are fewer documents, parts of documents are held out

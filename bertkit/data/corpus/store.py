@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from bertkit.data.tokenization import (
     tokenize_batches,
 )
 from bertkit.errors import UserError, format_list
+from bertkit.text_config import WordUnits
 from bertkit.utils.batches import iter_batches
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.ragged import RaggedWriter, map_array, map_ragged_files
@@ -27,7 +28,6 @@ from bertkit.utils.reporting import Reporter
 
 CACHE_VERSION = 6  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
-WordUnits = Literal["words", "morphemes"]
 SentenceBatch = tuple[list[str], list[int]]  # sentences, and the index of the document of each
 
 
