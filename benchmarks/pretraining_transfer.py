@@ -37,7 +37,6 @@ COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
 OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
 TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17::f1"]
 SCORES = ("pearson", "accuracy", "f1")  # the score of a task is the first of these that it has
-NEGLIGIBLE_LEARNING_RATE = 1e-12  # one step with this rate leaves the weights new
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,7 +69,7 @@ def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new
     training = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
     training += ["--learning-rate", args.learning_rate, "--probe", args.probe]
     if is_new:
-        training = ["--max-steps", 1, "--learning-rate", NEGLIGIBLE_LEARNING_RATE]
+        training = ["--epochs", 0]
     arguments = [
         *("--data", args.text, "--objective", objective, "--size", args.size, "--dropout", 0),
         *("--vocab-size", args.vocab_size, "--max-length", args.max_length, "--max-eval-samples", 2000),

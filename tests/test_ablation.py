@@ -127,7 +127,8 @@ def seeds_run(text, data_dir, tmp_path_factory):
     """Fine-tune the models of two rows with three seeds."""
     return bertkit.ablation(
         data=str(text), data_dir=str(data_dir), tasks=["sst2"], rows=["mlm,none"], seeds=3,
-        output_dir=str(tmp_path_factory.mktemp("seeds") / "run"), **FAST, **MODEL_SIZE,
+        task_learning_rate=1e-3, **FAST, **MODEL_SIZE,
+        output_dir=str(tmp_path_factory.mktemp("seeds") / "run"),
     )  # fmt: skip
 
 
@@ -153,6 +154,8 @@ def test_rows_are_compared_over_the_seeds(seeds_run):
         read_run_settings(seeds_run.output_dir / "none" / "sst2" / f"seed{seed}") for seed in range(3)
     ]
     assert [run.get("seed", 0) for run in settings] == [0, 1, 2]
+    assert {run["learning_rate"] for run in settings} == {1e-3}
+    assert read_run_settings(seeds_run.output_dir / "pretrained" / "objective-mlm")["learning_rate"] != 1e-3
     assert {run.get("split_seed", run.get("seed", 0)) for run in settings} == {0}
 
 

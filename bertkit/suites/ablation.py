@@ -27,6 +27,12 @@ from bertkit.utils.reporting import Reporter
 
 # Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
+# Settings of the suite that apply only to fine-tuning, with their names in a fine-tuning run.
+TASK_SETTINGS = {
+    "task_train_samples": "max_train_samples",
+    "task_eval_samples": "max_eval_samples",
+    "task_learning_rate": "learning_rate",
+}
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
 DEFAULT_TEXT = "imdb"  # for the rows of the paper, whose recipes name no text
 # Maximum length in fine-tuning, in tokens, if neither a flag nor the recipe sets `max_length`.
@@ -38,7 +44,7 @@ class AblationSuite(Suite):
 
     name = "ablation"
     output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
-    suite_settings = frozenset({"table", "rows", "tasks", "task_train_samples", "task_eval_samples", "seeds"})
+    suite_settings = frozenset({"table", "rows", "tasks", "seeds", *TASK_SETTINGS})
 
     def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
@@ -101,11 +107,8 @@ class AblationSuite(Suite):
 
     def _plan_finetuning(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row, task and seed."""
-        shared = {
-            "max_train_samples": self.config.task_train_samples,
-            "max_eval_samples": self.config.task_eval_samples,
-        }
-        shared = {name: value for name, value in shared.items() if value is not None}
+        values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
+        shared = {name: value for name, value in values.items() if value is not None}
         shared["split_seed"] = self.config.seed  # all seeds are scored on the same rows
         run_groups = {
             task.name: self.make_run_group(task.command, None, {**shared, **task.settings})

@@ -130,6 +130,9 @@ class AblationConfig(PretrainConfig):
     task_eval_samples: int | None = setting(
         None, "Evaluate on at most this many rows of each task, sampled with --seed.", DATA, min=1
     )
+    task_learning_rate: float | None = setting(
+        None, "Peak learning rate of fine-tuning.", TRAINING, min=0.0, default_text="by data and model size"
+    )
     seeds: int = setting(
         1,
         "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; with 3 or more, "
