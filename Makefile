@@ -84,13 +84,13 @@ screenshots: $(INSTALLED) ## Create the pictures of pages with Chromium
 	$(BIN)/python tests/terminal_svg.py
 	$(BIN)/python tests/screenshots.py
 
-FINETUNING := --task-train-samples 1500 --task-eval-samples 800 --task-learning-rate 1e-3
+SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
 ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a small size
-	$(BIN)/bertkit ablation --seeds 3 $(FINETUNING)
+	$(BIN)/bertkit ablation --seeds 3 --task-learning-rate 1e-3 $(SAMPLES)
 
 sizes: $(INSTALLED) ## The paper's table of model sizes: three small rows
-	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 $(FINETUNING)
+	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 $(SAMPLES)
 
 clean: ## Remove .venv, caches and build outputs, but no runs
 	rm -rf .venv $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -169,6 +169,8 @@ def _build_caption(metrics: Mapping[str, Any]) -> str:
         "baseline is the majority label (SQuAD: word overlap, WNUT-17: the most frequent tag of each word). "
         f"In parentheses: {TABLES[metrics['table']].source}."
     ]
+    if "mlm+sop" in metrics["rows"]:
+        lines.append("For mlm+sop, nsp accuracy is the accuracy of sentence order prediction.")
     if len(metrics["seeds"]) > 1:
         lines.append(f"Mean and standard deviation over {len(metrics['seeds'])} seeds of fine-tuning.")
     if any("difference" in summary for runs in metrics["rows"].values() for summary in runs.values()):
