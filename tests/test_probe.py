@@ -6,6 +6,7 @@ import pytest
 from conftest import assert_refused, make_document_rows, read_predictions, write_rows
 from test_equivalence import assert_close, weights
 from test_pretrain import COMMAND, pretrained
+from test_relations import make_rows
 
 import bertkit
 
@@ -63,6 +64,16 @@ def test_data_without_labels_is_refused(is_text, cli, text, tiny, tmp_path):
     probe = text if is_text else "nowhere"
     words = [f"--probe {probe}", "without other flags" if is_text else "neither a file"]
     assert_refused(cli, tmp_path, ["--data", text, "--model", tiny, "--probe", probe], words, COMMAND)
+
+
+def test_texts_with_marked_entities_are_refused(cli, text, tiny, tmp_path):
+    labels = {"first": "no_relation", "second": "per:title"}
+    rows = [{**row, "label": labels[row["label"]]} for row in make_rows(40)]
+    (tmp_path / "data" / "klue-re").mkdir(parents=True)
+    for split, part in {"train": rows[:30], "dev": rows[30:]}.items():
+        (tmp_path / "data" / "klue-re" / f"klue-re-v1.1_{split}.json").write_text(json.dumps(part), "utf-8")
+    args = ["--data", text, "--model", tiny, "--probe", "klue-re", "--data-dir", tmp_path / "data"]
+    assert_refused(cli, tmp_path, args, ["--probe klue-re", "marked entities"], COMMAND)
 
 
 def test_a_problem_of_another_flag_keeps_its_name(cli, text, tiny, tmp_path):

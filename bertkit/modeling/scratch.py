@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
 
 ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
-CACHE_VERSION = 3  # must be increased if a code change leads to a different tokenizer for the same text
+CACHE_VERSION = 4  # must be increased if a code change leads to another tokenizer, or to other notes
 NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
 
 

@@ -95,6 +95,11 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
         splits = split_parsed_rows(data.task, data.dataset, silent)
     except UserError as error:
         raise UserError(_name_probe(str(error), name)) from error
+    if data.task.new_tokens:
+        raise UserError(
+            f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
+            "pass another dataset"
+        )
     assert isinstance(data.task, SequenceTask)
     probe = Probe(data.dataset.name, data.task, splits)
     sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
@@ -106,7 +111,7 @@ def _name_probe(message: str, name: str) -> str:
     """Return an error about the data of `classify` as an error about `--probe`."""
     if "--data" in message:
         return re.sub(r"--data(?![\w-])", "--probe", message)
-    problem = message.partition("; ")[0]
+    problem = message.partition("; ")[0].removeprefix(f"{name}: ")
     return (
         f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other flags"
     )

@@ -39,6 +39,16 @@ class MeasuredTimes:
     probe: float
     measurement: float
 
+    @property
+    def shortest_limit(self) -> float:
+        """The shortest time limit in seconds, for a single step."""
+        return (self.measurement + self.probe + 2 * self.evaluation + self.step) / USED_FRACTION
+
+    def describe(self) -> str:
+        """Return the durations that a run consists of."""
+        probe = f", {self.probe:.1f} s per probe" if self.probe else ""
+        return f"{self.step:.2f} s per step, {self.evaluation - self.probe:.1f} s per evaluation{probe}"
+
     def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
         """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
         budget = USED_FRACTION * limit - self.measurement - self.probe - self.evaluation
@@ -64,13 +74,12 @@ def plan_time_limit(session: "Session") -> None:
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
         times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
-    measured = f"{times.step:.2f} s per step, {times.evaluation:.1f} s per evaluation"
     if steps < 1:
         raise UserError(
-            f"--time-limit {limit:g}: too short for a step and an evaluation ({measured}); pass a longer "
-            "time, or evaluate less with --max-eval-samples"
+            f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
+            f"{times.shortest_limit / 60:.2g} minutes, or evaluate less with --max-eval-samples"
         )
-    session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({measured})")
+    session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
     session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
     del session.trainer, session.model
     release_memory()
