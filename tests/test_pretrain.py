@@ -336,12 +336,12 @@ def test_initializer_range_scales_with_the_hidden_size():
 
 def test_metrics_average_over_all_predictions():
     kept = np.array([[6.0, 1, 2, 0.5, 1, 1], [0.0, 0, 0, 0.9, 0, 1], [3.0, 1, 1, 0.4, 1, 1]], np.float32)
-    found = score_pretraining(kept, pairs=True)
+    found = score_pretraining(kept, has_pairs=True)
     assert found["mlm_loss"] == pytest.approx(3.0)
     assert found["mlm_accuracy"] == pytest.approx(2 / 3)
     assert (found["nsp_loss"], found["nsp_accuracy"]) == (pytest.approx(0.6), pytest.approx(2 / 3))
     assert found["perplexity"] == pytest.approx(math.exp(3.0))
-    assert score_pretraining(kept, pairs=False)["loss"] == pytest.approx(3.0)
+    assert score_pretraining(kept, has_pairs=False)["loss"] == pytest.approx(3.0)
 
 
 def test_unigram_baseline_is_the_cross_entropy_of_token_frequencies(tiny, tmp_path):
