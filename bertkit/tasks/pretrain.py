@@ -145,7 +145,7 @@ class Pretrain(CorpusTask):
         """Return the defaults that do not depend on the model."""
         if self.config.time_limit is None:
             return {**self.spec.default_hyperparameters, "warmup": WARMUP}
-        # As in Geiping and Goldstein 2022: a short run reads each text about once, so it cannot overfit.
+        # As in Geiping and Goldstein 2022: a short run reads each text only a few times.
         dropout = {} if self.config.model else {"dropout": 0.0}
         return {**self.spec.default_hyperparameters, "warmup": SHORT_RUN_WARMUP, **dropout}
 
