@@ -22,6 +22,8 @@ def test_steps_leave_time_for_evaluations_and_probes():
     assert times.count_steps(100, steps_per_epoch=10, save_steps=None) == int(91 / 0.7)
     assert times.count_steps(100, steps_per_epoch=10, save_steps=5) == int(91 / 0.9)
     assert times.count_steps(4, steps_per_epoch=10, save_steps=None) < 1
+    for steps_per_epoch, save_steps in [(1, 1), (1, None), (10, 5)]:
+        assert times.count_steps(times.sufficient_limit + 0.01, steps_per_epoch, save_steps) >= 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`--time-limit`: the number of training steps that fit into a time, from a short measurement."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -40,9 +41,10 @@ class MeasuredTimes:
     measurement: float
 
     @property
-    def shortest_limit(self) -> float:
-        """The shortest time limit in seconds, for a single step."""
-        return (self.measurement + self.probe + 2 * self.evaluation + self.step) / USED_FRACTION
+    def sufficient_limit(self) -> float:
+        """A time limit in seconds that is long enough for a step, with any number of steps per epoch."""
+        seconds = self.measurement + 2 * self.probe + 2 * self.evaluation + self.step
+        return seconds / USED_FRACTION
 
     def describe(self) -> str:
         """Return the durations that a run consists of."""
@@ -75,9 +77,10 @@ def plan_time_limit(session: "Session") -> None:
         times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
     if steps < 1:
+        minutes = math.ceil(times.sufficient_limit / 0.6) / 100  # rounded up, so that this time is enough
         raise UserError(
             f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
-            f"{times.shortest_limit / 60:.2g} minutes, or evaluate less with --max-eval-samples"
+            f"{minutes:g} minutes, or evaluate less with --max-eval-samples"
         )
     session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
     session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
