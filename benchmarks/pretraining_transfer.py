@@ -7,7 +7,7 @@
         --options='--num-layers 2 --hidden-size 256 --num-heads 4 --batch-size 64'
 
 Each objective pre-trains a model from scratch on the text, with `--time-limit`. A reference has the same
-architecture and tokenizer, but new weights. `--options` applies to both, and may have all options of
+architecture and tokenizer, but new, random weights. `--options` applies to both, and may have all options of
 `bertkit pretrain-mlm-nsp`. With `--models-dir`, finished models are kept for the next command.
 
 The pre-trained model and the reference are fine-tuned on each task with each seed. The table has the mean
@@ -36,6 +36,7 @@ from harness import describe_machine, publish
 COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
 OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
 TASKS = ["classify:sst2:6000", "classify:imdb:2000", "ner:wnut17::f1"]
+TOKEN_COMMANDS = ("ner", "qa")  # their heads read each token, and have no pooling
 SCORES = ("pearson", "accuracy", "f1")  # the score of a task is the first of these that it has
 
 
@@ -58,6 +59,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of pre-training")
     parser.add_argument("--finetuning-rate", type=float, default=2e-4)
     parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--pooling", choices=["cls", "mean"], default="cls", help="of classify, nli and swag")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
     parser.add_argument("--models-dir", type=Path, help="keep the models here (default: delete them)")
     parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
@@ -69,7 +71,7 @@ def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new
     training = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
     training += ["--learning-rate", args.learning_rate, "--probe", args.probe]
     if is_new:
-        training = ["--epochs", 0]
+        training = ["--epochs", 0, "--embedding-init", "random"]
     arguments = [
         *("--data", args.text, "--objective", objective, "--size", args.size, "--dropout", 0),
         *("--vocab-size", args.vocab_size, "--max-length", args.max_length, "--max-eval-samples", 2000),
@@ -103,11 +105,12 @@ def finetune(task: str, model: Path, seed: int, args: argparse.Namespace) -> flo
     import bertkit
 
     command, data, rows, score = [*task.split(":"), "", ""][:4]
+    settings = {} if command in TOKEN_COMMANDS else {"pooling": args.pooling}
     with tempfile.TemporaryDirectory() as folder:
         run = getattr(bertkit, command)(
             data=data, data_dir=args.data_dir, model=str(model), seed=seed, split_seed=0, epochs=args.epochs,
             max_length=args.max_length, learning_rate=args.finetuning_rate, output_dir=folder,
-            max_train_samples=int(rows) if rows else None, overwrite=True,
+            max_train_samples=int(rows) if rows else None, overwrite=True, **settings,
         )  # fmt: skip
     scores = run.metrics["validation"]
     return float(scores[score or next(name for name in SCORES if name in scores)])

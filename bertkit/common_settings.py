@@ -1,10 +1,12 @@
 """Declarations of settings that configs without a common base class share."""
 
-from typing import Any
+from typing import Any, Literal
 
 from bertkit.setting import DATA, MODEL, setting
 from bertkit.utils.codecs import describe_unknown_encoding
 from bertkit.utils.devices import AUTO, describe_unknown_device
+
+Pooling = Literal["cls", "mean"]
 
 
 def data_dir_setting() -> Any:
@@ -37,6 +39,16 @@ def device_setting(panel: str = MODEL) -> Any:
         panel,
         is_saved=False,
         describe_problem=describe_unknown_device,
+    )
+
+
+def pooling_setting() -> Any:
+    """Declare `pooling`, which commands have whose head reads one vector per text."""
+    return setting(
+        "cls",
+        "Vector that the head reads: that of [CLS], or the mean over all tokens except padding. After short "
+        "pre-training, the mean is often better.",
+        MODEL,
     )
 
 

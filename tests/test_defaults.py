@@ -182,6 +182,7 @@ def test_validation_loss_does_not_depend_on_the_batch_size(task, tiny, tmp_path)
 
 HEADS = [(name, {}) for name in ARCHITECTURES]
 HEADS += [(name, {"head": "bilstm"}) for name in ("bert", "roberta", "distilbert")]
+HEADS += [("bert", {"pooling": "mean"})]
 
 
 def make_regression_rows(count, mean=1_000):

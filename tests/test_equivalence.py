@@ -43,6 +43,7 @@ KINDS = {
     "windows": {"long_texts": "windows", "max_length": 10},
     "checkpointing": {"gradient_checkpointing": True},
     "layer decay": {"layer_decay": 0.8},
+    "mean pooling": {"pooling": "mean"},
     "ner": {"max_length": 12},
     "bilstm": {"head": "bilstm"},
     "frozen": {"head": "bilstm", "features": "sum-all"},

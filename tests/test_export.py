@@ -68,6 +68,7 @@ HEADS = {
     "classify": ("classify", {}),
     "classify in windows": ("classify", {"long_texts": "windows", "max_length": 8}),
     "multi-label": ("classify", {"rows": MULTI_LABEL}),
+    "mean pooling": ("classify", {"pooling": "mean"}),
     "regression with a BiLSTM": ("classify", {"rows": NUMBERS, "head": "bilstm"}),
     "nli": ("nli", {}),
     "ner in windows": ("ner", {"max_length": 8}),
@@ -75,6 +76,7 @@ HEADS = {
     "ner on a frozen encoder": ("ner", {"features": "sum-last-4", "head": "bilstm"}),
     "qa": ("qa", {"rows": ROW_MAKERS["qa"](40, unanswerable=10)}),
     "swag": ("swag", {}),
+    "swag with mean pooling": ("swag", {"pooling": "mean"}),
     "swag with a BiLSTM": ("swag", {"head": "bilstm"}),
 }
 

@@ -110,6 +110,7 @@ def test_shots_of_label_sets_are_per_label(tmp_path, tiny):
         (["--shots", 8, "--problem", "regression", "--label-column", "number"], ["--shots 8", "regression"]),
         (["--method", "contrastive", "--problem", "regression", "--label-column", "number"], ["--method"]),
         (["--method", "contrastive", "--head", "bilstm"], ["--head bilstm", "contrastive"]),
+        (["--method", "contrastive", "--pooling", "mean"], ["--pooling mean", "method chooses the pooling"]),
         (["--method", "contrastive", "--label-smoothing", 0.1], ["--label-smoothing 0.1"]),
         (["--method", "contrastive", "--long-texts", "windows"], ["--long-texts windows"]),
     ],

@@ -98,7 +98,7 @@ def test_packed_examples_do_not_attend_to_each_other_unlike_flattened_ones():
 
 KINDS = {
     "classify": {"long_texts": "windows", "max_length": 10},
-    "nli": {},
+    "nli": {"pooling": "mean"},
     "ner": {"max_length": 12, "gradient_checkpointing": True},
     "qa": {"max_length": 16},
     "swag": {"head": "bilstm"},

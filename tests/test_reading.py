@@ -1,4 +1,4 @@
-"""The vector that heads read in causal models, and behind a BiLSTM."""
+"""The vector that heads read in causal models, behind a BiLSTM, and with mean pooling."""
 
 import json
 
@@ -39,10 +39,10 @@ def folders(tmp_path_factory):
     }
 
 
-def reader(folder, task="classify", head="linear"):
+def reader(folder, task="classify", head="linear", pooling="cls"):
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(folder)
-    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head).eval()
+    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head, pooling).eval()
 
 
 def batch(left=False, more=0):
@@ -154,6 +154,72 @@ def test_odd_hidden_size_is_refused(tmp_path):
         reader(folder, head="bilstm")
 
 
+# ---- mean pooling
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("task", ["classify", "swag"])
+def test_heads_of_all_architectures_read_the_mean(name, task, tmp_path):
+    folder, _ = tiny_of(name, tmp_path / "model")
+    inputs, model = batch(), reader(folder, task, pooling="mean")
+    mask = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state[:, : mask.shape[1]]
+        means = [row[real].mean(0) for row, real in zip(states, mask, strict=True)]
+        torch.testing.assert_close(
+            model.base_model(**inputs).last_hidden_state[:, 0], torch.stack(means), atol=1e-5, rtol=1e-5
+        )
+    of_the_cls = of_the_text(reader(folder, task), task, inputs)
+    assert (of_the_text(model, task, inputs) - of_the_cls).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_mean_ignores_padding_on_the_right(causal, folders):
+    model = reader(folders[causal], pooling="mean")
+    expected = of_the_text(model, "classify", batch())
+    found = of_the_text(model, "classify", batch(more=3))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_mean_ignores_padding_on_the_left(folders):
+    inputs, stock = batch(left=True), AutoModel.from_pretrained(folders[False]).eval()
+    with torch.no_grad():
+        states = stock(**inputs).last_hidden_state
+        found = reader(folders[False], pooling="mean").base_model(**inputs).last_hidden_state[:, 0]
+    means = [row[real].mean(0) for row, real in zip(states, inputs["attention_mask"].bool(), strict=True)]
+    torch.testing.assert_close(found, torch.stack(means), atol=1e-5, rtol=1e-5)
+
+
+def test_mean_over_a_bilstm(folders):
+    model = reader(folders[False], head="bilstm", pooling="mean")
+    seen = []
+    model.bilstm.register_forward_hook(lambda *given: seen.append(given[-1]))
+    with torch.no_grad():
+        found = model.base_model(**batch()).last_hidden_state[:, 0]
+    sizes = batch()["attention_mask"].sum(1, keepdim=True)
+    torch.testing.assert_close(found, seen[0].sum(1) / sizes)  # padding has zeros
+
+
+def test_head_is_kept_with_the_same_pooling_only(folders, tmp_path, cli):
+    first = tuned("classify", tmp_path / "first", model=str(folders[False]), pooling="mean")
+    settings = {"model": str(first.output_dir), "max_steps": 1, "learning_rate": 0.0}
+    kept = tuned("classify", tmp_path / "kept", pooling="mean", **settings)
+    assert kept.metrics["validation"] == first.metrics["validation"]
+    assert json.loads((kept.output_dir / "config.json").read_text())["bertkit_pooling"] == "mean"
+    args = ["--data", tmp_path / "first" / "classify.jsonl", "--model", first.output_dir, "--max-steps", 1]
+    status, _, err = cli("classify", *args, "-o", tmp_path / "cls")
+    assert status == 0
+    assert "re-initialized head" in err
+    assert "bertkit_pooling" not in (tmp_path / "cls" / "config.json").read_text()
+
+
+def test_embed_has_the_pooling_of_the_classifier(folders, tmp_path, cli):
+    run = tuned("classify", tmp_path, model=str(folders[False]), pooling="mean")
+    status, _, err = cli("embed", run.output_dir, "--text", "a good film", "-o", tmp_path / "vectors.npy")
+    assert status == 0
+    assert "pooling: mean" in err
+
+
 # ---- runs
 
 
@@ -163,10 +229,16 @@ def tuned(task, tmp_path, **settings):
     return getattr(bertkit, task)(data=str(data), output_dir=str(tmp_path / "run"), **usual | settings)
 
 
+KINDS = [(True, {"head": "linear"}), (True, {"head": "bilstm"}), (False, {"head": "bilstm"})]
+KINDS += [(causal, {"pooling": "mean"}) for causal in (True, False)]
+
+
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("causal", "head"), [(True, "linear"), (True, "bilstm"), (False, "bilstm")])
-def test_predictions_equal_those_of_training(task, causal, head, folders, tmp_path):
-    run = tuned(task, tmp_path, model=str(folders[causal]), head=head)
+@pytest.mark.parametrize(("causal", "settings"), KINDS)
+def test_predictions_equal_those_of_training(task, causal, settings, folders, tmp_path):
+    if task == "qa" and "pooling" in settings:
+        pytest.skip("a head for questions reads each token")
+    run = tuned(task, tmp_path, model=str(folders[causal]), **settings)
     records = read_predictions(run.output_dir)
     keys = {"classify": "probabilities", "nli": "probabilities", "qa": "null_odds", "swag": "scores"}
     names = {"qa": ("question", "context"), "swag": ("context", "endings")}.get(task, ())

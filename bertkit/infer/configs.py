@@ -4,7 +4,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.common_settings import data_dir_setting, device_setting, encoding_setting, metric_setting
+from bertkit.common_settings import (
+    Pooling,
+    data_dir_setting,
+    device_setting,
+    encoding_setting,
+    metric_setting,
+)
 from bertkit.data_objects import DataSource
 from bertkit.infer.columns import add_column_settings
 from bertkit.setting import DATA, MODEL, OUTPUT, Settings, setting
@@ -98,7 +104,7 @@ class EmbedConfig(Settings):
     )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
-    pooling: Literal["cls", "mean"] | None = setting(
+    pooling: Pooling | None = setting(
         None,
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
         "so it includes [CLS] and [SEP].",

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.common_settings import Pooling
 from bertkit.config import Head
 from bertkit.errors import UserError, format_list
-from bertkit.modeling.loading import HEAD_KEY
+from bertkit.modeling.loading import HEAD_KEY, POOLING_KEY
 
 MIN_ROWS = 30  # with fewer rows, the order of a head's labels cannot be verified
 MIN_IMPROVEMENT = 0.3  # a label order is reported as wrong if another order improves accuracy by more
@@ -29,9 +30,9 @@ def has_head(config: Any, *kinds: str) -> bool:
     return any(name.endswith(kinds) for name in config.architectures or [])
 
 
-def has_head_type(config: Any, head: Head) -> bool:
-    """Return whether the checkpoint's head has the given type, linear or BiLSTM."""
-    return getattr(config, HEAD_KEY, "linear") == head
+def has_head_type(config: Any, head: Head, pooling: Pooling = "cls") -> bool:
+    """Return whether the checkpoint's head has the given type and reads vectors of the given pooling."""
+    return getattr(config, HEAD_KEY, "linear") == head and getattr(config, POOLING_KEY, "cls") == pooling
 
 
 def get_head_dropout(config: Any) -> float:

@@ -1,8 +1,9 @@
-"""Modules between an encoder and its head: a weighted sum of layers, a BiLSTM, and pooling for causal models.
+"""Modules between an encoder and its head: a weighted sum of layers, a BiLSTM, and pooling.
 
 The heads of transformers' models read the vector at position 0, [CLS]. In question answering, position 0
 means "no answer". In a causal model, [CLS] attends only to itself. Its vector is therefore replaced by the
-vector of the last token, which attends to all tokens.
+vector of the last token, which attends to all tokens. With mean pooling, it is replaced by the mean over all
+tokens.
 """
 
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from bertkit.common_settings import Pooling
 from bertkit.config import Head
 from bertkit.errors import UserError
 from bertkit.modeling.heads import get_head_dropout
-from bertkit.modeling.loading import HEAD_KEY, ModelSource, load_model, read_weights
+from bertkit.modeling.loading import HEAD_KEY, POOLING_KEY, ModelSource, load_model, read_weights
 from bertkit.utils.compat import is_exporting
 
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
@@ -117,8 +119,10 @@ def is_causal(config: Any) -> bool:
     return bool(getattr(config, "is_decoder", False))
 
 
-def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head) -> Any:
-    """Load a transformers model, and add a BiLSTM or the pooling of causal models if it needs them.
+def load_with_pooling(
+    auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head, pooling: Pooling = "cls"
+) -> Any:
+    """Load a transformers model, and add a BiLSTM and pooling if it needs them.
 
     Args:
         auto_class: Auto class of transformers for the task.
@@ -126,6 +130,7 @@ def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_hea
         config: The model's config.
         new_head: Whether to re-initialize the head, including the BiLSTM.
         head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
+        pooling: Vector at position 0 for a head that reads one vector per text.
 
     Raises:
         UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size
@@ -137,14 +142,17 @@ def load_with_pooling(auto_class: Any, source: ModelSource, config: Any, new_hea
         model.add_module(BILSTM, _build_bilstm(model.config))
         if not new_head:
             _load_bilstm(model, source)
+    if pooling != "cls":
+        model.config.update({POOLING_KEY: pooling})
     if is_causal(model.config):
         model.config.use_cache = False  # the key/value cache only serves generation
     return add_pooling(model)
 
 
 def add_pooling(model: Any) -> Any:
-    """Add the pooling hook to a model that is causal or has a BiLSTM, and return the model."""
+    """Add a hook to a model that is causal, has a BiLSTM or uses mean pooling, and return the model."""
     bilstm, model_is_causal = getattr(model, BILSTM, None), is_causal(model.config)
+    uses_mean = getattr(model.config, POOLING_KEY, "cls") == "mean"
 
     def pool(encoder: Any, _: Any, kwargs: dict[str, Any], output: Any) -> Any:
         states, mask = output.last_hidden_state, kwargs.get("attention_mask")
@@ -152,14 +160,30 @@ def add_pooling(model: Any) -> Any:
             mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if bilstm is not None:
             states = bilstm(states, mask)
-        output.last_hidden_state = gather_positions(states, get_pooled_positions(mask, model_is_causal))
+        if uses_mean:
+            vectors = compute_mean_vectors(states, mask).to(states.dtype)
+            output.last_hidden_state = torch.cat([vectors.unsqueeze(1), states[:, 1:]], 1)
+        else:
+            positions = get_pooled_positions(mask, model_is_causal)
+            output.last_hidden_state = gather_positions(states, positions)
         if output.get("pooler_output") is not None:
             output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
         return output
 
-    if model_is_causal or bilstm is not None:
+    if model_is_causal or bilstm is not None or uses_mean:
         model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
+
+
+def compute_mean_vectors(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Return the mean over all tokens except padding in fp32, `[batch, hidden_size]`.
+
+    Args:
+        states: `[batch, seq_len, hidden_size]`. Models with block-sparse attention return more positions.
+        attention_mask: `[batch, seq_len]`, 0 at padding.
+    """
+    weights = attention_mask.unsqueeze(-1).float()
+    return (states[:, : weights.shape[1]].float() * weights).sum(1) / weights.sum(1)
 
 
 def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:

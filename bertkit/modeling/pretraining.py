@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from bertkit.modeling.loading import INITIALIZER_RANGE, ModelSource, list_weight_names
@@ -74,6 +75,20 @@ def build_electra_config(vocab_size: int, shape: tuple[int, int, int], pad_token
 def compute_initializer_range(hidden_size: int) -> float:
     """Return the standard deviation of the initial weights; see `build_bert_config`."""
     return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
+
+
+def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
+    """Replace the embeddings of tokens; the new ones get the same standard deviation.
+
+    Args:
+        model: A model with new weights.
+        vectors: `[vocab_size, embedding_size]` vectors; a token with only zeros keeps its embedding.
+    """
+    embeddings = model.base_model.get_input_embeddings().weight
+    token_ids = np.flatnonzero(vectors.any(1))
+    scale = embeddings.std().item() / vectors[token_ids].std()
+    with torch.no_grad():
+        embeddings[token_ids] = torch.from_numpy(vectors[token_ids] * scale)
 
 
 def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:

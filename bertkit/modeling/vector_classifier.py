@@ -5,7 +5,7 @@ not trained together with the encoder.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,12 @@ from torch import nn
 from transformers import AutoModel
 from transformers.modeling_outputs import ModelOutput
 
+from bertkit.common_settings import Pooling
 from bertkit.modeling.encoder import read_pooling_mode
 from bertkit.modeling.encoder_with_head import EncoderWithHead
 from bertkit.modeling.heads import VECTOR_HEAD
 from bertkit.modeling.loading import NORMALIZE_KEY, POOLING_KEY, ModelSource, load_model
-from bertkit.modeling.pooling import get_pooled_positions, is_causal
-
-Pooling = Literal["mean", "cls"]
+from bertkit.modeling.pooling import compute_mean_vectors, get_pooled_positions, is_causal
 
 
 @dataclass
@@ -91,9 +90,7 @@ class VectorClassifier(EncoderWithHead):
             positions = get_pooled_positions(attention_mask, is_causal(self.config))[:, 0]
             vectors = states[torch.arange(len(positions), device=states.device), positions]
         else:
-            # models with block-sparse attention return longer states
-            weights = attention_mask.unsqueeze(-1).to(states.dtype)
-            vectors = (states[:, : weights.shape[1]] * weights).sum(1) / weights.sum(1)
+            vectors = compute_mean_vectors(states, attention_mask)
         return nn.functional.normalize(vectors) if self.normalize else vectors
 
 

@@ -27,6 +27,7 @@ VECTOR_CAVEAT = "has no class for the head of this model"
 FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
+    "pooling": "the method chooses the pooling",
 }
 # Settings without effect if the encoder is not trained.
 ENCODER_TRAINING_SETTINGS = (
@@ -321,6 +322,9 @@ class Classify(SequenceTask):
         from bertkit.modeling.heads import VECTOR_HEAD
 
         return VECTOR_HEAD if self._has_fitted_head else super()._head_kind
+
+    def _has_matching_head(self, model_config: Any) -> bool:
+        return self._has_fitted_head or super()._has_matching_head(model_config)
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return a `VectorClassifier` for a head that is fitted to vectors."""

@@ -41,6 +41,7 @@ class Pretrain(CorpusTask):
 
     Attributes:
         eval_collator: Collator for evaluation examples; set by `make_collator`.
+        training_rows: The documents of the training split; set by `featurize`.
     """
 
     spec = TaskSpec(
@@ -57,6 +58,7 @@ class Pretrain(CorpusTask):
         predictions_name="masked_samples",
     )
     eval_collator: Any
+    training_rows: "Rows"
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -138,6 +140,8 @@ class Pretrain(CorpusTask):
             default_hyperparameters={**self._get_default_hyperparameters(), "learning_rate": rate},
         )
         model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
+        if self._uses_ppmi:
+            _check_embedding_size(model_config)
         self.head_note = self._describe_new_heads()
         return model_config
 
@@ -155,7 +159,7 @@ class Pretrain(CorpusTask):
         from bertkit.modeling.pretraining import find_missing_heads
 
         if not self.config.model:
-            return ""
+            return "token embeddings from PPMI" if self._uses_ppmi else ""
         heads = find_missing_heads(
             self.objective.auto_class, self.model_source, load_config(self.model_source)
         )
@@ -177,6 +181,7 @@ class Pretrain(CorpusTask):
 
         if not training:
             return self._build_features(rows, tokenizer, self.config.max_length)
+        self.training_rows = rows
         features = [self._build_features(rows, tokenizer, phase.length) for phase in self.phases]
         return PhasedFeatures.from_phases(self.phases, features)
 
@@ -234,14 +239,33 @@ class Pretrain(CorpusTask):
         phase_collators = [build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases]
         return PhasedCollator(phase_collators, self.eval_collator)
 
+    @property
+    def _uses_ppmi(self) -> bool:
+        return bool(self.config.embedding_init == "ppmi")
+
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the model of the objective, with the dropout of `--dropout`."""
+        """Return the model of the objective, with the settings of a model from scratch."""
         from bertkit.modeling.dropout import set_dropout
 
         model = self.objective.build_model(model_config, source, self.config)
+        if source.is_new and self._uses_ppmi:
+            self._initialize_embeddings(model)
         if self.config.dropout is not None:
             set_dropout(model, self.config.dropout)
         return model
+
+    def _initialize_embeddings(self, model: Any) -> None:
+        """Set the token embeddings of a new model to vectors from the training text."""
+        from bertkit.data.corpus.cooccurrence import compute_token_vectors
+        from bertkit.modeling.pretraining import set_token_embeddings
+        from bertkit.utils import distributed
+
+        shape = model.base_model.get_input_embeddings().weight.shape
+        corpus, documents = self.corpus_set.locate_documents(self.training_rows)
+        vectors = distributed.on_main_process(
+            compute_token_vectors, corpus, documents, *shape, self.config.seed
+        )
+        set_token_embeddings(model, vectors)
 
     def make_loss(self, features: Any) -> "Loss":
         """Return the loss of the objective."""
@@ -269,6 +293,20 @@ class Pretrain(CorpusTask):
             *self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows)
         )
         return self.objective.score_baselines(unigram, self._validation_sums)
+
+
+def _check_embedding_size(model_config: Any) -> None:
+    """Check that the vocabulary is large enough for a factorization.
+
+    Raises:
+        UserError: It has fewer tokens than an embedding has components.
+    """
+    size = getattr(model_config, "embedding_size", model_config.hidden_size)
+    if model_config.vocab_size < size:
+        raise UserError(
+            f"--embedding-init ppmi: the vocabulary has {model_config.vocab_size:,} tokens, fewer than the "
+            f"embedding size {size:,}; use a larger --vocab-size, or --embedding-init random"
+        )
 
 
 class PretrainEvaluation(Evaluation):

@@ -50,6 +50,13 @@ class PretrainConfig(TextConfig, RunConfig):
         None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL,
         min=0.0, max=0.9, default_text="0.1, or 0 with --time-limit", replaces=("model",),
     )  # fmt: skip
+    embedding_init: Literal["random", "ppmi"] = setting(
+        "random",
+        "Initial token embeddings of a model from scratch: random, or a factorization of how often tokens "
+        "occur near each other in the training text (PPMI).",
+        MODEL,
+        replaces=("model",),
+    )
     tokenizer: str | None = setting(
         None,
         "Tokenizer of a model from scratch: a directory, or a known or Hub model.",

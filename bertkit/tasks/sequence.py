@@ -56,6 +56,8 @@ class SequenceTask(Task):
             self.spec = dataclasses.replace(self.spec, uses_windows=True, sequence_grouping="document")
         if self.config.head == "bilstm":
             self._set_caveat("ignores the BiLSTM of this model")
+        elif self.config.pooling == "mean":
+            self._set_caveat("classifies by [CLS], but this model was trained with `--pooling mean`")
 
     def _set_caveat(self, caveat: str) -> None:
         """Set why `transformers.pipeline` makes other predictions; see `TransformersPipeline.caveat`."""
@@ -274,14 +276,14 @@ class SequenceTask(Task):
         Raises:
             UserError: The model was trained on other labels.
         """
-        from bertkit.modeling.heads import has_head_type, match_labels, set_labels
+        from bertkit.modeling.heads import match_labels, set_labels
         from bertkit.modeling.pooling import is_causal
 
         if is_causal(model_config) and self.spec.pipeline.caveat is None:
             self._set_caveat(
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
             )
-        if not self.config.new_head and has_head_type(model_config, self.config.head):
+        if not self.config.new_head and self._has_matching_head(model_config):
             self.has_new_head, self.label_type.labels = match_labels(
                 model_config, self.labels, source.name, self._head_kind
             )
@@ -289,6 +291,12 @@ class SequenceTask(Task):
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
+
+    def _has_matching_head(self, model_config: Any) -> bool:
+        """Return whether the head of a checkpoint has the type and the pooling of this task."""
+        from bertkit.modeling.heads import has_head_type
+
+        return has_head_type(model_config, self.config.head, self.config.pooling)
 
     @property
     def _head_kind(self) -> str:
@@ -331,8 +339,9 @@ class SequenceTask(Task):
         from bertkit.modeling.pooling import load_with_pooling
 
         model = load_with_pooling(
-            AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head
-        )
+            AutoModelForSequenceClassification, source, model_config, self.has_new_head, self.config.head,
+            self.config.pooling,
+        )  # fmt: skip
         if self.has_new_head:
             self.label_type.initialize_head(model)
         return model

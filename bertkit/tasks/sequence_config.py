@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.common_settings import Pooling, pooling_setting
 from bertkit.config import FineTuningConfig
 from bertkit.setting import DATA, MODEL, setting
 
@@ -17,6 +18,7 @@ class SequenceConfig(FineTuningConfig):
         "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
         MODEL,
     )
+    pooling: Pooling = pooling_setting()
     shots: int | None = setting(
         None, "Number of training rows per class (or per label), sampled at random.", DATA, min=1,
         replaces=("max_train_samples",),

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.common_settings import Pooling, pooling_setting
 from bertkit.config import FineTuningConfig
 from bertkit.errors import UserError, format_list
 from bertkit.setting import DATA, fill_unset, get_column_settings, setting
@@ -45,6 +46,7 @@ class SwagConfig(FineTuningConfig):
         default_text="guessed",
     )
     label_column: str | None = setting(None, "Column of the correct ending.", DATA, default_text="guessed")
+    pooling: Pooling = pooling_setting()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +315,9 @@ class Swag(Task):
         """Keep the head of a model that was trained on another multiple choice dataset."""
         from bertkit.modeling.heads import CHOICE_HEAD, has_head, has_head_type
 
-        keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(model_config, self.config.head)
+        keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(
+            model_config, self.config.head, self.config.pooling
+        )
         self.has_new_head = self.config.new_head or not keeps_head
         setattr(model_config, FIRST_LABEL_KEY, self.first_label)
         remove_fitted_confidence(model_config)
@@ -341,8 +345,9 @@ class Swag(Task):
         from bertkit.modeling.pooling import load_with_pooling
 
         return load_with_pooling(
-            AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head
-        )
+            AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head,
+            self.config.pooling,
+        )  # fmt: skip
 
     def make_loss(self, features: "Features") -> "Loss":
         """Return cross-entropy over the endings of each row."""
