@@ -52,6 +52,8 @@ def complete_run(text, data_dir, tmp_path_factory):
         "data": str(text),
         "data_dir": str(data_dir),
         "tasks": ["sst2,squad"],
+        "task_pooling": "mean",
+        "embedding_init": "ppmi",
         "output_dir": str(folder),
     }
     return bertkit.ablation(**settings, **FAST, **MODEL_SIZE)
@@ -119,7 +121,15 @@ def test_the_row_without_pretraining_has_new_weights(complete_run):
     settings = read_run_settings(pretrained / "none")
     assert settings["epochs"] == 0
     assert "max_steps" not in settings
+    assert settings.get("embedding_init", "random") == "random"
+    assert read_run_settings(pretrained / "objective-mlm")["embedding_init"] == "ppmi"
     assert json.loads((pretrained / "none" / "metrics.json").read_text())["training"]["steps"] == 0
+
+
+def test_only_heads_for_whole_texts_get_the_pooling(complete_run):
+    folder = complete_run.output_dir / "mlm"
+    assert read_run_settings(folder / "sst2" / "seed0")["pooling"] == "mean"
+    assert "pooling" not in read_run_settings(folder / "squad" / "seed0")
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,11 @@ def test_embeddings_are_scaled_vectors_of_the_training_text(objective, tmp_path,
     run = pretrain(tmp_path, objective=objective, embedding_init="ppmi")
     documents, vectors = computed
     assert len(documents) == run.metrics["data"]["train"]
+    assert len(computed) == 2
+    again = pretrain(tmp_path, "again", objective=objective, embedding_init="ppmi")
+    assert len(computed) == 2  # the cached vectors are used
     embeddings = read_embeddings(run)
+    np.testing.assert_array_equal(read_embeddings(again), embeddings)
     occurs = vectors.any(1)
     scale = embeddings[occurs].std() / vectors[occurs].std()
     np.testing.assert_allclose(embeddings[occurs], vectors[occurs] * scale, rtol=1e-5)

@@ -22,6 +22,7 @@ from bertkit.suites.ablation_results import (
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import AblationConfig
+from bertkit.tasks import task_class
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
 
@@ -32,6 +33,7 @@ TASK_SETTINGS = {
     "task_train_samples": "max_train_samples",
     "task_eval_samples": "max_eval_samples",
     "task_learning_rate": "learning_rate",
+    "task_pooling": "pooling",
 }
 MODEL_SIZE_SETTINGS = ("size", "num_layers", "hidden_size", "num_heads")
 DEFAULT_TEXT = "imdb"  # for the rows of the paper, whose recipes name no text
@@ -107,11 +109,10 @@ class AblationSuite(Suite):
 
     def _plan_finetuning(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row, task and seed."""
-        values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
-        shared = {name: value for name, value in values.items() if value is not None}
-        shared["split_seed"] = self.config.seed  # all seeds are scored on the same rows
         run_groups = {
-            task.name: self.make_run_group(task.command, None, {**shared, **task.settings})
+            task.name: self.make_run_group(
+                task.command, None, {**self._get_task_settings(task.command), **task.settings}
+            )
             for task in self.tasks
         }
         return [
@@ -124,6 +125,13 @@ class AblationSuite(Suite):
             for task in self.tasks
             for seed in self.seeds
         ]  # fmt: skip
+
+    def _get_task_settings(self, command: str) -> dict[str, Any]:
+        """Return the settings of the suite that apply to fine-tuning with this command."""
+        available = get_settings(task_class(command).spec.config)
+        values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
+        shared = {name: value for name, value in values.items() if value is not None and name in available}
+        return {**shared, "split_seed": self.config.seed}  # all seeds are scored on the same rows
 
     @property
     def seeds(self) -> list[int]:

@@ -91,8 +91,11 @@ def _make_size_row(layers: int, hidden_size: int, heads: int, *paper_scores: flo
     return AblationRow(name, f"size-{name}", paper_scores=scores)
 
 
-# The model and tokenizer of the row mlm with new weights, which shows what pre-training is worth.
-NO_PRETRAINING = AblationRow("none", "objective-mlm", pretraining_settings={"epochs": 0, "max_steps": None})
+# The model and tokenizer of the row mlm with new, random weights, which shows what pre-training is worth.
+NO_PRETRAINING = AblationRow(
+    "none", "objective-mlm",
+    pretraining_settings={"epochs": 0, "max_steps": None, "embedding_init": "random"},
+)  # fmt: skip
 OBJECTIVES = AblationTable(
     [
         _make_objective_row("mlm+nsp", "mlm-nsp", 84.4, 88.4, 86.7, 92.7, 88.5),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.common_settings import Pooling
 from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
 from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, setting
@@ -132,6 +133,13 @@ class AblationConfig(PretrainConfig):
     )
     task_learning_rate: float | None = setting(
         None, "Peak learning rate of fine-tuning.", TRAINING, min=0.0, default_text="by data and model size"
+    )
+    task_pooling: Pooling | None = setting(
+        None,
+        "Vector that the heads for whole texts read: that of [CLS], or the mean over all tokens. It has no "
+        "effect on WNUT-17 and SQuAD.",
+        MODEL,
+        default_text="cls",
     )
     seeds: int = setting(
         1,

@@ -256,15 +256,13 @@ class Pretrain(CorpusTask):
 
     def _initialize_embeddings(self, model: Any) -> None:
         """Set the token embeddings of a new model to vectors from the training text."""
-        from bertkit.data.corpus.cooccurrence import compute_token_vectors
+        from bertkit.data.corpus.cooccurrence import load_token_vectors
         from bertkit.modeling.pretraining import set_token_embeddings
         from bertkit.utils import distributed
 
         shape = model.base_model.get_input_embeddings().weight.shape
         corpus, documents = self.corpus_set.locate_documents(self.training_rows)
-        vectors = distributed.on_main_process(
-            compute_token_vectors, corpus, documents, *shape, self.config.seed
-        )
+        vectors = distributed.on_main_process(load_token_vectors, corpus, documents, *shape, self.config.seed)
         set_token_embeddings(model, vectors)
 
     def make_loss(self, features: Any) -> "Loss":

@@ -6,20 +6,49 @@ seconds instead of an hour of masked language modeling.
 """
 
 from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.data.corpus.store import Corpus
 from bertkit.errors import UserError
+from bertkit.utils.cache import get_or_create
 from bertkit.utils.ragged import concat_ranges, slide_windows
 
 if TYPE_CHECKING:
     from scipy import sparse
 
+CACHE_VERSION = 1  # must be increased if a code change leads to other vectors
+VECTORS_FILE = "vectors.npy"
 WINDOW = 64  # tokens; of 8 to 256 tokens, this length had the best linear probe on film reviews
 MAX_TOKENS = 10_000_000  # of a longer text, evenly spaced documents are read
 BLOCK_TOKENS = 1 << 20  # tokens that are counted at once
+
+
+def load_token_vectors(
+    corpus: Corpus, documents: np.ndarray, vocab_size: int, size: int, seed: int
+) -> np.ndarray:
+    """Return the result of `compute_token_vectors`, from the cache if it was computed before."""
+    digest = blake2b(repr((CACHE_VERSION, WINDOW, vocab_size, size, seed)).encode(), digest_size=16)
+    for starts, stops in _iter_window_blocks(corpus, documents):
+        digest.update((stops - starts).tobytes())
+        digest.update(corpus.token_ids[concat_ranges(starts, stops)].tobytes())
+    vectors: np.ndarray | None = None
+
+    def write(folder: Path) -> None:
+        nonlocal vectors
+        vectors = compute_token_vectors(corpus, documents, vocab_size, size, seed)
+        np.save(folder / VECTORS_FILE, vectors)
+
+    folder = get_or_create("token-vectors", digest.hexdigest(), write)
+    if vectors is not None:
+        return vectors
+    if folder is None:
+        return compute_token_vectors(corpus, documents, vocab_size, size, seed)
+    cached: np.ndarray = np.load(folder / VECTORS_FILE)
+    return cached
 
 
 def compute_token_vectors(
