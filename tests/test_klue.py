@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+import yaml
 from conftest import make_nli_rows, make_toy_rows
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
@@ -215,7 +216,7 @@ def klue_data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def complete_run(klue_data, tiny, tmp_path_factory):
     """Run all six tasks for one step each."""
-    options = {"max_steps": 1, "batch_size": 8, "bf16": False, "max_length": 64}
+    options = {"max_steps": 1, "batch_size": 8, "bf16": False, "max_length": 64, "pooling": "mean"}
     folder = tmp_path_factory.mktemp("klue") / "run"
     return bertkit.klue(model=str(tiny), data_dir=str(klue_data), output_dir=str(folder), **options)
 
@@ -229,6 +230,15 @@ def test_every_task_has_its_official_scores(complete_run):
         expected = SCORERS[task.name](records)
         assert {name: scores[name] for name in expected} == expected
         assert [reported.metric for reported in task.scores] == list(expected)
+
+
+def test_heads_for_whole_texts_have_the_pooling(complete_run):
+    for task in KLUE_TASKS:
+        settings = yaml.safe_load(
+            (complete_run.output_dir / task.name / "seed0" / "run.yaml").read_text("utf-8")
+        )
+        expected = None if task.name in ("ner", "mrc") else "mean"
+        assert settings["settings"].get("pooling") == expected
 
 
 def test_the_table_has_the_published_scores(complete_run):

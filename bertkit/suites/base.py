@@ -22,6 +22,7 @@ from bertkit.recipes import list_passed_data, serialize_settings
 from bertkit.reports.charts import Chart
 from bertkit.reports.result_table import ResultTable
 from bertkit.reports.suite_page import render_suite_page
+from bertkit.setting import get_settings
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
@@ -156,11 +157,15 @@ class Suite(ABC):
         return metrics
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """Return the settings of the suite that apply to its runs of this task."""
+        """Return the settings of the suite that apply to its runs of this task.
+
+        Some tasks lack a setting: a head that reads each token has no `pooling`.
+        """
+        available = get_settings(task_class(task_name).spec.config)
         return {
             name: value
             for name, value in serialize_settings(self.config).items()
-            if name not in self.suite_settings
+            if name not in self.suite_settings and name in available
         }
 
     def make_run_group(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> RunGroup:

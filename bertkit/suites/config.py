@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.common_settings import Pooling
+from bertkit.common_settings import Pooling, pooling_setting
 from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
 from bertkit.data_objects import DataSource
 from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, setting
@@ -24,6 +24,7 @@ class GlueConfig(RunConfig):
     tasks: list[str] | None = setting(
         None, "GLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all nine"
     )
+    pooling: Pooling = pooling_setting()
     learning_rates: str | None = setting(
         None,
         "Learning rates to try on each task; the one with the best validation score is kept. Either 'paper' "
