@@ -43,11 +43,11 @@ def device_setting(panel: str = MODEL) -> Any:
 
 
 def pooling_setting() -> Any:
-    """Declare `pooling`, which commands have whose head reads one vector per text."""
+    """Declare `pooling`, for commands whose head reads one vector per text."""
     return setting(
         "cls",
-        "Vector that the head reads: that of [CLS], or the mean over all tokens except padding. After short "
-        "pre-training, the mean is often better.",
+        "Input of the head: the vector of [CLS] (in left-to-right models, of the last token), or the mean "
+        "over all tokens except padding.",
         MODEL,
     )
 

@@ -291,6 +291,7 @@ def test_kinds_of_labels_and_texts(kind, tiny, tmp_path):
         (["--bf16"], "--bf16"),
         (["--set", "adam_beta2=0.9"], "--set"),
         (["--head", "bilstm"], "--head bilstm"),
+        (["--pooling", "mean"], "--pooling mean"),
         (["--lora", 4], "--lora 4"),
         (["--num-layers", 1], "--num-layers 1"),
     ],

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
 )
 
 import bertkit
@@ -173,6 +174,17 @@ def test_heads_of_all_architectures_read_the_mean(name, task, tmp_path):
     assert (of_the_text(model, task, inputs) - of_the_cls).abs().min() > 1e-6
 
 
+def test_mean_is_the_input_of_a_head_that_averages_positions_itself(tmp_path):
+    folder, config = tiny_of("modernbert", tmp_path / "model")
+    config.classifier_pooling = "mean"
+    config.save_pretrained(folder)
+    averaging = of_the_text(reader(folder, pooling="mean"), "classify", batch())
+    config.classifier_pooling = "cls"
+    config.save_pretrained(folder)
+    of_position_0 = of_the_text(reader(folder, pooling="mean"), "classify", batch())
+    torch.testing.assert_close(averaging, of_position_0, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_mean_ignores_padding_on_the_right(causal, folders):
     model = reader(folders[causal], pooling="mean")
@@ -218,6 +230,38 @@ def test_embed_has_the_pooling_of_the_classifier(folders, tmp_path, cli):
     status, _, err = cli("embed", run.output_dir, "--text", "a good film", "-o", tmp_path / "vectors.npy")
     assert status == 0
     assert "pooling: mean" in err
+    tokens = AutoTokenizer.from_pretrained(run.output_dir)("a good film", return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(run.output_dir).eval()(**tokens).last_hidden_state
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy")[0], states[0].mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("student", [{"num_layers": 1}, {"student": "stock"}])
+def test_student_has_the_pooling_of_its_teacher(student, folders, tmp_path):
+    teacher = tuned("classify", tmp_path / "teacher", model=str(folders[False]), pooling="mean")
+    if "student" in student:
+        student = {"student": str(folders[False])}
+    run = bertkit.distill(
+        str(teacher.output_dir),
+        max_steps=1,
+        batch_size=8,
+        bf16=False,
+        output_dir=str(tmp_path / "run"),
+        **student,
+    )
+    assert json.loads((run.output_dir / "config.json").read_text())["bertkit_pooling"] == "mean"
+
+
+def test_fitted_heads_and_trained_heads_replace_each_other(folders, tmp_path):
+    trained = tuned("classify", tmp_path / "trained", model=str(folders[False]), pooling="mean")
+    fitted = tuned("classify", tmp_path / "fitted", model=str(trained.output_dir), method="contrastive")
+    config = json.loads((fitted.output_dir / "config.json").read_text())
+    assert (config["architectures"], config["bertkit_pooling"]) == (["VectorClassifier"], "mean")
+    again = tuned("classify", tmp_path / "again", model=str(fitted.output_dir), pooling="mean")
+    config = json.loads((again.output_dir / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["bertkit_pooling"] == "mean"
+    assert "bertkit_normalize" not in config
 
 
 # ---- runs

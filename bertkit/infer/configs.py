@@ -109,7 +109,7 @@ class EmbedConfig(Settings):
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
         "so it includes [CLS] and [SEP].",
         MODEL,
-        default_text="the pooling of a sentence-transformers model, otherwise cls",
+        default_text="the pooling that the model was trained with, if it is known, otherwise cls",
     )
     layer: str | None = setting(
         None,

@@ -24,7 +24,7 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
-# In config.json of a `VectorClassifier`: "mean" or "cls", and whether vectors have unit length.
+# In config.json: the pooling, if it is not that of the architecture; and whether vectors have unit length.
 POOLING_KEY, NORMALIZE_KEY = "bertkit_pooling", "bertkit_normalize"
 INITIALIZER_KEY = "initializer_range"  # in config.json: standard deviation of initial weights
 INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders use

@@ -2,8 +2,8 @@
 
 The heads of transformers' models read the vector at position 0, [CLS]. In question answering, position 0
 means "no answer". In a causal model, [CLS] attends only to itself. Its vector is therefore replaced by the
-vector of the last token, which attends to all tokens. With mean pooling, it is replaced by the mean over all
-tokens.
+vector of the last token, which attends to all tokens. With mean pooling, the mean over all tokens replaces
+the vectors at all positions, because the heads of some architectures do not read position 0.
 """
 
 from typing import Any
@@ -130,7 +130,7 @@ def load_with_pooling(
         config: The model's config.
         new_head: Whether to re-initialize the head, including the BiLSTM.
         head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
-        pooling: Vector at position 0 for a head that reads one vector per text.
+        pooling: "mean" to replace the vectors that the head reads by their mean, or "cls" to keep them.
 
     Raises:
         UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size
@@ -162,7 +162,7 @@ def add_pooling(model: Any) -> Any:
             states = bilstm(states, mask)
         if uses_mean:
             vectors = compute_mean_vectors(states, mask).to(states.dtype)
-            output.last_hidden_state = torch.cat([vectors.unsqueeze(1), states[:, 1:]], 1)
+            output.last_hidden_state = vectors.unsqueeze(1).expand_as(states)
         else:
             positions = get_pooled_positions(mask, model_is_causal)
             output.last_hidden_state = gather_positions(states, positions)

@@ -78,11 +78,11 @@ def compute_initializer_range(hidden_size: int) -> float:
 
 
 def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
-    """Replace the embeddings of tokens; the new ones get the same standard deviation.
+    """Replace token embeddings by vectors, scaled to the standard deviation of the previous embeddings.
 
     Args:
-        model: A model with new weights.
-        vectors: `[vocab_size, embedding_size]` vectors; a token with only zeros keeps its embedding.
+        model: The model.
+        vectors: `[vocab_size, embedding_size]`; a token whose vector is zero keeps its embedding.
     """
     embeddings = model.base_model.get_input_embeddings().weight
     token_ids = np.flatnonzero(vectors.any(1))

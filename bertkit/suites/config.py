@@ -137,8 +137,7 @@ class AblationConfig(PretrainConfig):
     )
     task_pooling: Pooling | None = setting(
         None,
-        "Vector that the heads for whole texts read: that of [CLS], or the mean over all tokens. It has no "
-        "effect on WNUT-17 and SQuAD.",
+        "Value of --pooling for the tasks that classify texts. WNUT-17 and SQuAD have no pooling.",
         MODEL,
         default_text="cls",
     )

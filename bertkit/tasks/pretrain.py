@@ -142,7 +142,7 @@ class Pretrain(CorpusTask):
         model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
         if self._uses_ppmi:
             _check_embedding_size(model_config)
-        self.head_note = self._describe_new_heads()
+        self.head_note = self._describe_new_weights()
         return model_config
 
     def _get_default_hyperparameters(self) -> dict[str, float]:
@@ -153,8 +153,8 @@ class Pretrain(CorpusTask):
         dropout = {} if self.config.model else {"dropout": 0.0}
         return {**self.spec.default_hyperparameters, "warmup": SHORT_RUN_WARMUP, **dropout}
 
-    def _describe_new_heads(self) -> str:
-        """Return a note on heads that the weights of `--model` lack; empty if there are none."""
+    def _describe_new_weights(self) -> str:
+        """Return a note on PPMI embeddings, or on heads that the weights of `--model` lack."""
         from bertkit.modeling.loading import load_config
         from bertkit.modeling.pretraining import find_missing_heads
 
@@ -244,7 +244,7 @@ class Pretrain(CorpusTask):
         return bool(self.config.embedding_init == "ppmi")
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the model of the objective, with the settings of a model from scratch."""
+        """Return the model of the objective, with `--embedding-init` and `--dropout`."""
         from bertkit.modeling.dropout import set_dropout
 
         model = self.objective.build_model(model_config, source, self.config)

@@ -52,8 +52,8 @@ class PretrainConfig(TextConfig, RunConfig):
     )  # fmt: skip
     embedding_init: Literal["random", "ppmi"] = setting(
         "random",
-        "Initial token embeddings of a model from scratch: random, or a factorization of how often tokens "
-        "occur near each other in the training text (PPMI).",
+        "Initial token embeddings of a model from scratch: random, or computed from the training text "
+        "(truncated SVD of the PPMI of pairs of tokens).",
         MODEL,
         replaces=("model",),
     )
