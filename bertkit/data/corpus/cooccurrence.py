@@ -105,12 +105,10 @@ def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) 
 
 def compute_ppmi(counts: "sparse.csr_matrix") -> "sparse.csr_matrix":
     """Return max(0, log(p(x, y) / (p(x) p(y)))) of symmetric counts `[vocab_size, vocab_size]`."""
-    totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
-    with np.errstate(divide="ignore"):  # a token without neighbors has no entries
-        log_totals = np.log(totals).astype(np.float32)
-    pmi = counts.copy()
+    pmi, totals = counts.copy(), np.asarray(counts.sum(1, dtype=np.float64)).ravel()
+    log_totals = np.log(np.maximum(totals, 1)).astype(np.float32)  # a token without neighbors has no entries
     np.log(pmi.data, out=pmi.data)
-    pmi.data += np.float32(np.log(totals.sum()))
+    pmi.data += np.float32(np.log(max(1.0, totals.sum())))
     pmi.data -= log_totals[_get_rows(pmi)]
     pmi.data -= log_totals[pmi.indices]
     return _remove_entries(pmi, pmi.data <= 0)
