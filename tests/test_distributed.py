@@ -40,7 +40,7 @@ CASES = {
     "pretrain rtd": (
         "pretrain_mlm_nsp",
         {"objective": "rtd", "model": None, "max_length": 32, "hidden_size": 16, "num_heads": 2,
-         "vocab_size": 60, "dropout": 0.0},
+         "vocab_size": 60, "dropout": 0.0, "embedding_init": "ppmi"},
     ),
     "phases": ("pretrain_mlm_nsp", {"phases": "16:0.5,32:0.5"}),
 }  # fmt: skip
