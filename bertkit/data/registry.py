@@ -93,12 +93,11 @@ class DatasetSpec:
         """Normalized names of the folder in the data directory."""
         return {normalize_name(name) for name in (self.name, *self.folder_aliases)}
 
-    @property
-    def download_hint(self) -> str:
-        """Text that says which files to put into which folder of the data directory."""
+    def describe_download(self, data_dir: str | None = None) -> str:
+        """Return advice on which files to put into which folder of the data directory."""
         split_files = self.layouts[0].values() if self.layouts else ()
         files = format_list(dict.fromkeys(split_file.file for split_file in split_files)) or "it"
-        return f"put {files} into BERTKIT_DATA_DIR/{self.name}/"
+        return f"put {files} into {(data_dir or 'BERTKIT_DATA_DIR').rstrip('/')}/{self.name}/"
 
 
 def normalize_name(name: str) -> str:

@@ -230,7 +230,7 @@ def _list_hub_names(
     """
     revision, config = hub.get("revision"), hub.get("config")
     try:
-        hint = spec.download_hint if spec else ""
+        hint = spec.describe_download() if spec else ""
         files = list_hub_files(hub["id"], revision, config, flag=f"--data {data}", alternative=hint)
     except HubUnreachable:
         folder = find_cached_snapshot(hub["id"], "dataset", revision, config)
