@@ -12,8 +12,8 @@ architecture and tokenizer, but new, random weights. `--options` applies to both
 
 The pre-trained model and the reference are fine-tuned on each task with each seed. The table has the mean
 score over the seeds with its 95 % interval (t distribution), and the paired difference to the reference on
-the same seeds. A row for each objective compares its linear probe before and after pre-training. Progress
-goes to standard error, the table to standard output.
+the same seeds. A row for each objective compares its linear probe with that of the reference. Progress goes
+to standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def build_command(objective: str, folder: Path, args: argparse.Namespace, is_new: bool) -> list[str]:
     """Return the command that pre-trains a model, or one that leaves its weights new."""
     training = ["--max-steps", args.max_steps] if args.max_steps else ["--time-limit", args.minutes]
-    training += ["--learning-rate", args.learning_rate, "--probe", args.probe]
+    training += ["--learning-rate", args.learning_rate]
     if is_new:
         training = ["--epochs", 0, "--embedding-init", "random"]
     arguments = [
         *("--data", args.text, "--objective", objective, "--size", args.size, "--dropout", 0),
         *("--vocab-size", args.vocab_size, "--max-length", args.max_length, "--max-eval-samples", 2000),
         *(["--data-dir", args.data_dir] if args.data_dir else []),
-        *(*shlex.split(args.options), *training, "--output-dir", folder),
+        *(*shlex.split(args.options), *training, "--probe", args.probe, "--output-dir", folder),
     ]
     return [sys.executable, "-m", "bertkit", "pretrain-mlm-nsp", *map(str, arguments)]
 
@@ -120,9 +120,9 @@ def measure(objective: str, folder: Path, args: argparse.Namespace) -> dict[str,
     """Return the table rows of an objective."""
     models = [folder / "pretrained", folder / "new"]
     metrics = pretrain(objective, models[0], args, is_new=False)
-    pretrain(objective, models[1], args, is_new=True)
+    new_metrics = pretrain(objective, models[1], args, is_new=True)
     probe, training = metrics["probe"], metrics["training"]
-    gain = f"{100 * (probe['after'] - probe['before']):.1f}"
+    gain = f"{100 * (probe['after'] - new_metrics['probe']['after']):.1f}"
     steps = f"{objective}, {training['steps']:,} steps of {training['tokens_per_second']:,.0f} tokens/s"
     rows = {f"{steps}: linear probe on {probe['data']}": [f"{100 * probe['after']:.1f}", "", gain, ""]}
     for task in args.tasks:
