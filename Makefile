@@ -87,7 +87,7 @@ screenshots: $(INSTALLED) ## Create the pictures of pages with Chromium
 SAMPLES := --task-train-samples 1500 --task-eval-samples 800
 
 ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a small size
-	$(BIN)/bertkit ablation --seeds 3 --task-learning-rate 1e-3 $(SAMPLES)
+	$(BIN)/bertkit ablation --seeds 3 --task-learning-rate 1e-3 --embedding-init ppmi --task-pooling mean $(SAMPLES)
 
 sizes: $(INSTALLED) ## The paper's table of model sizes: three small rows
 	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 $(SAMPLES)
