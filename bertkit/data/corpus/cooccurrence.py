@@ -30,7 +30,10 @@ BLOCK_TOKENS = 1 << 20  # tokens that are counted at once
 def load_token_vectors(
     corpus: Corpus, documents: np.ndarray, vocab_size: int, size: int, seed: int
 ) -> np.ndarray:
-    """Return the result of `compute_token_vectors`, from the cache if it was computed before."""
+    """Return the result of `compute_token_vectors`, from the cache if it was computed before.
+
+    The arguments and errors are those of `compute_token_vectors`.
+    """
     digest = blake2b(repr((CACHE_VERSION, WINDOW, vocab_size, size, seed)).encode(), digest_size=16)
     for starts, stops in _iter_window_blocks(corpus, documents):
         digest.update((stops - starts).tobytes())
@@ -88,6 +91,11 @@ def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) 
     """Return, for each pair of tokens, the number of windows that contain both: `[vocab_size, vocab_size]`.
 
     Windows do not overlap, and do not cross the boundaries of documents.
+
+    Args:
+        corpus: The tokenized text.
+        documents: Indices of the documents that are read.
+        vocab_size: Size of the vocabulary.
     """
     from scipy import sparse
 
