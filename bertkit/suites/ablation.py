@@ -20,9 +20,8 @@ from bertkit.suites.ablation_results import (
     summarize_seeds,
 )
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
-from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
+from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names, select_task_settings
 from bertkit.suites.config import AblationConfig
-from bertkit.tasks import task_class
 from bertkit.tasks.pretrain import Pretrain
 from bertkit.utils.reporting import Reporter
 
@@ -110,10 +109,7 @@ class AblationSuite(Suite):
     def _plan_finetuning(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row, task and seed."""
         run_groups = {
-            task.name: self.make_run_group(
-                task.command, None, {**self._get_task_settings(task.command), **task.settings}
-            )
-            for task in self.tasks
+            task.name: self.make_run_group(task.command, None, task.settings) for task in self.tasks
         }
         return [
             SuiteRun(
@@ -125,13 +121,6 @@ class AblationSuite(Suite):
             for task in self.tasks
             for seed in self.seeds
         ]  # fmt: skip
-
-    def _get_task_settings(self, command: str) -> dict[str, Any]:
-        """Return the settings of the suite that apply to fine-tuning with this command."""
-        available = get_settings(task_class(command).spec.config)
-        values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
-        shared = {name: value for name, value in values.items() if value is not None and name in available}
-        return {**shared, "split_seed": self.config.seed}  # all seeds are scored on the same rows
 
     @property
     def seeds(self) -> list[int]:
@@ -153,11 +142,15 @@ class AblationSuite(Suite):
         return results | self.train_runs(runs)
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """Return the settings that apply to pre-training, or only `MACHINE_SETTINGS` for fine-tuning."""
+        """Return the settings that apply to pre-training, or those that apply to fine-tuning."""
         shared = super().select_shared_settings(task_name)
         if task_name == Pretrain.spec.name:
             return shared
-        return {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
+        machine = {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
+        values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
+        passed = {name: value for name, value in values.items() if value is not None}
+        # with one split seed, the models of all seeds are scored on the same rows
+        return {**machine, **select_task_settings(task_name, passed), "split_seed": self.config.seed}
 
     def compute_metrics(self, folder: Path, results: RunMetrics) -> dict[str, Any]:
         """Return the scores, intervals and training times of the finished runs of each row."""

@@ -157,16 +157,10 @@ class Suite(ABC):
         return metrics
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
-        """Return the settings of the suite that apply to its runs of this task.
-
-        Some tasks lack a setting: a head that reads each token has no `pooling`.
-        """
-        available = get_settings(task_class(task_name).spec.config)
-        return {
-            name: value
-            for name, value in serialize_settings(self.config).items()
-            if name not in self.suite_settings and name in available
-        }
+        """Return the settings of the suite that apply to its runs of this task."""
+        settings = serialize_settings(self.config)
+        shared = {name: value for name, value in settings.items() if name not in self.suite_settings}
+        return select_task_settings(task_name, shared)
 
     def make_run_group(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> RunGroup:
         """Return a group for runs of a task on the same data.
@@ -240,6 +234,12 @@ def run_suite(
         if config.dry_run:
             return Run(None, {"task": name, "model": suite.config.model, "runs": _describe_runs(suite)})
         return suite.run(name_parts)
+
+
+def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a task has: a head that reads each token has no `pooling`."""
+    available = get_settings(task_class(task_name).spec.config)
+    return {name: value for name, value in settings.items() if name in available}
 
 
 def _describe_runs(suite: Suite) -> list[dict[str, str]]:
