@@ -237,7 +237,7 @@ def run_suite(
 
 
 def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a task has: a head that reads each token has no `pooling`."""
+    """Return the settings that a task has. For example, the task `ner` has no `pooling`."""
     available = get_settings(task_class(task_name).spec.config)
     return {name: value for name, value in settings.items() if name in available}
 
