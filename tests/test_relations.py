@@ -143,6 +143,16 @@ def test_a_deeply_nested_entity_is_refused(depth):
         RowDecoder(schema, 10).decode(body)
 
 
+@pytest.mark.parametrize("cell", ["[" * 100_000, '{"a": ' * 100_000, "(" * 100_000, "-" * 100_000 + "1"])
+def test_a_cell_that_parsers_cannot_nest_is_no_entity(cell):
+    assert parse_entity(cell) is None
+
+
+@pytest.mark.parametrize(("value", "expected"), [(" LOC ", "LOC"), (3, "3"), (None, ""), ("", "")])
+def test_a_type_is_a_text_without_surrounding_spaces(value, expected):
+    assert parse_entity({"start": 0, "end": 1, "type": value}) == Entity(0, 1, expected)
+
+
 def test_a_server_starts_and_answers(run):
     model = load_served_model(str(run.output_dir), "relations", BatchSettings(4, 0.0, 1000), Metrics())
     rows = [{"sentence": "the [S:PER]good[/S:PER] was [O:LOC]bad[/O:LOC]"}]
@@ -223,6 +233,14 @@ REFUSED = {
     "overlap": (
         lambda n: change(make_rows(n), 4, "object_entity", start_idx=0, end_idx=15), COLUMNS,
         ["row 5", "the entities overlap"],
+    ),
+    "a list as type": (
+        lambda n: change(make_rows(n), 1, "object_entity", type=["LOC"]), COLUMNS,
+        ["row 2", "'object_entity'", "as an entity"],
+    ),
+    "a type with brackets": (
+        lambda n: change(make_rows(n), 1, "object_entity", type="LOC [SEP]"), COLUMNS,
+        ["row 2", "'object_entity'", "'LOC [SEP]' contains a bracket", "rename it"],
     ),
     "no position": (
         lambda n: change(make_rows(n), 1, "object_entity", start_idx=None), COLUMNS,

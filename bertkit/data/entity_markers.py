@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.computed_columns import ComputedColumn
+from bertkit.data.readers.json import JSON_ERRORS
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, shorten_repr
 
@@ -62,7 +63,10 @@ def parse_entity(value: Any) -> Entity | None:
         stop = value["end_idx"] + 1
     if start is None or stop is None or not (_is_index(start) and _is_index(stop)):
         return None
-    return Entity(start, stop, str(value.get("type") or ""))
+    entity_type = value.get("type")
+    if entity_type is not None and not isinstance(entity_type, (str, int)):
+        return None
+    return Entity(start, stop, "" if entity_type is None else str(entity_type).strip())
 
 
 def _is_index(value: Any) -> bool:
@@ -76,7 +80,7 @@ def _parse_notation(text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
-        except (ValueError, SyntaxError):
+        except (*JSON_ERRORS, SyntaxError, MemoryError):  # MemoryError: nested too deeply for Python's parser
             continue
     return None
 
@@ -171,6 +175,8 @@ def _check_entities(rows: Rows, index: int, values: Sequence[Any], columns: Sequ
         entity = parse_entity(cell)
         if entity is None:
             raise UserError(f"{where}: cannot parse {shorten_repr(cell)} as an entity; write it {SPAN_HELP}")
+        if set("[]") & set(entity.type):
+            raise UserError(f"{where}: the type {shorten_repr(entity.type)} contains a bracket; rename it")
         if not 0 <= entity.start < entity.stop <= len(text):
             raise UserError(
                 f"{where}: characters {entity.start} to {entity.stop} are not in the text of {len(text)} "
