@@ -4,7 +4,7 @@
 
 Both searches have the same data, seed and search space, and the same first trials. Later proposals depend on
 the finished trials. The table shows the optimizer steps of all trials, the best score in the search, and the
-score of the best settings on rows that chose nothing. The report goes to standard output.
+score of the best settings on rows that were not used for selection. The report goes to standard output.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import bertkit
 from bertkit.data.collator import PaddingCollator
 from bertkit.masking.collator import CausalLmCollator
 from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.pretraining import gather_masked_positions
+from bertkit.modeling.pretraining import add_masked_position_hook
 from bertkit.setting import get_settings
 from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.tasks.pretrain_objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
@@ -90,7 +90,7 @@ def test_the_loss_equals_that_of_transformers(causal):
     )
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     stock = model(batch["input_ids"], batch["attention_mask"], labels=labels).loss
-    words = compute_logits(gather_masked_positions(model), batch).prediction_logits
+    words = compute_logits(add_masked_position_hook(model), batch).prediction_logits
     ours = torch.nn.functional.cross_entropy(words.flatten(0, 1), batch["masked_lm_labels"].flatten())
     assert float(ours) == pytest.approx(float(stock), rel=1e-5)
 

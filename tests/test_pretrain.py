@@ -23,7 +23,7 @@ from bertkit.data.corpus.store import write_corpus
 from bertkit.metrics.pretraining import score_pretraining, score_unigram
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.losses import PretrainingLoss
-from bertkit.modeling.pretraining import build_bert_config, gather_masked_positions
+from bertkit.modeling.pretraining import add_masked_position_hook, build_bert_config
 from bertkit.tasks.pretrain_config import MODEL_SIZES
 
 COMMAND = "pretrain-mlm-nsp"
@@ -60,7 +60,7 @@ def test_logits_at_masked_positions_equal_those_of_the_full_output(name, tmp_pat
     batch = make_batch(config.vocab_size)
     whole = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     index = batch["masked_lm_positions"].unsqueeze(-1).expand(-1, -1, whole.shape[-1])
-    found = compute_logits(gather_masked_positions(model), batch)
+    found = compute_logits(add_masked_position_hook(model), batch)
     torch.testing.assert_close(found.prediction_logits, whole.gather(1, index), atol=1e-5, rtol=1e-5)
     assert found.seq_relationship_logits is None
     again = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -85,7 +85,7 @@ def test_the_loss_equals_that_of_transformers():
     loss = PretrainingLoss()
     counts, sums = (
         loss.count_items(batch),
-        loss.sum_losses(compute_logits(gather_masked_positions(model), batch), batch),
+        loss.sum_losses(compute_logits(add_masked_position_hook(model), batch), batch),
     )
     assert counts["mlm"] == (labels >= 0).sum()
     assert float(sum(sums[part] / counts[part] for part in sums)) == pytest.approx(float(stock), rel=1e-5)
@@ -415,8 +415,8 @@ def test_scratch_settings_conflict_with_model(given, cli, text, tiny, tmp_path):
 
 
 REINITIALIZED = {
-    "mlm+nsp": "re-initialized heads over tokens and pairs (not in its weights)",
-    "mlm": "re-initialized heads over tokens (",
+    "mlm+nsp": "re-initialized heads for tokens and sentence pairs (not in its weights)",
+    "mlm": "re-initialized heads for tokens (",
 }
 
 
@@ -426,7 +426,7 @@ def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path)
     assert f"; {REINITIALIZED[objective]}" in cli(COMMAND, *args, "minilm")[2]
     run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
     err = cli(COMMAND, *args, run.output_dir)[2]
-    assert ("re-initialized heads over pairs" in err) == (objective == "mlm+nsp")
+    assert ("re-initialized heads for sentence pairs" in err) == (objective == "mlm+nsp")
     assert "over tokens" not in err.split("model: run; ")[1].splitlines()[0]
 
 

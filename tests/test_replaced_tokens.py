@@ -200,7 +200,7 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
     assert status == 0
     assert json.loads(out)
     status, _, err = cli("fill-mask", run.output_dir, "good [MASK] film")
-    assert (status, "no head over the vocabulary" in err) == (2, True)
+    assert (status, "no masked LM head" in err) == (2, True)
     assert len(pipeline("feature-extraction", str(run.output_dir))("good film")[0]) > 2
 
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))

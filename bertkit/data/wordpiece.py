@@ -73,7 +73,8 @@ def train_wordpiece(
         word_units: With "morphemes", no token of the vocabulary is learned across morphemes.
 
     Raises:
-        UserError: There is no text, or the characters and special tokens alone exceed `vocab_size`.
+        UserError: There is no text, the characters and special tokens alone exceed `vocab_size`, or the extra
+            for morphemes is not installed.
     """
     raw_counts = count_characters(texts())
     strip, notes = _decide_stripping(measure_decomposition(raw_counts), lowercase, strip_accents)
@@ -246,8 +247,8 @@ def build_translation(
 class WordBatches:
     """Batches of texts with spaces between words, without long words; can be iterated only once.
 
-    Words of more than `MAX_CHARS_PER_WORD` are useless for training, and the trainer takes time quadratic in
-    the length of a word.
+    Words of more than `MAX_CHARS_PER_WORD` characters are useless for training, and the trainer takes time
+    quadratic in the length of a word.
 
     Attributes:
         word_characters: Characters that can be inside a word, if words are split into morphemes; else None.

@@ -26,7 +26,7 @@ from bertkit.modeling.loading import (
     takes_token_type_ids,
 )
 from bertkit.modeling.pooling import is_causal
-from bertkit.modeling.pretraining import MASKED_POSITIONS, gather_masked_positions
+from bertkit.modeling.pretraining import MASKED_POSITIONS, add_masked_position_hook
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
@@ -154,9 +154,9 @@ class MaskFiller:
         from transformers import AutoModelForMaskedLM
 
         model = load_with_trained_head(
-            AutoModelForMaskedLM, self.source, self.config, "the vocabulary", MODEL_HINT
+            AutoModelForMaskedLM, self.source, self.config, "masked LM head", MODEL_HINT
         )
-        model = gather_masked_positions(prepare_for_inference(model))
+        model = add_masked_position_hook(prepare_for_inference(model))
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         rows = range(len(features))
         batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]

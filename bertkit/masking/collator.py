@@ -71,9 +71,10 @@ def _pad_flags(items: list[dict[str, Any]], shape: tuple[int, ...]) -> np.ndarra
 class ReplacedTokenCollator(MlmCollator):
     """Collator that also adds the inputs with which a `ReplacedTokenModel` samples tokens.
 
-    These are `original_ids` [batch, seq_len], the tokens without masks, and for each prediction [batch, P]
-    `is_masked`, whether it is used, and `sampling_uniform`, a uniform random number in [0, 1). The random
-    number depends on the key of the example, so resumed runs and other batch sizes sample the same tokens.
+    * `original_ids` [batch, seq_len]: the tokens without masks.
+    * `is_masked` [batch, P]: whether the position is predicted, or only fills the row.
+    * `sampling_uniform` [batch, P]: uniform random numbers in [0, 1). They depend on the key of the example,
+      so resumed runs and other batch sizes sample the same tokens.
     """
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -234,7 +234,7 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
         auto_class: Auto class of transformers for the task.
         source: The model whose weights are loaded.
         config: The model's config.
-        head: What the head predicts, for the error.
+        head: Name of the head, for the error.
         fix: Advice for the user, for the error.
 
     Raises:
@@ -242,7 +242,7 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
     """
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=False)
     if missing_keys:
-        raise UserError(f"{source.name}: its weights have no head over {head}; {fix}")
+        raise UserError(f"{source.name}: its weights have no {head}; {fix}")
     return model
 
 

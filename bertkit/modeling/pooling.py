@@ -130,7 +130,8 @@ def load_with_pooling(
         config: The model's config.
         new_head: Whether to re-initialize the head, including the BiLSTM.
         head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
-        pooling: "mean" to replace the vectors that the head reads by their mean, or "cls" to keep them.
+        pooling: What the head reads: "mean" for the mean over all tokens except padding, or "cls" for [CLS],
+            or the last token of a causal model.
 
     Raises:
         UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size

@@ -1,4 +1,4 @@
-"""Models for pre-training: BERT configs of any size, and logits at the masked positions only."""
+"""Configs and initial weights of models for pre-training, and logits at the masked positions only."""
 
 import math
 from typing import Any, NamedTuple
@@ -92,7 +92,7 @@ def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
 
 
 def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
-    """Return the heads that the weights of a model lack: "tokens" (masked LM), "pairs", both or none."""
+    """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
     with torch.device("meta"):
         model = auto_class.from_config(config)
     encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
@@ -102,12 +102,12 @@ def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> lis
         if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
     ]
     is_pair_head = [len(weight) == 2 for weight in missing]
-    heads = {"tokens": not all(is_pair_head), "pairs": any(is_pair_head)}
+    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
     return [name for name, is_missing in heads.items() if is_missing]
 
 
-def gather_masked_positions(model: Any) -> Any:
-    """Restrict the vocabulary head to the positions passed to `set_masked_positions`.
+def add_masked_position_hook(model: Any) -> Any:
+    """Add a hook so that the head computes logits only at the positions of `set_masked_positions`.
 
     The head computes each position independently, so the logits at these positions do not change. Google's
     `run_pretraining.py` also gathers the masked positions before the head.

@@ -1,7 +1,6 @@
 """Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings."""
 
 import copy
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +11,8 @@ from bertkit.errors import UserError
 from bertkit.modeling.batch_lengths import get_lengths, provide_lengths
 from bertkit.modeling.loading import ModelSource, load_config, load_model
 from bertkit.modeling.pretraining import (
+    add_masked_position_hook,
     compute_initializer_range,
-    gather_masked_positions,
     set_masked_positions,
 )
 
@@ -66,7 +65,7 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
         generator.electra.embeddings = discriminator.electra.embeddings
         generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
         self.discriminator = discriminator
-        self.generator = gather_masked_positions(generator)
+        self.generator = add_masked_position_hook(generator)
 
     @property
     def base_model(self) -> Any:
@@ -190,25 +189,3 @@ def build_replaced_token_model(
             "directory to start with a new generator"
         )
     return ReplacedTokenModel(discriminator, generator)
-
-
-# ---- saving
-
-
-def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokenizer: Any) -> None:
-    """Save a model with its tokenizer, or each of its submodels in a directory that transformers can load.
-
-    Args:
-        model: The model.
-        folder: The directory of the model.
-        weights: Complete state dict if the weights are sharded, else None. Those of a `ReplacedTokenModel`
-            are never sharded.
-        tokenizer: The tokenizer.
-    """
-    if not isinstance(model, ReplacedTokenModel):
-        model.save_pretrained(folder, state_dict=weights)
-        tokenizer.save_pretrained(folder)
-        return
-    for name, submodel in model.submodels.items():
-        submodel.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)

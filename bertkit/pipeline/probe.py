@@ -94,7 +94,7 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
         data = load_data("classify", probe_config, silent)
         splits = split_parsed_rows(data.task, data.dataset, silent)
     except UserError as error:
-        raise UserError(_name_probe(str(error), name)) from error
+        raise UserError(_rewrite_data_error(str(error), name)) from error
     if data.task.new_tokens:
         raise UserError(
             f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
@@ -107,7 +107,7 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
     return probe
 
 
-def _name_probe(message: str, name: str) -> str:
+def _rewrite_data_error(message: str, name: str) -> str:
     """Return an error about the data of `classify` as an error about `--probe`."""
     if "--data" in message:
         return re.sub(r"--data(?![\w-])", "--probe", message)

@@ -317,7 +317,7 @@ def _write_model(session: "Session", weights: Any) -> None:
     type ids but the tokenizer does not return them, they are added to the tokenizer's outputs. Otherwise
     `pipeline()` would read both texts of a pair as one text.
     """
-    from bertkit.modeling.replaced_tokens import save_model
+    from bertkit.modeling.saving import save_model
 
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length

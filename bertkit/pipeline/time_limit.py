@@ -67,7 +67,7 @@ def plan_time_limit(session: "Session") -> None:
     resumed run is bit-identical to an uninterrupted one.
 
     Raises:
-        UserError: Not a single step fits into the time.
+        UserError: Not a single step fits into the time, or a step does not fit into the memory.
     """
     config = session.prepared.config
     limit = getattr(config, "time_limit", None)

@@ -79,7 +79,7 @@ def _score_settings(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return the scores of the best settings and of the defaults, and their paired test.
 
-    After a search, the scores are without fold 0, which scored the trials.
+    After a search, the scores are without fold 0, on which the trials were scored.
     """
     rows = plan.splits.rows
     unbiased = [run for run in best.runs if not plan.space or run.fold != TRIAL_FOLD]
@@ -117,7 +117,7 @@ def _summarize(
 def _summarize_search(plan: StudyPlan, store: TrialStore, held_out_score: float | None) -> dict[str, Any]:
     """Return the trials, and the score of the best trial with its optimism (Efron and Tibshirani 1993, 17.6).
 
-    The optimism is how much higher the score is on the rows that chose the settings than on other rows.
+    The optimism is the score on the rows by which the settings were selected, minus that on other rows.
     """
     trials, best = store.list_ended(), store.find_best()
     assert best.score is not None

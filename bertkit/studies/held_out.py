@@ -1,4 +1,4 @@
-"""The predictions of the final runs for the rows that chose nothing, and paired tests between settings."""
+"""Predictions of the final runs for held-out rows, and paired tests between settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

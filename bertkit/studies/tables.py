@@ -65,9 +65,9 @@ def _format_settings_row(summary: Mapping[str, Any], metric: str) -> list[str]:
 def _describe_rows(metrics: Mapping[str, Any]) -> str:
     rows = format_count(metrics["settings"]["best"]["held_out"]["rows"], "row")
     if not metrics["folds"]:
-        return f"Held-out: {rows} of the test split, which chose nothing."
+        return f"Held-out: {rows} of the test split, which were not used to select settings or checkpoints."
     if metrics["search"]:
-        return f"Held-out: {rows} of all folds but fold 0, which scored the trials."
+        return f"Held-out: {rows} of all folds except fold 0, on which the trials were scored."
     return f"Held-out: {rows}, each predicted by runs that were not trained on it."
 
 

@@ -107,8 +107,8 @@ def build_score_rows(metrics: Mapping[str, Any]) -> list[ScoreRow]:
         scores = metrics["tasks"].get(task.name, {})
         for title, reported in zip(task.titles, task.scores, strict=True):
             ours = scores.get(reported.split, {}).get(reported.metric)
-            if reported.bert_base is not None and reported.bert_large is not None:
-                averaged.append((ours, reported.bert_base, reported.bert_large))
+            if reported.published is not None and reported.published_large is not None:
+                averaged.append((ours, reported.published, reported.published_large))
             if ours is not None:
                 rows.append(_build_row(title, reported, scores))
             elif any(folder.startswith(f"{task.name}/") for folder in metrics.get("failed", {})):
@@ -139,13 +139,13 @@ def _build_row(title: str, reported: ReportedScore, scores: Mapping[str, Any]) -
         validation=format_split(reported.split),
         baseline=format_best_baseline(scores, reported) if is_main_split else "",
         test=format_split("test") if is_main_split else "",
-        bert_base=format_score(reported.bert_base),
-        bert_large=format_score(reported.bert_large),
+        bert_base=format_score(reported.published),
+        bert_large=format_score(reported.published_large),
     )
 
 
 def _build_failed_row(title: str, reported: ReportedScore) -> ScoreRow:
-    bert_base, bert_large = format_score(reported.bert_base), format_score(reported.bert_large)
+    bert_base, bert_large = format_score(reported.published), format_score(reported.published_large)
     return ScoreRow(title, reported.metric, "failed", "", "", bert_base, bert_large)
 
 

@@ -14,16 +14,17 @@ class ReportedScore:
     Attributes:
         split: Validation split.
         metric: Name of the score.
-        bert_base: Score of BERT-BASE on the corresponding test set in percent (table 1 of the paper).
-        bert_large: The same of BERT-LARGE.
+        published: Published score of a model of this size in percent: BERT-BASE on the corresponding test set
+            (GLUE, table 1 of the paper), or KLUE-BERT-base (KLUE, whose README does not name the split).
+        published_large: The same of BERT-LARGE; None for KLUE.
         baseline_metric: Name of the score of baselines with the same definition; None for `metric`, and empty
             if baselines have no such score.
     """
 
     split: str
     metric: str
-    bert_base: float | None = None
-    bert_large: float | None = None
+    published: float | None = None
+    published_large: float | None = None
     baseline_metric: str | None = None
 
 

@@ -58,7 +58,7 @@ class CorpusTask(Task):
             # Validation text is held out by document, which requires several documents.
             split_few = split == "train" and "validation" not in sources
             options = self.build_text_options(source)
-            splits[split], split_notes = self.corpus_set.read_rows(
+            splits[split], split_notes = self.corpus_set.add_corpus(
                 source, options, self.tokenizer, reporter, split_few, self.word_units
             )
             notes += split_notes

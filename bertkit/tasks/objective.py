@@ -29,7 +29,7 @@ class Objective:
         name: Value of `--objective`.
         planner_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
         model_class: Name of the auto class of transformers.
-        description: End of the run's description, which begins with the predicted tokens.
+        description: What is predicted, as the end of a line that begins with the percentage of masked tokens.
         architectures: Model types that support the objective; None if all do.
         unsupported_message: Error message for other model types, after the name of the model.
         is_causal: Whether each token is predicted from the previous tokens.
@@ -41,7 +41,7 @@ class Objective:
     model_class: str
     description: str = ""
     architectures: frozenset[str] | None = None
-    unsupported_message: str = "has no head over pairs; use --objective mlm"
+    unsupported_message: str = "has no head for sentence pairs; use --objective mlm"
     is_causal: bool = False
     best_metric: str = "loss"
 
@@ -136,10 +136,10 @@ class Objective:
     def build_model(self, model_config: Any, source: "ModelSource", config: PretrainConfig) -> Any:
         """Return the encoder with a language modeling head and, for pairs, a classification head on [CLS]."""
         from bertkit.modeling.loading import load_model
-        from bertkit.modeling.pretraining import gather_masked_positions
+        from bertkit.modeling.pretraining import add_masked_position_hook
 
         has_weights = any(source.folder.glob("*.safetensors"))
-        return gather_masked_positions(
+        return add_masked_position_hook(
             load_model(self.auto_class, source, model_config)
             if has_weights
             else self.auto_class.from_config(model_config)

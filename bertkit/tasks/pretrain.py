@@ -46,7 +46,8 @@ class Pretrain(CorpusTask):
 
     spec = TaskSpec(
         name="pretrain-mlm-nsp",
-        help="Pre-train a BERT on plain text: masked language modeling and next sentence prediction.",
+        help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
+        "another objective.",
         config=PretrainConfig,
         pipeline=TransformersPipeline(task="fill-mask"),
         best_metric=("loss", -1),
@@ -163,7 +164,7 @@ class Pretrain(CorpusTask):
         heads = find_missing_heads(
             self.objective.auto_class, self.model_source, load_config(self.model_source)
         )
-        new_heads = f"re-initialized heads over {' and '.join(heads)} (not in its weights)" if heads else ""
+        new_heads = f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
         notes = [new_heads, self.objective.describe_model(self.model_source, self.config)]
         return ", ".join(filter(None, notes))
 

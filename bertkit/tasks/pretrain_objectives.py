@@ -11,19 +11,23 @@ CAUSAL_ARCHITECTURES = frozenset({
     "rembert", "roformer", "roberta-prelayernorm", "data2vec-text",
 })  # fmt: skip
 
-TWO_HEADS = "AutoModelForPreTraining"
+FOR_PRETRAINING = "AutoModelForPreTraining"
 OBJECTIVES = {
     objective.name: objective
     for objective in (
-        Objective("mlm+nsp", "build_nsp_pairs", TWO_HEADS, ", and whether B follows A", PAIR_ARCHITECTURES),
+        Objective(
+            "mlm+nsp", "build_nsp_pairs", FOR_PRETRAINING, ", and whether B follows A", PAIR_ARCHITECTURES
+        ),
         Objective("mlm", "build_segments", "AutoModelForMaskedLM"),
-        Objective("mlm+sop", "build_sop_pairs", TWO_HEADS, ", and whether A precedes B", PAIR_ARCHITECTURES),
+        Objective(
+            "mlm+sop", "build_sop_pairs", FOR_PRETRAINING, ", and whether A precedes B", PAIR_ARCHITECTURES
+        ),
         Objective(
             "ltr", "build_segments", "AutoModelForCausalLM", " from the previous ones", CAUSAL_ARCHITECTURES,
             "cannot be a left-to-right model; use --objective mlm", is_causal=True,
         ),
         ReplacedTokenDetection(
-            "rtd", "build_segments", TWO_HEADS, ", and which tokens a generator has replaced",
+            "rtd", "build_segments", FOR_PRETRAINING, ", and which tokens a generator has replaced",
             frozenset({"electra"}), "is not an ELECTRA model; use --objective mlm",
             # While the generator improves, its samples are harder to detect, and the total loss can rise.
             best_metric="mlm_loss",

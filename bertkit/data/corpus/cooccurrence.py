@@ -64,7 +64,7 @@ def compute_token_vectors(
 
     Args:
         corpus: The tokenized text.
-        documents: Indices of the documents that are read.
+        documents: [n] indices of the documents that are read.
         vocab_size: Size of the vocabulary.
         size: Size of the vectors; at most `vocab_size`.
         seed: Seed of the randomized SVD.
@@ -94,7 +94,7 @@ def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) 
 
     Args:
         corpus: The tokenized text.
-        documents: Indices of the documents that are read.
+        documents: [n] indices of the documents that are read.
         vocab_size: Size of the vocabulary.
     """
     from scipy import sparse

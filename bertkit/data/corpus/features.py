@@ -118,9 +118,10 @@ class CorpusFeatures(Features):
     def reduce_logits(
         self, logits: Any, examples: np.ndarray, batch: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return [batch, 6] sums for MLM (three columns) and NSP (three columns).
+        """Return the sums of each example, `[batch, columns]`; the objective defines the columns.
 
-        The columns are the loss, the number of correct predictions and the number of predictions.
+        They are `[batch, 6]` for MLM and NSP, see `reduce_pretraining_logits`, and `[batch, 9]` for rtd, see
+        `reduce_replaced_token_logits`.
         """
         return self.reduce_example_logits(logits, batch, len(examples))
 

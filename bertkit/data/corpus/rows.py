@@ -31,11 +31,11 @@ class CorpusSet:
 
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
 
-    def read_rows(
+    def add_corpus(
         self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, split_few: bool,
         word_units: WordUnits = "words",
     ) -> tuple[Rows, list[str]]:  # fmt: skip
-        """Load a corpus and return one row per document, with notes.
+        """Load a corpus, add it to the set, and return its documents as rows.
 
         Args:
             text: The text to read.
@@ -44,6 +44,12 @@ class CorpusSet:
             reporter: Prints progress.
             split_few: Whether to apply `split_few_documents`.
             word_units: With "morphemes", the corpus is also split into morphemes.
+
+        Returns:
+            One row per document, and notes for the user.
+
+        Raises:
+            UserError: A file cannot be read, there is no text, or no text can be held out for validation.
         """
         corpus = load_corpus(text.files, options, tokenizer, reporter, word_units)
         notes = list(corpus.notes)

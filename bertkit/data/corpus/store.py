@@ -134,15 +134,15 @@ def encode_documents(
     previous = backend.encode_special_tokens
     backend.encode_special_tokens = True  # text such as "[SEP]" does not become a special token
     try:
-        has_units, batches = word_units == "morphemes", _batch_sentences(documents)
-        for sentences, document_index, encodings in tokenize_batches(batches, tokenizer, has_units):
-            batch = flatten_encodings(encodings, dtype, has_units)
+        has_morphemes, batches = word_units == "morphemes", _batch_sentences(documents)
+        for sentences, document_index, encodings in tokenize_batches(batches, tokenizer, has_morphemes):
+            batch = flatten_encodings(encodings, dtype, has_morphemes)
             index = np.array(document_index, np.int64)[batch.lengths > 0]
             num_unk = 0 if unk_id is None else int(np.count_nonzero(batch.input_ids == unk_id))
             num_chars = sum(map(len, sentences))
             yield EncodedSentences(
                 batch.input_ids, batch.lengths[batch.lengths > 0], index, num_unk, num_chars,
-                _find_continuations(sentences, batch) if has_units else None,
+                _find_continuations(sentences, batch) if has_morphemes else None,
             )  # fmt: skip
     finally:
         backend.encode_special_tokens = previous
