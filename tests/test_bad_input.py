@@ -33,6 +33,8 @@ FILES = {
     "empty file": (b"", [], ["data.csv", "empty", "pass another file"]),
     "missing column": (to_csv(GOOD_ROWS), ["--text-column", "txt"],
                        ["txt", "did you mean 'text'", "--text-column"]),
+    "label as text": (to_csv(GOOD_ROWS), ["--text-column", "label", "--label-column", "label"],
+                      ["--text-column label: is already the column of --label-column"]),
     "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
     "no label column": ("text,b\nx,y\nz,w\n", [], ["looks like the label", "--label-column", "text, b"]),
     "one class only": ("text,label\nx,y\nz,y\n", [], ["only the class 'y'", "at least two"]),

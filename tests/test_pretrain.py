@@ -197,6 +197,21 @@ def test_bf16_trains(text, tiny, tmp_path):
     assert math.isfinite(run.metrics["validation"]["loss"])
 
 
+def test_resume_with_changed_settings_is_refused(cli, short_text, tmp_path, stop_at):
+    folder = tmp_path / "run"
+    size = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-length", 32]
+    stop_at(3)
+    assert cli(COMMAND, "--data", short_text, *size, "--max-steps", 6, "-o", folder)[0] == 130
+    resume = ["--resume", "-o", folder]
+    assert_refused(cli, tmp_path, [*resume, "--preview", 1], ["--resume", "--preview"], COMMAND)
+    words = ["--resume: --max-length is 32 in this run", "leave it out"]
+    assert_refused(cli, tmp_path, [*resume, "--max-length", 16], words, COMMAND)
+    saved = (folder / "run.yaml").read_text("utf-8")
+    (folder / "run.yaml").write_text(saved.replace("hidden_size: 16", "hidden_size: 32"), "utf-8")
+    words = ["do not fit the settings in run.yaml (size mismatch for", "restore run.yaml", "--overwrite"]
+    assert_refused(cli, tmp_path, resume, words, COMMAND)
+
+
 @pytest.mark.parametrize("scratch", [True, False])
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
     scratch, cli, tiny, short_text, tmp_path, monkeypatch, stop_at

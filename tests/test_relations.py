@@ -143,8 +143,10 @@ def test_a_deeply_nested_entity_is_refused(depth):
         RowDecoder(schema, 10).decode(body)
 
 
-@pytest.mark.parametrize("cell", ["[" * 100_000, '{"a": ' * 100_000, "(" * 100_000, "-" * 100_000 + "1"])
-def test_a_cell_that_parsers_cannot_nest_is_no_entity(cell):
+@pytest.mark.parametrize(
+    "cell", ["{[1]: 2}", "{1: 2", "[" * 100_000, '{"a": ' * 100_000, "(" * 100_000, "-" * 100_000 + "1"]
+)
+def test_a_cell_that_cannot_be_parsed_is_no_entity(cell):
     assert parse_entity(cell) is None
 
 
@@ -225,6 +227,10 @@ def change(rows, index, column, **values):
 
 REFUSED = {
     "no second column": (make_rows, COLUMNS[:2], ["subject_entity", "two entities", "--object-column"]),
+    "one column for both": (
+        make_rows, [*COLUMNS[:3], "subject_entity"],
+        ["--object-column subject_entity: is already the column of --subject-column", "name another column"],
+    ),
     "no such column": (make_rows, [*COLUMNS[:3], "obj"], ["no column 'obj'", "--object-column"]),
     "beyond the text": (
         lambda n: change(make_rows(n), 2, "subject_entity", end_idx=99), COLUMNS,
@@ -256,6 +262,13 @@ def test_refusals(case, cli, tiny, tmp_path):
     make, args, words = REFUSED[case]
     data = write_rows(tmp_path / "rows.jsonl", make(30))
     assert_refused(cli, tmp_path, ["--data", data, "--model", tiny, *args], words)
+
+
+def test_unknown_types_in_marked_texts_have_markers_without_a_type(run):
+    texts = ["[S:XYZ]good[/S:XYZ] was [O:LOC]bad[/O:LOC]", "[S]good[/S] was [O:LOC]bad[/O:LOC]"]
+    unknown, untyped = bertkit.predict(run.output_dir, data=[{"sentence": text} for text in texts])
+    assert unknown["sentence"] == texts[1]
+    assert unknown["probabilities"] == untyped["probabilities"]
 
 
 def test_a_text_without_markers_is_refused(run, cli, tmp_path):

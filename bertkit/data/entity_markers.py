@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from bertkit.errors import UserError, shorten_repr
 if TYPE_CHECKING:
     from bertkit.data.features import TextFeatures
 
+# Errors of `ast.literal_eval` that are not errors of JSON. Too deep nesting gives a `MemoryError`.
+LITERAL_ERRORS = (SyntaxError, TypeError, MemoryError)
 ROLES = ("S", "O")  # subject and object
 EXAMPLE_TEXT = "[S]...[/S] ... [O]...[/O]"  # a text with marked entities, in example rows
-MARKERS = {role: [re.compile(rf"\[{slash}{role}(?::[^\[\]]*)?\]") for slash in ("", "/")] for role in ROLES}
+# The pattern of the start marker and of the end marker of each role; the group is the type.
+MARKERS = {role: [re.compile(rf"\[{slash}{role}(?::([^\[\]]*))?\]") for slash in ("", "/")] for role in ROLES}
 SPAN_HELP = 'such as {"start": 0, "end": 3, "type": "PER"}, or with start_idx and an inclusive end_idx'
 
 
@@ -80,7 +84,7 @@ def _parse_notation(text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
-        except (*JSON_ERRORS, SyntaxError, MemoryError):  # MemoryError: nested too deeply for Python's parser
+        except (*JSON_ERRORS, *LITERAL_ERRORS):
             continue
     return None
 
@@ -103,6 +107,24 @@ def has_markers(text: str) -> bool:
     return True
 
 
+def remove_unknown_types(text: str, types: Sequence[Iterable[str]]) -> str:
+    """Return a text with markers, where those of unknown types have no type, such as `[S]`.
+
+    Args:
+        text: The text.
+        types: The known types of subjects and of objects.
+    """
+    for (role, patterns), known_types in zip(MARKERS.items(), types, strict=True):
+        for pattern, is_end in zip(patterns, (False, True), strict=True):
+            markers = {entity_type: format_marker(role, entity_type, is_end) for entity_type in known_types}
+            text = pattern.sub(partial(_get_marker, markers, format_marker(role, "", is_end)), text)
+    return text
+
+
+def _get_marker(markers: Mapping[str, str], untyped: str, match: re.Match[str]) -> str:
+    return markers.get(match[1], untyped)
+
+
 def collect_types(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
     """Return the different types of the subjects and of the objects, sorted."""
     return [
@@ -114,8 +136,8 @@ def collect_types(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
 def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Sequence[Iterable[str]]) -> Rows:
     """Return the rows with markers in the texts. An entity with an unknown type has markers without a type.
 
-    Rows without the columns must contain the markers already. Texts with markers are not changed, because
-    the positions of their entities are those of the text without markers.
+    Rows without the columns must contain the markers already. In texts with markers, only unknown types are
+    removed. The columns are not read, because their positions are those of the text without markers.
 
     Args:
         rows: The rows.
@@ -126,10 +148,11 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
     Raises:
         UserError: An entity is not valid, or a text has no markers.
     """
+    known_types = [set(role_types) for role_types in types]
     if not any(column in rows.columns for column in columns):
         _require_markers(rows, text_column)
-        return rows
-    known_types = [set(role_types) for role_types in types]
+        marked = ComputedColumn(lambda text: remove_unknown_types(text, known_types), [rows[text_column]])
+        return rows.with_column(text_column, marked)
     for column, role in zip(columns, ("subject", "object"), strict=True):
         if column not in rows.columns:
             raise UserError(f"{rows.files[0]}: no column {column!r} (the {role} of the relation); add it")
@@ -140,7 +163,7 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
 
     def mark(text: str, *values: Any) -> str:
         if has_markers(text):
-            return text
+            return remove_unknown_types(text, known_types)
         entities = [parse_entity(value) for value in values]
         return mark_entities(
             text,

@@ -22,7 +22,7 @@ from bertkit.recipes import (
     serialize_settings,
 )
 from bertkit.run_directory import format_python_call
-from bertkit.setting import fill_unset, get_settings
+from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, launch_environment, locks
 from bertkit.utils.extras import require_extra
@@ -273,13 +273,13 @@ def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
 
 def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
     """Refuse a setting of the user that differs from the setting of the run to resume."""
-    if key in ("overwrite", "dry_run") and value:
-        flag = "--" + key.replace("_", "-")
-        raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")
     config_class = type(saved)
+    flag = get_flag(key, get_settings(config_class)[key].metadata)
+    if key in ("overwrite", "dry_run", "preview") and value:
+        raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")
     saved_value = getattr(saved, key)
     requested, existing = config_class(**{key: value}), config_class(**{key: saved_value})
     if serialize_settings(requested) != serialize_settings(existing):
         raise UserError(
-            f"--resume: {key} is {saved_value!r} in this run and cannot become {value!r}; leave it out"
+            f"--resume: {flag} is {saved_value!r} in this run and cannot become {value!r}; leave it out"
         )

@@ -83,10 +83,11 @@ def name_best_baseline(summary: Mapping[str, Any], task: GlueTask) -> str:
 
 
 def describe_run(task: GlueTask, summary: Mapping[str, Any]) -> str:
-    """Return the best run of a task, its learning rate and seeds, and the best baseline."""
+    """Return the best run of a task, its learning rate, seeds and numbers of rows, and the best baseline."""
     name = name_best_baseline(summary, task)
     note = f", best baseline: {name}" if name else ""
-    return f"{task.name}: `{summary['best_run']}`, {describe_seeds(task, summary)}{note}"
+    rows = " and ".join(f"{summary['rows'][split]:,} {split}" for split in ("train", "validation"))
+    return f"{task.name}: `{summary['best_run']}`, {describe_seeds(task, summary)}, {rows} rows{note}"
 
 
 def describe_best_baselines(metrics: Mapping[str, Any], tasks: Sequence[GlueTask]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.setting import fill_unset, get_flag, get_settings
+from bertkit.setting import fill_unset, get_column_settings, get_flag, get_settings
 from bertkit.tasks.base import Scores, Task, TransformersPipeline
 from bertkit.tasks.confidence import FittedConfidence, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
@@ -96,10 +96,15 @@ class SequenceTask(Task):
         self._check_different_columns()
 
     def _check_different_columns(self) -> None:
-        columns = self.input_schema.text_columns
-        if len(set(columns)) < len(columns):
-            flag = self._get_flag(self.text_settings[1])
-            raise UserError(f"{flag} {columns[1]}: is the column of the first text already; name another one")
+        settings: dict[str, str] = {}
+        for name, column in get_column_settings(self.config).items():
+            if column in settings:
+                raise UserError(
+                    f"{self._get_flag(name)} {column}: is already the column of "
+                    f"{self._get_flag(settings[column])}; name another column"
+                )
+            if column is not None:
+                settings[column] = name
 
     def _get_flag(self, name: str) -> str:
         """Return the flag of a setting."""

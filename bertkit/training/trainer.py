@@ -23,6 +23,7 @@ from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
 from bertkit.training.loss_check import LossCheck
 from bertkit.training.meters import InputStats, LossMeter
+from bertkit.training.runtime_errors import explain_runtime_error
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
@@ -102,13 +103,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
                 f"{checkpoint}: contains pickled objects other than tensors; {RESTART_HINT}"
             ) from error
         except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"--set dataloader_num_workers: a worker process died ({reason}); "
-                "if it ran out of memory, leave out the flag to load batches in the main process"
-            ) from error
+            if problem := explain_runtime_error(str(error), checkpoint):
+                raise UserError(problem) from error
+            raise
 
     def _restore_ended_training(self, checkpoint: Path) -> bool:
         """Restore the trainer state of a checkpoint if training had ended there.
