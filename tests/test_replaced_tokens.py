@@ -16,7 +16,14 @@ from conftest import (
 from safetensors.torch import load_file
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    ElectraConfig,
+    pipeline,
+)
 
 import bertkit
 from bertkit.data.collator import PaddingCollator
@@ -201,6 +208,7 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
     assert json.loads(out)
     status, _, err = cli("fill-mask", run.output_dir, "good [MASK] film")
     assert (status, "no masked LM head" in err) == (2, True)
+    assert f"use its generator, {run.output_dir / 'generator'}" in err
     assert len(pipeline("feature-extraction", str(run.output_dir))("good film")[0]) > 2
 
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))
@@ -223,6 +231,29 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
     )
     shutil.rmtree(run.output_dir / "generator")
     assert "new generator" in cli(COMMAND, *args, "-o", tmp_path / "new")[2]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "problem"),
+    [
+        (BertConfig, {}, "is a bert model, not an ELECTRA generator"),
+        (ElectraConfig, {"embedding_size": 24}, "its embeddings differ in size"),
+    ],
+)
+def test_a_saved_generator_that_does_not_fit_is_refused(
+    architecture, sizes, problem, short_text, cli, tmp_path
+):
+    shape = {**SHAPE, "max_length": 32, "max_steps": 1}
+    folder = pretrained(short_text, tmp_path / "electra", objective="rtd", **shape).output_dir
+    config = architecture(
+        vocab_size=AutoConfig.from_pretrained(folder).vocab_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, **sizes,
+    )  # fmt: skip
+    shutil.rmtree(folder / "generator")
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder / "generator")
+    args = ["--data", short_text, "--objective", "rtd", "--model", folder, "--max-steps", 1]
+    words = [f"{folder / 'generator'}: {problem}", "remove this directory"]
+    assert_refused(cli, tmp_path, args, words, COMMAND)
 
 
 def test_accumulation_and_packing_are_equivalent(short_text, tmp_path):

@@ -27,6 +27,7 @@ from bertkit.modeling.loading import (
 )
 from bertkit.modeling.pooling import is_causal
 from bertkit.modeling.pretraining import MASKED_POSITIONS, add_masked_position_hook
+from bertkit.modeling.replaced_tokens import find_generator
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter, silence_libraries
 from bertkit.validation import validate_settings
@@ -153,9 +154,9 @@ class MaskFiller:
         """Return the probabilities and token ids `[masks, top]` of each text, the most probable first."""
         from transformers import AutoModelForMaskedLM
 
-        model = load_with_trained_head(
-            AutoModelForMaskedLM, self.source, self.config, "masked LM head", MODEL_HINT
-        )
+        generator = find_generator(self.source)
+        hint = f"use its generator, {generator.folder}" if generator else MODEL_HINT
+        model = load_with_trained_head(AutoModelForMaskedLM, self.source, self.config, "masked LM head", hint)
         model = add_masked_position_hook(prepare_for_inference(model))
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         rows = range(len(features))

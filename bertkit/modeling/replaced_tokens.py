@@ -169,7 +169,7 @@ def build_replaced_token_model(
     """Return the discriminator of a source with its generator; what the source lacks is initialized.
 
     Raises:
-        UserError: The weights cannot be read, or the generator has other embeddings.
+        UserError: The weights cannot be read, or the saved generator does not fit the discriminator.
     """
     has_weights = any(source.folder.glob("*.safetensors"))
     discriminator = (
@@ -181,7 +181,13 @@ def build_replaced_token_model(
     if saved is None:
         generator_config = build_generator_config(config, generator_size or DEFAULT_GENERATOR_SIZE)
         return ReplacedTokenModel(discriminator, AutoModelForMaskedLM.from_config(generator_config))
-    generator = load_model(AutoModelForMaskedLM, saved, load_config(saved))
+    saved_config = load_config(saved)
+    if saved_config.model_type != config.model_type:
+        raise UserError(
+            f"{saved.folder}: is a {saved_config.model_type} model, not an ELECTRA generator; remove this "
+            "directory to start with a new generator"
+        )
+    generator = load_model(AutoModelForMaskedLM, saved, saved_config)
     sizes = [(model.config.vocab_size, model.config.embedding_size) for model in (discriminator, generator)]
     if sizes[0] != sizes[1]:
         raise UserError(
