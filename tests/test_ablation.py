@@ -259,6 +259,8 @@ def test_an_interrupted_suite_is_resumed(step, cli, text, data_dir, tmp_path, st
         (["--tasks", "swag"], ["--tasks swag", "is not a task of the table"]),
         (["--table", "sizes", "--num-layers", 3], ["--num-layers", "select rows with --rows"]),
         (["--data", "nowhere.txt"], ["nowhere.txt"]),
+        (["--rows", "mlm,ltr", "--whole-word-masking"], ["row ltr: --whole-word-masking: --objective ltr"]),
+        (["--rows", "mlm,ltr", "--whole-word-masking", "--dry-run"], ["row ltr: --whole-word-masking"]),
     ],
 )
 def test_errors_are_reported_before_anything_is_written(cli, text, data_dir, tmp_path, args, words):

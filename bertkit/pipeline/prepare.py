@@ -337,14 +337,7 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
     if train.unk_fraction > UNK_WARNING_FRACTION:
         reporter.warn(problem)
     if not task.spec.resamples_examples:
-        long_fraction = (
-            train.windowed_fraction if task.spec.uses_windows else train.num_truncated / len(train)
-        )
-        treatment = "split into windows" if task.spec.uses_windows else "truncated"
-        reporter.info(
-            f"{long_fraction:.1%} of the training texts are longer than {prepared.config.max_length} tokens "
-            f"and are {treatment} (longest: {train.max_untruncated_length:,} tokens)"
-        )
+        reporter.info(_describe_lengths(prepared))
     for note in train.describe_issues(prepared.splits["train"]):
         reporter.info(note)
     for warning in train.warnings:
@@ -384,3 +377,16 @@ def count_parameters(model_config: Any) -> int:
 
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModel.from_config(model_config).parameters())
+
+
+def _describe_lengths(prepared: PreparedRun) -> str:
+    """Return how many training texts are longer than the maximum length, and what happens to them."""
+    train, uses_windows = prepared.features["train"], prepared.task.spec.uses_windows
+    longest, limit = f"longest: {train.max_untruncated_length:,} tokens", prepared.config.max_length
+    fraction = train.windowed_fraction if uses_windows else train.num_truncated / len(train)
+    if not fraction:
+        return f"no training text is longer than {limit} tokens ({longest})"
+    treatment = "split into windows" if uses_windows else "truncated"
+    return (
+        f"{fraction:.1%} of the training texts are longer than {limit} tokens and are {treatment} ({longest})"
+    )

@@ -281,5 +281,11 @@ def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
     requested, existing = config_class(**{key: value}), config_class(**{key: saved_value})
     if serialize_settings(requested) != serialize_settings(existing):
         raise UserError(
-            f"--resume: {flag} is {saved_value!r} in this run and cannot become {value!r}; leave it out"
+            f"--resume: {flag} is {_format_value(saved_value)} in this run and cannot become "
+            f"{_format_value(value)}; leave it out"
         )
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as the user writes it: the items of a list with commas."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else repr(value)

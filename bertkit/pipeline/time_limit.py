@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNTIMED_STEPS = 2  # allocate memory, and compile the layers with --compile
 MEASURED_FRACTION = 0.02  # of the time limit
 MAX_MEASURED_SECONDS = 60.0
-USED_FRACTION = 0.97  # of the time limit; the rest is for checkpoints and for steps that take longer
+USED_FRACTION = 0.97  # of the time limit; the rest is a reserve for checkpoints and for slower steps
 EVALUATED_BATCHES = 10
 
 
@@ -63,8 +63,8 @@ class MeasuredTimes:
 def plan_time_limit(session: "Session") -> None:
     """Set `max_steps` if the run has a time limit, and no number of steps yet.
 
-    The steps of the measurement are discarded. The run then is the same as one with this `--max-steps`, so a
-    resumed run is bit-identical to an uninterrupted one.
+    The steps of the measurement are discarded, and `max_steps` is saved, so a resumed run is bit-identical to
+    an uninterrupted one.
 
     Raises:
         UserError: Not a single step fits into the time, or a step does not fit into the memory.
@@ -77,10 +77,12 @@ def plan_time_limit(session: "Session") -> None:
         times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
     if steps < 1:
-        minutes = math.ceil(times.sufficient_limit / 0.6) / 100  # rounded up, so that this time is enough
+        minutes = math.ceil(100 * times.sufficient_limit / 60) / 100  # rounded up, so that it is enough
+        is_probe_longer = times.probe > times.evaluation - times.probe
+        alternative = "leave out --probe" if is_probe_longer else "evaluate less with --max-eval-samples"
         raise UserError(
             f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
-            f"{minutes:g} minutes, or evaluate less with --max-eval-samples"
+            f"{minutes:g} minutes, or {alternative}"
         )
     session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
     session.prepared.task.config = dataclasses.replace(config, max_steps=steps)

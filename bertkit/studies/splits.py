@@ -23,7 +23,7 @@ from bertkit.pipeline.splitting import sample_training_rows
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
-TRIAL_FOLD = 0  # the fold that scores the trials
+TRIAL_FOLD = 0  # the fold on which the trials are scored
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
     """Return the splits of a study with folds.
 
     A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds. A
-    trial trains on all folds but one, which scores it.
+    trial trains on all folds but one, and is scored on that one.
 
     Args:
         data: The parsed data.

@@ -23,6 +23,7 @@ from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, D
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names, select_task_settings
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain import Pretrain
+from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.utils.reporting import Reporter
 
 # Settings of the suite that also apply to fine-tuning.
@@ -62,9 +63,20 @@ class AblationSuite(Suite):
         self.text = find_text(
             self.config.data, self.config.data_dir, self.config.text_column, encoding=self.config.encoding
         )
+        self._check_pretraining_settings()
         self.data_sources = self._find_task_data()
         self.tasks = [task for task in [*self.table.tasks, FALLBACK_TASK] if task.name in self.data_sources]
         return [self.text.name, self.config.table]
+
+    def _check_pretraining_settings(self) -> None:
+        """Check that the settings of the user apply to the objective of each row."""
+        for row in self.rows:
+            config = self.make_run_group(Pretrain.spec.name, row.recipe, row.pretraining_settings).config
+            assert isinstance(config, PretrainConfig)
+            try:
+                Pretrain(config).objective.validate_config(config)
+            except UserError as error:
+                raise UserError(f"row {row.name}: {error}") from error
 
     def _find_task_data(self) -> dict[str, str]:
         """Return the location of the data of each task in `--tasks`.

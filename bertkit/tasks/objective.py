@@ -29,7 +29,7 @@ class Objective:
         name: Value of `--objective`.
         planner_name: Name of the function in `bertkit.data.corpus.pairs` that plans the examples of an epoch.
         model_class: Name of the auto class of transformers.
-        description: What is predicted, as the end of a line that begins with the percentage of masked tokens.
+        description: What is predicted besides the masked tokens, or from what; part of the run's description.
         architectures: Model types that support the objective; None if all do.
         unsupported_message: Error message for other model types, after the name of the model.
         is_causal: Whether each token is predicted from the previous tokens.

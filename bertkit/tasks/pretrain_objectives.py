@@ -3,7 +3,7 @@
 from bertkit.tasks.objective import Objective
 from bertkit.tasks.replaced_token_detection import ReplacedTokenDetection
 
-# Model types whose `AutoModelForPreTraining` has a next sentence prediction head.
+# Model types whose `AutoModelForPreTraining` has a head for sentence pairs.
 PAIR_ARCHITECTURES = frozenset({"bert", "albert", "big_bird", "mobilebert", "megatron-bert"})
 # Model types whose causal language model masks later tokens in the attention if `is_decoder` is set.
 CAUSAL_ARCHITECTURES = frozenset({
@@ -16,19 +16,23 @@ OBJECTIVES = {
     objective.name: objective
     for objective in (
         Objective(
-            "mlm+nsp", "build_nsp_pairs", FOR_PRETRAINING, ", and whether B follows A", PAIR_ARCHITECTURES
+            name="mlm+nsp", planner_name="build_nsp_pairs", model_class=FOR_PRETRAINING,
+            description=", and whether B follows A", architectures=PAIR_ARCHITECTURES,
         ),
-        Objective("mlm", "build_segments", "AutoModelForMaskedLM"),
+        Objective(name="mlm", planner_name="build_segments", model_class="AutoModelForMaskedLM"),
         Objective(
-            "mlm+sop", "build_sop_pairs", FOR_PRETRAINING, ", and whether A precedes B", PAIR_ARCHITECTURES
+            name="mlm+sop", planner_name="build_sop_pairs", model_class=FOR_PRETRAINING,
+            description=", and whether A precedes B", architectures=PAIR_ARCHITECTURES,
         ),
         Objective(
-            "ltr", "build_segments", "AutoModelForCausalLM", " from the previous ones", CAUSAL_ARCHITECTURES,
-            "cannot be a left-to-right model; use --objective mlm", is_causal=True,
+            name="ltr", planner_name="build_segments", model_class="AutoModelForCausalLM",
+            description=" from the previous ones", architectures=CAUSAL_ARCHITECTURES,
+            unsupported_message="cannot be a left-to-right model; use --objective mlm", is_causal=True,
         ),
         ReplacedTokenDetection(
-            "rtd", "build_segments", FOR_PRETRAINING, ", and which tokens a generator has replaced",
-            frozenset({"electra"}), "is not an ELECTRA model; use --objective mlm",
+            name="rtd", planner_name="build_segments", model_class=FOR_PRETRAINING,
+            description=", and which tokens a generator has replaced", architectures=frozenset({"electra"}),
+            unsupported_message="is not an ELECTRA model; use --objective mlm",
             # While the generator improves, its samples are harder to detect, and the total loss can rise.
             best_metric="mlm_loss",
         ),

@@ -73,7 +73,8 @@ class CorpusSet:
 
 
 def _require_two_documents(corpus: Corpus, files: Sequence[InputFile]) -> None:
-    if len(corpus.document_offsets) != 2:
+    num_documents = len(corpus.document_offsets) - 1
+    if num_documents != 1:
         return
     num_sentences = len(corpus.sentence_offsets) - 1
     size = "only one sentence" if num_sentences == 1 else f"one document of only {num_sentences} sentences"
