@@ -372,6 +372,7 @@ def test_predicting_does_not_read_labels(learned):
 
 def test_a_run_without_epochs_does_not_warn_about_its_training(cli, tmp_path, tiny, toy):
     flags = ["--data", toy, "--model", tiny, "--epochs", 0, "--no-bf16", "-o", tmp_path / "run"]
-    status, _, err = cli("classify", *flags)
+    status, out, err = cli("classify", *flags)
     assert status == 0, err
     assert "warning" not in err
+    assert "not trained: 0 steps" in out

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.cli.console import format_duration
+
 PRINTERS = [
     ["--help"],
     ["recipes", "ls"],
@@ -18,6 +20,14 @@ def run_bertkit(args, buffered, **streams):
     command = [sys.executable, "-m", "bertkit", *args]
     environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     return subprocess.run(command, env=environment, text=True, **streams)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45, "45 s"), (720, "12 min"), (3.4 * 3600, "3.4 h"), (47.9 * 3600, "47.9 h"), (360 * 3600, "15 days")],
+)
+def test_durations_have_the_largest_fitting_unit(seconds, text):
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize("buffered", [True, False])

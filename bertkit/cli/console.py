@@ -232,6 +232,9 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
     from bertkit.reports.model_card import format_utilization
 
     training = metrics["training"]
+    if training.get("examples_seen") == 0:
+        out_console.print("not trained: 0 steps")
+        return
     statistics = [
         f"{training['examples_per_second']:.1f} examples/s",
         f"{training['tokens_per_second']:,.0f} tokens/s",
@@ -326,11 +329,14 @@ def _format_masked_text(sample: Mapping[str, Any]) -> Text:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours: `45 s`, `12 min` or `3.4 h`."""
+    """Format a duration in seconds, minutes, hours or days: `45 s`, `12 min`, `3.4 h` or `15 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+    hours = minutes / 60
+    if hours >= 48:
+        return f"{hours / 24:,.0f} days"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
 
 
 # ---- predictions
