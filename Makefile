@@ -90,7 +90,7 @@ ablation: $(INSTALLED) ## The paper's table of pre-training objectives, at a sma
 	$(BIN)/bertkit ablation --seeds 3 --task-learning-rate 1e-3 --embedding-init ppmi --task-pooling mean $(SAMPLES)
 
 sizes: $(INSTALLED) ## The paper's table of model sizes: three small rows
-	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 $(SAMPLES)
+	$(BIN)/bertkit ablation --table sizes --rows 2-64-1,2-128-2,4-256-4 --seeds 3 --task-learning-rate 3e-4 --embedding-init ppmi --task-pooling mean $(SAMPLES)
 
 clean: ## Remove .venv, caches and build outputs, but no runs
 	rm -rf .venv $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
