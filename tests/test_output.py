@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.console import format_duration
+from bertkit.utils.durations import format_duration
 
 PRINTERS = [
     ["--help"],

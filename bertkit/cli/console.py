@@ -20,6 +20,7 @@ from rich.text import Text
 from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.errors import format_count
 from bertkit.tasks import task_class
+from bertkit.utils.durations import format_duration
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -326,17 +327,6 @@ def _format_masked_text(sample: Mapping[str, Any]) -> Text:
         if is_masked:
             text.append(f"({replace_control_characters(original_tokens[position])}) ", "green")
     return text
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes, hours or days: `45 s`, `12 min`, `3.4 h` or `15 days`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    hours = minutes / 60
-    if hours >= 48:
-        return f"{hours / 24:,.0f} days"
-    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
 
 
 # ---- predictions
