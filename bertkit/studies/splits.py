@@ -1,6 +1,7 @@
 """The splits of the runs of a study.
 
-The held-out scores of a study are measured on rows that were not used to select settings, checkpoints or thresholds.
+The held-out scores of a study are measured on rows that were not used to select settings, checkpoints or
+thresholds.
 """
 
 import dataclasses
