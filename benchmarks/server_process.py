@@ -53,10 +53,12 @@ def start_server(command: Sequence[str], log: Path) -> Iterator[Server]:
         SystemExit: The server did not start.
     """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    with log.open("w") as errors:
-        process = subprocess.Popen(
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
             [sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
-        )
+        ) as process,
+    ):
         try:
             assert process.stdout
             line = process.stdout.readline()
@@ -65,4 +67,3 @@ def start_server(command: Sequence[str], log: Path) -> Iterator[Server]:
             yield Server(json.loads(line)["url"], process.pid)
         finally:
             process.terminate()
-            process.wait()

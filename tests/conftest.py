@@ -1,7 +1,9 @@
 """Tiny models and data made on the spot, and the command line called in this process."""
 
+import contextlib
 import functools
 import gc
+import itertools
 import json
 import os
 import random
@@ -17,6 +19,10 @@ import pytest
 from chromium import driver, shown  # noqa: F401
 from hub import hub, no_hub  # noqa: F401
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+# Otherwise, each process that a test starts would compile all modules of bertkit.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What a shell starts in the background ignores Ctrl-C; the tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +79,43 @@ def pytest_runtest_teardown():
         freeze_libraries()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shared_cache(tmp_path_factory):
+    """Give fixtures that several tests share a cache, so that no user files are read or written."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_table():
+    """Build the table of commands and flags once, not for each call. `--recipe` changes it for one call."""
+    from typer import main
+
+    build, tables = main.get_command, {}
+
+    def get_command(app):
+        if app not in tables:
+            command = build(app)
+            tables[app] = command, [(option, option.show_default) for option in list_options(command)]
+        command, options = tables[app]
+        for option, show_default in options:
+            option.show_default = show_default
+        return command
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(main, "get_command", get_command)
+        yield
+
+
+def list_options(command):
+    """Return the options of a command and of its subcommands."""
+    options = [parameter for parameter in command.params if hasattr(parameter, "show_default")]
+    return options + [
+        option for each in getattr(command, "commands", {}).values() for option in list_options(each)
+    ]
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     """Give each test its own cache and no data directory, so that no user files are read or written."""
@@ -81,19 +124,85 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def _empty_charts(request, monkeypatch):
-    """Leave charts empty in tests without the mark `charts`: drawing takes half of the time of a tiny run."""
-    if not request.node.get_closest_marker("charts"):
-        empty_charts(monkeypatch)
+# What takes most of the time of a tiny run. A test that is about one of them has its mark.
+COSTLY = ("charts", "intervals", "linear_probe")
+_costly = set()
+
+
+@contextlib.contextmanager
+def costly_parts(*parts):
+    """Let runs have these parts, and no other of `COSTLY`; for fixtures that several tests share."""
+    before = set(_costly)
+    _costly.clear()
+    _costly.update(parts)
+    try:
+        yield
+    finally:
+        _costly.clear()
+        _costly.update(before)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Let the runs of a test have the parts that its marks name."""
+    with costly_parts(*_find_costly_marks(item)):
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Let the runs of a shared fixture have the parts that the marks of its module name.
+
+    Otherwise, they would depend on the test that needs the fixture first.
+    """
+    with costly_parts(*_find_costly_marks(request.node)):
+        yield
+
+
+def _find_costly_marks(node):
+    return [part for part in COSTLY if node.get_closest_marker(part)]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_cross_validation():
-    """Fit the linear probe of each run only once, without cross-validation, which would fit it 20 times."""
+def _cheap_runs():
+    """Leave out the costly parts of runs in tests without their marks."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 1)
+        make_runs_cheap(monkeypatch)
         yield
+
+
+def make_runs_cheap(monkeypatch):
+    """Leave charts empty, score no linear probe, and resample rows 50 times, except for tests with the mark.
+
+    Probes choose their settings without cross-validation, which would fit them 20 times: see `five_folds`.
+    """
+    from markupsafe import Markup
+
+    import bertkit.metrics.significance as significance
+    from bertkit.reports import calibration_charts, charts
+    from bertkit.tasks import sequence_baselines
+
+    render, score, resample = (
+        charts.render_chart,
+        sequence_baselines.score_linear_probe,
+        significance.resample_rows,
+    )
+
+    def render_chart(title, draw, note="", **options):
+        empty = charts.Chart(title, Markup("<svg></svg>"), note)
+        return render(title, draw, note, **options) if "charts" in _costly else empty
+
+    def score_linear_probe(*args):
+        return score(*args) if "linear_probe" in _costly else {}
+
+    def resample_rows(scorer, seed):
+        return itertools.islice(resample(scorer, seed), None if "intervals" in _costly else 50)
+
+    monkeypatch.setattr(charts, "render_chart", render_chart)
+    monkeypatch.setattr(calibration_charts, "render_chart", render_chart)
+    monkeypatch.setattr(sequence_baselines, "score_linear_probe", score_linear_probe)
+    monkeypatch.setattr(significance, "resample_rows", resample_rows)
+    monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 1)
 
 
 @pytest.fixture
@@ -119,18 +228,6 @@ def onnx_exporter():
         build = functools.cache(_registration.ONNXRegistry.from_torchlib)
         monkeypatch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(build))
         yield
-
-
-def empty_charts(monkeypatch):
-    """Leave charts empty, also in fixtures that several tests share, which run before `_empty_charts`."""
-    from markupsafe import Markup
-
-    from bertkit.reports import charts
-
-    def make_empty_chart(title, draw, note="", **_):
-        return charts.Chart(title, Markup("<svg></svg>"), note)
-
-    monkeypatch.setattr(charts, "render_chart", make_empty_chart)
 
 
 @pytest.fixture
@@ -384,7 +481,8 @@ def runs(tmp_path_factory, tiny):
         settings = {"squad": "v2"} if task == "qa" else {}
         data = write_rows(folder / f"{task}.jsonl", rows(60, **more))
         train = getattr(bertkit, task)
-        train(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
+        with costly_parts("linear_probe"):
+            train(data=data, model=tiny, output_dir=folder / task, epochs=2, max_length=32, **settings)
     text, task = write_rows(folder / "text.jsonl", make_document_rows(60)), "pretrain-mlm-nsp"
     bertkit.pretrain_mlm_nsp(data=text, model=tiny, output_dir=folder / task, max_steps=2, max_length=64)
     return folder

@@ -11,12 +11,12 @@ from pathlib import Path
 
 def list_commands(folder, is_full):
     """Return the command lines, without the program."""
-    imdb, sample = str(folder / "imdb reviews"), str(folder / "sample")
+    reviews, sample = str(folder / "film reviews"), str(folder / "sample")
     steps = [] if is_full else ["--max-steps", "10", "--max-train-samples", "200", "--max-eval-samples", "50"]
     return [
-        ["classify", "--recipe", "imdb", "-o", imdb, *steps],
-        ["predict", imdb, "--text", "A warm and funny film."],
-        ["report", imdb],
+        ["classify", "--recipe", "rotten-tomatoes", "-o", reviews, *steps],
+        ["predict", reviews, "--text", "A warm and funny film."],
+        ["report", reviews],
         ["ner", "--data", "sample", "-o", sample, "--max-steps", "4", "--device", "cpu"],
         ["evaluate", sample, "-o", str(folder / "scores")],
     ]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 IMAGE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
 WIDTH = 100
-COMMAND = ["bertkit", "classify", "--recipe", "imdb", "--overwrite", "-o", "runs/classify-imdb-minilm"]
+COMMAND = ["bertkit", "classify", "--recipe", "rotten-tomatoes", "--output-dir", "runs/demo", "--overwrite"]
 TERMINAL = {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0", "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
 CURSOR_CODE = re.compile(r"\x1b\[\?25[lh]")  # hides and shows the cursor
 
@@ -26,7 +26,7 @@ def main() -> None:
     output = CURSOR_CODE.sub("", finished.stdout)
     print(output)
     console = Console(record=True, width=WIDTH, file=io.StringIO())
-    console.print(Text("$ bertkit classify --recipe imdb", style="bold"))
+    console.print(Text("$ bertkit classify --recipe rotten-tomatoes", style="bold"))
     console.print(Text.from_ansi(output))
     console.save_svg(str(IMAGE), title="bertkit")
     print(f"{IMAGE}: {IMAGE.stat().st_size / 1000:.0f} kB")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from conftest import assert_refused, make_document_rows, make_qa_rows, write_rows
+from conftest import assert_refused, costly_parts, make_document_rows, make_qa_rows, write_rows
 from test_glue import COLUMNS, write_split
 
 import bertkit
@@ -135,11 +135,12 @@ def test_only_heads_for_whole_texts_get_the_pooling(complete_run):
 @pytest.fixture(scope="module")
 def seeds_run(text, data_dir, tmp_path_factory):
     """Fine-tune the models of two rows with three seeds."""
-    return bertkit.ablation(
-        data=str(text), data_dir=str(data_dir), tasks=["sst2"], rows=["mlm,none"], seeds=3,
-        task_learning_rate=1e-3, **FAST, **MODEL_SIZE,
-        output_dir=str(tmp_path_factory.mktemp("seeds") / "run"),
-    )  # fmt: skip
+    with costly_parts("charts"):
+        return bertkit.ablation(
+            data=str(text), data_dir=str(data_dir), tasks=["sst2"], rows=["mlm,none"], seeds=3,
+            task_learning_rate=1e-3, **FAST, **MODEL_SIZE,
+            output_dir=str(tmp_path_factory.mktemp("seeds") / "run"),
+        )  # fmt: skip
 
 
 def test_rows_are_compared_over_the_seeds(seeds_run):
@@ -224,6 +225,7 @@ def make_sst2_args(text, data_dir):
     return ["--data", text, "--data-dir", data_dir, "--tasks", "sst2", *FLAGS]
 
 
+@pytest.mark.slow
 def test_rows_of_sizes_are_run(cli, text, data_dir, tmp_path):
     args = ["--table", "sizes", "--rows", "2-128-2", *make_sst2_args(text, data_dir)]
     status, out, _ = cli("ablation", *args, "-o", tmp_path / "run", "--json")
@@ -237,6 +239,7 @@ def test_rows_of_sizes_are_run(cli, text, data_dir, tmp_path):
     assert (saved["num_layers"], saved["hidden_size"], saved["num_heads"]) == (2, 128, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 3])  # pre-training has two steps, fine-tuning follows
 def test_an_interrupted_suite_is_resumed(step, cli, text, data_dir, tmp_path, stop_at):
     size = [part for key, value in MODEL_SIZE.items() for part in (f"--{key.replace('_', '-')}", value)]
@@ -295,6 +298,7 @@ def test_a_dry_run_lists_each_run_without_wrapping(cli, text, data_dir, tmp_path
     ]
 
 
+@pytest.mark.slow
 def test_tasks_without_data_are_left_out_and_reported(cli, text, data_dir, tmp_path):
     args = ["--data", text, "--data-dir", data_dir, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
     status, out, err = cli("ablation", *args, "-o", tmp_path / "run", "--json")

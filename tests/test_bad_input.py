@@ -96,6 +96,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_bad_data_and_flags_are_reported_in_one_line(cli, tiny, tmp_path, name):
     content, args, words = FILES[name]
@@ -105,6 +106,7 @@ def test_bad_data_and_flags_are_reported_in_one_line(cli, tiny, tmp_path, name):
     assert_refused(cli, tmp_path, ["--data", path, *model, "--output-dir", tmp_path / "run", *args], words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "typed",
     [
@@ -182,6 +184,7 @@ USAGE_ERRORS = {  # command line: words of the error line
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", USAGE_ERRORS)
 def test_usage_errors_name_the_argument_as_typed(cli, tmp_path, typed):
     words = typed.split()
@@ -290,6 +293,7 @@ def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
     assert list(Predictor(fitted, None, None).predict([])) == []
 
 
+@pytest.mark.slow
 def test_unusable_models_are_reported(cli, toy, tmp_path, tiny):
     def break_model(name, change):
         shutil.copytree(tiny, tmp_path / name)
@@ -319,6 +323,7 @@ def test_unusable_models_are_reported(cli, toy, tmp_path, tiny):
     )
 
 
+@pytest.mark.slow
 def test_unusable_output_directories_are_reported(cli, tiny, toy, tmp_path, monkeypatch):
     args = ["--data", toy, "--model", tiny, "--output-dir"]
     (tmp_path / "file").write_text("x")
@@ -341,6 +346,7 @@ def test_an_output_directory_that_cannot_be_created_is_reported(cli, tiny, toy, 
     assert_refused(cli, tmp_path, args, ["/proc/x: cannot be created", "choose another directory"])
 
 
+@pytest.mark.slow
 def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tmp_path):
     dev = write_rows(tmp_path / "dev.jsonl", make_toy_rows(20, seed=1))
     args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
@@ -352,6 +358,7 @@ def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tm
     assert (status, "--validation-fraction has no effect" in err) == (0, True)
 
 
+@pytest.mark.slow
 def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, toy, tmp_path):
     args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
     assert cli("classify", *args)[0] == 0
@@ -361,6 +368,7 @@ def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, t
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_an_overwrite_with_a_bad_flag_keeps_the_old_run(cli, tiny, toy, tmp_path):
     run = tmp_path / "run"
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
@@ -376,6 +384,7 @@ def test_a_disk_with_too_little_space_is_reported(cli, tiny, toy, tmp_path, monk
     assert_refused(cli, tmp_path, args, ["0 MB are free", "another disk"])
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_a_checkpoint_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import torch
 
@@ -389,6 +398,7 @@ def test_a_disk_that_fills_up_during_a_checkpoint_is_reported(cli, tiny, toy, tm
     )
 
 
+@pytest.mark.slow
 def test_a_nan_loss_is_reported(cli, toy, tmp_path):
     import torch
     from safetensors.torch import load_file, save_file
@@ -401,6 +411,7 @@ def test_a_nan_loss_is_reported(cli, toy, tmp_path):
     assert_refused(cli, tmp_path, args, ["loss is nan at step 1", "--learning-rate"])
 
 
+@pytest.mark.slow
 def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp_path, monkeypatch):
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
@@ -412,6 +423,7 @@ def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp
     assert (status, "warning:" in err) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_failed_overwrite_restores_the_old_run(cli, tiny, toy, tmp_path):
     run = tmp_path / "run"
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--batch-size", 8]

@@ -10,6 +10,8 @@ import pretrain_script
 import workloads
 from systems import SCRIPTS
 
+pytestmark = pytest.mark.slow
+
 
 def write_classify_files(path, count):
     write_rows(path, make_toy_rows(count, seed=count))

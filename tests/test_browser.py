@@ -10,7 +10,7 @@ from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 from bertkit.utils.reporting import Reporter
 
-pytestmark = [pytest.mark.charts, chromium.needs_browser]
+pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 SCRIPT = "</script><script>window.hacked = 1</script>"
 IMAGE = '<img src="http://localhost:9/x.png" onerror="window.hacked = 1">'
 RIGHT_TO_LEFT = "abc \u202egood\u202c 'quoted' \"twice\" & שלום"

@@ -14,6 +14,8 @@ from bertkit.modeling.temperature import read_temperature
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["classify", "nli", "swag", "ner"]
 LABEL_KEYS = {"classify": "label", "nli": "label", "swag": "label", "ner": "tags"}
 
@@ -100,24 +102,6 @@ def test_a_pipeline_and_predict_give_the_same_calibrated_probabilities(copied):
     for probabilities, scores, old in zip(predicted, stock, uncalibrated, strict=True):
         assert {score["label"]: score["score"] for score in scores} == pytest.approx(probabilities, abs=1e-5)
         assert probabilities != pytest.approx(old, abs=1e-3)
-
-
-@pytest.mark.usefixtures("onnx_exporter")
-def test_an_exported_model_gives_the_same_calibrated_probabilities(copied, cli, tmp_path):
-    pytest.importorskip("onnxscript")
-    run, data = copied()
-    bertkit.calibrate(run, data=data)
-    status, out, err = cli("export", run, "--output-dir", tmp_path / "exported")
-    assert status == 0, err
-    assert "set_coverage" in out  # a score that only calibrated runs have
-    predicted, exported = (
-        [
-            record["probabilities"]["positive"]
-            for record in bertkit.predict(folder, data=data, all_scores=True)
-        ]
-        for folder in (run, tmp_path / "exported")
-    )
-    assert exported == pytest.approx(predicted, abs=1e-5)
 
 
 @pytest.mark.parametrize("task", ["classify", "ner"])

@@ -105,6 +105,7 @@ def test_scores_of_a_sample_with_repeated_rows_equal_those_of_its_decisions():
     assert ProbabilityScorer(Decisions.from_classes(logits, gold)).score(rows) == pytest.approx(sampled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "nli", "swag"])
 def test_runs_score_their_probabilities_with_intervals(runs, task):
     metrics, records = run_directory.read_metrics(runs / task), read_predictions(runs / task)
@@ -117,11 +118,13 @@ def test_runs_score_their_probabilities_with_intervals(runs, task):
     assert metrics["intervals"]["nll"][0] <= metrics["validation"]["nll"] <= metrics["intervals"]["nll"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["ner", "qa"])
 def test_other_tasks_have_no_scores_of_probabilities(runs, task):
     assert "nll" not in run_directory.read_metrics(runs / task)["validation"]
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_still_selected_by_accuracy(runs):
     task = bertkit.load(runs / "classify").task
     assert task.label_type.default_metric == "accuracy"
@@ -131,6 +134,7 @@ def test_the_best_checkpoint_is_still_selected_by_accuracy(runs):
 # ---- temperature scaling
 
 
+@pytest.mark.slow
 @hypothesis.given(
     factor=st.floats(0.2, 5.0), classes=st.integers(2, 5), seed=st.integers(0, 100), shift=st.floats(-3, 3)
 )
@@ -150,6 +154,7 @@ def test_the_factor_of_overconfident_logits_is_recovered(factor):
     assert ProbabilityScorer(decisions.scale(1 / temperature)).score_all()["ece"] < 0.02
 
 
+@pytest.mark.slow
 def test_the_temperature_minimizes_the_nll():
     logits, gold = make_logits(300, 3)
     decisions = Decisions.from_classes(logits * 2, gold)
@@ -185,6 +190,7 @@ def test_missing_choices_do_not_change_the_temperature():
     assert fit_temperature(Decisions.from_classes(padded, gold)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @hypothesis.given(seed=st.integers(0, 1000), num_groups=st.integers(10, 60))
 def test_no_row_is_judged_by_a_temperature_that_it_helped_to_fit(seed, num_groups):
     """The gold classes of a fold do not influence how the logits of this fold are scaled."""

@@ -12,7 +12,7 @@ from bertkit.reports.page import render_page
 from bertkit.reports.result_table import ResultTable
 from bertkit.reports.study_page import render_study_page
 
-pytestmark = [pytest.mark.charts, chromium.needs_browser]
+pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 FIND_CLIPPED_TEXTS = """
     return [...document.querySelectorAll("figure svg")].flatMap((svg) => {
         const frame = svg.getBoundingClientRect();

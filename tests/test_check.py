@@ -138,6 +138,7 @@ SPLIT_LEVEL = {
 MANY = {"unknown", "truncated"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAIN_CASES)
 def test_each_finding_names_the_training_rows_that_have_it(name, run_check):
     task, level, corrupt, settings = TRAIN_CASES[name]
@@ -232,6 +233,7 @@ def plain_single(_, tags):
     return [tag.replace("B-", "S-") if tag[0] == "B" else "O" for tag in tags]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO_SPLIT_CASES)
 def test_each_finding_about_two_splits_names_the_validation_row(name, run_check):
     task, corrupt, row = TWO_SPLIT_CASES[name]
@@ -377,6 +379,7 @@ def command(cli, tmp_path, model_without_weights):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("corrupt", "args", "status"),
     [
@@ -405,6 +408,7 @@ def test_exit_code_is_2_for_errors_and_with_strict_for_warnings(command, corrupt
     assert output["task"] == "classify"
 
 
+@pytest.mark.slow
 def test_missing_data_is_refused_in_the_words_of_training(cli):
     checked, trained = (
         cli("check", "classify", "--data", "nowhere.csv"),

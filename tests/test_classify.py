@@ -5,7 +5,15 @@ import random
 
 import numpy as np
 import pytest
-from conftest import NEUTRAL_WORDS, POSITIVE_WORDS, make_toy_rows, read_predictions, write_rows
+from conftest import (
+    NEUTRAL_WORDS,
+    POSITIVE_WORDS,
+    costly_parts,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    write_rows,
+)
 
 import bertkit
 from bertkit.errors import UserError
@@ -21,9 +29,10 @@ def learned(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("learned")
     data = write_rows(folder / "toy.jsonl", make_toy_rows(200))
     test = write_rows(folder / "test.jsonl", make_toy_rows(30, seed=9))
-    return bertkit.classify(
-        data=str(data), test=str(test), model=str(tiny), epochs=8, output_dir=str(folder / "run"), **FAST
-    )
+    with costly_parts("linear_probe"):
+        return bertkit.classify(
+            data=str(data), test=str(test), model=str(tiny), epochs=5, output_dir=str(folder / "run"), **FAST
+        )
 
 
 def test_a_separable_dataset_is_learned_perfectly(learned):
@@ -47,7 +56,7 @@ def test_metrics_have_the_documented_keys(learned):
         "gradient_accumulation_steps", "examples_seen", "examples_per_epoch", "mfu", "peak_flops",
         "peak_flops_source",
     }  # fmt: skip
-    assert metrics["training"]["steps"] == 8 * 23
+    assert metrics["training"]["steps"] == 5 * 23
     assert metrics["training"]["first_step_seconds"] > 0
 
 
@@ -78,6 +87,7 @@ def test_load_predicts_as_the_run_did(learned):
         assert "gold" not in found
 
 
+@pytest.mark.slow
 def test_run_yaml_reproduces_the_run(learned, tmp_path):
     recipe = str(learned.output_dir / "run.yaml")
     again = bertkit.classify(recipe=recipe, output_dir=str(tmp_path / "again"))
@@ -107,6 +117,7 @@ def test_labels_that_differ_only_in_case_do_not_share_an_output_of_the_head():
         match_labels(config, ["us", "US", "it"], "tiny", SEQUENCE_HEAD)
 
 
+@pytest.mark.slow
 def test_continuing_from_a_run_keeps_its_head_and_label_order(learned, tmp_path):
     rows = [{**row, "label": "Zero" if row["label"] == "positive" else "Ätna"} for row in make_toy_rows(40)]
     data = write_rows(tmp_path / "other.jsonl", rows)
@@ -135,6 +146,7 @@ def test_continuing_from_a_run_keeps_its_head_and_label_order(learned, tmp_path)
     assert run.metrics["validation"]["accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_pairs(tiny, tmp_path):
     rng = random.Random(0)
     rows = []
@@ -151,6 +163,7 @@ def test_pairs(tiny, tmp_path):
     assert set(read_predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
 
 
+@pytest.mark.slow
 def test_regression(tiny, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
@@ -168,6 +181,7 @@ def test_regression(tiny, tmp_path):
     assert run.metrics["baselines"]["majority"]["pearson"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["list", "separator"])
 def test_multi_label(tiny, tmp_path, style):
     from sklearn.metrics import f1_score
@@ -198,6 +212,7 @@ def test_multi_label(tiny, tmp_path, style):
         assert run.metrics["validation"][f"{average}_f1"] == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_class_weights_improve_a_rare_class(tiny, tmp_path):
     rows = [row for n, row in enumerate(make_toy_rows(300)) if row["label"] == "negative" or n % 20 == 1]
     data = write_rows(tmp_path / "rare.jsonl", rows)
@@ -211,25 +226,27 @@ def test_class_weights_improve_a_rare_class(tiny, tmp_path):
 
 
 def long_rows(count):
-    """Return texts of 60 words whose only informative word is in the middle, outside of head and tail."""
+    """Return texts of 24 words whose only informative word is in the middle, outside of head and tail."""
     rng = random.Random(3)
     rows = []
     for number in range(count):
-        words = rng.choices(NEUTRAL_WORDS, k=60)
-        words[30] = ("bad", "good")[number % 2]
+        words = rng.choices(NEUTRAL_WORDS, k=24)
+        words[12] = ("bad", "good")[number % 2]
         rows.append({"text": " ".join(words), "label": ("n", "p")[number % 2]})
     return rows
 
 
-def test_windows_read_text_that_head_truncates(tiny_without_dropout, tmp_path):
+@pytest.mark.slow
+def test_windows_read_text_that_head_truncates(tmp_path):
+    settings = {"initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = save_tiny_model(tmp_path / "model", num_hidden_layers=1, **settings)
     data = write_rows(tmp_path / "long.jsonl", long_rows(300))
     options = {
         "data": str(data),
-        "model": str(tiny_without_dropout),
-        "max_length": 24,
-        "epochs": 8,
+        "model": str(model),
+        "max_length": 12,
+        "epochs": 5,
         **FAST,
-        "learning_rate": 2e-3,
     }
     head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
     windows = bertkit.classify(**options, long_texts="windows", output_dir=str(tmp_path / "windows"))
@@ -241,6 +258,7 @@ def test_windows_read_text_that_head_truncates(tiny_without_dropout, tmp_path):
     assert "bertkit.load" in (windows.output_dir / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_frozen_layers_are_unchanged_and_the_others_are_trained(tiny, toy, tmp_path):
     from safetensors.torch import load_file
 
@@ -254,6 +272,7 @@ def test_frozen_layers_are_unchanged_and_the_others_are_trained(tiny, toy, tmp_p
     assert not {name for name in before if ".layer.1." in name and "weight" in name} & same
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best_weights(tiny, toy, tmp_path):
     swapped = {"negative": "positive", "positive": "negative"}  # validation scores get worse
     rows = [row | {"label": swapped[row["label"]]} for row in make_toy_rows(40, seed=9)]
@@ -270,6 +289,7 @@ def test_early_stopping_keeps_the_best_weights(tiny, toy, tmp_path):
     assert weights.read_bytes() == (run.output_dir / "checkpoints" / best / weights.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_unlabeled_test_rows_get_predictions_but_no_scores(tiny, toy, tmp_path):
     test = write_rows(tmp_path / "test.jsonl", [{"text": "a good film"}, {"text": "a bad film"}])
     run = bertkit.classify(
@@ -279,6 +299,7 @@ def test_unlabeled_test_rows_get_predictions_but_no_scores(tiny, toy, tmp_path):
     assert [r["gold"] for r in read_predictions(run.output_dir, "predictions-test.jsonl")] == [None, None]
 
 
+@pytest.mark.slow
 def test_clashing_input_columns_are_renamed(tiny, tmp_path):
     rows = [{**row, "id": f"a{n}", "predicted": "x"} for n, row in enumerate(make_toy_rows(40))]
     data = write_rows(tmp_path / "clash.jsonl", rows)
@@ -308,6 +329,7 @@ def test_dry_run_writes_only_to_the_cache(cli, tiny, toy, tmp_path):
     assert found["estimated_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_standard_output_is_only_json(cli, tiny, toy, tmp_path):
     status, out, err = cli(
         "classify", "--data", toy, "-m", tiny, "--max-steps", 1, "--json", "-o", tmp_path / "run"
@@ -317,12 +339,15 @@ def test_standard_output_is_only_json(cli, tiny, toy, tmp_path):
     assert "toy" in err
 
 
+@pytest.mark.slow
 def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
     for name in ("classify-toy-tiny", "classify-toy-tiny-2"):
         status, out, _ = cli("classify", "--data", toy, "--model", tiny, "--max-steps", 1)
         assert (status, out.splitlines()[-1]) == (0, f"run: runs/{name}")
 
 
+@pytest.mark.slow
+@pytest.mark.linear_probe
 def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tmp_path, monkeypatch):
     for module in ("metrics.baselines", "pipeline.results"):
         monkeypatch.setattr(f"bertkit.{module}.MAX_TFIDF_ROWS", 40)
@@ -337,6 +362,7 @@ def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tm
         assert "tfidf (fitted on 40 rows)" in (tmp_path / "run" / name).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_texts_without_words_are_scored(tiny, tmp_path):
     rows = [{"text": "?" * (n + 1), "label": ("x", "y")[n % 2]} for n in range(40)]
     data = write_rows(tmp_path / "marks.jsonl", rows)
@@ -346,6 +372,7 @@ def test_texts_without_words_are_scored(tiny, tmp_path):
     assert run.metrics["baselines"]["tfidf"] == run.metrics["baselines"]["majority"]
 
 
+@pytest.mark.slow
 def test_set_accepts_small_numbers_and_columns_odd_values(tiny, tmp_path):
     rows = [
         {**row, "id": n, "input_id": "x", "extra": float("nan")} for n, row in enumerate(make_toy_rows(40))
@@ -370,6 +397,7 @@ def test_predicting_does_not_read_labels(learned):
         list(bertkit.load(learned.output_dir).predict(["a good film"]))
 
 
+@pytest.mark.slow
 def test_a_run_without_epochs_does_not_warn_about_its_training(cli, tmp_path, tiny, toy):
     flags = ["--data", toy, "--model", tiny, "--epochs", 0, "--no-bf16", "-o", tmp_path / "run"]
     status, out, err = cli("classify", *flags)

@@ -1,5 +1,6 @@
 """Completion through the real protocol of each shell, in a new process that loads no heavy package."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,39 +18,87 @@ from bertkit.setting import get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_class
 
-CODE = f"""
-import sys
-from bertkit.cli.app import main
-sys.argv = ['bertkit']
-try: main()
-except SystemExit: pass
-heavy = [name for name in {[name for name in HEAVY if name != "huggingface_hub"]!r} if name in sys.modules]
-assert not heavy, heavy
+pytestmark = pytest.mark.slow
+
+# Each request runs in a fork of one process, which has imported the command line and has run nothing.
+RUN_REQUESTS = f"""
+import gc, json, os, sys, tempfile
+import typer
+from bertkit.cli.app import app, main
+
+os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # the shell is an argument
+table = typer.main.get_command(app)
+typer.main.get_command = lambda _: table
+gc.freeze()
+for line in sys.stdin:
+    arguments, environment, folder = json.loads(line)
+    printed = [tempfile.TemporaryFile() for _ in range(2)]
+    if not (pid := os.fork()):
+        for number, file in enumerate(printed, 1):
+            os.dup2(file.fileno(), number)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["bertkit", *arguments]
+        try: main()
+        except SystemExit as exit: status = exit.code
+        if heavy := [name for name in {[name for name in HEAVY if name != "huggingface_hub"]!r}
+                     if name in sys.modules]:
+            print("imported", *heavy, file=sys.stderr)
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    outputs = [(file.seek(0), file.read().decode())[1] for file in printed]
+    print(json.dumps([status, *outputs]), flush=True)
 """
 
 
-def complete(typed, shell="bash", **variables):
-    """Return the completions of a command line; a space at the end starts a new word."""
-    words = typed.split(" ")
-    request = {
-        "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
-        "zsh": {"_TYPER_COMPLETE_ARGS": typed},
-        "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-        "powershell": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1]},
-    }[shell]
-    environment = {**os.environ, **request, "_BERTKIT_COMPLETE": f"complete_{shell}", **variables}
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
+@pytest.fixture(scope="module")
+def run_bertkit():
+    """Return a function that runs `bertkit ARGS` in a new process; it returns standard output.
+
+    It fails if the process prints an error, or loads a heavy package.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN_REQUESTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def run(*arguments, **variables):
+        request = [arguments, {**os.environ, **variables}, str(Path.cwd())]
+        print(json.dumps(request), file=process.stdin, flush=True)
+        status, out, err = json.loads(process.stdout.readline())
+        assert (status, err) == (0, "")
+        return out
+
+    yield run
+    process.communicate()
 
 
-def test_commands_and_flags_are_completed():
+@pytest.fixture
+def complete(run_bertkit):
+    """Return a function that completes a command line; a space at the end starts a new word."""
+
+    def complete(typed, shell="bash", **variables):
+        words = typed.split(" ")
+        request = {
+            "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
+            "zsh": {"_TYPER_COMPLETE_ARGS": typed},
+            "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+            "powershell": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1]},
+        }[shell]
+        out = run_bertkit(**request, _BERTKIT_COMPLETE=f"complete_{shell}", **variables)
+        return out.split("\n")[:-1] if out.strip() else []
+
+    return complete
+
+
+def test_commands_and_flags_are_completed(complete):
     assert set(complete("bertkit ")) >= {*TASKS, "glue", "recipes", "env"}
     assert complete("bertkit classify --push") == ["--push-to-hub"]
     assert complete("bertkit recipes ") == ["ls", "show", "cp"]
 
 
-def test_recipes_of_the_task_are_completed_by_their_shortest_name():
+def test_recipes_of_the_task_are_completed_by_their_shortest_name(complete):
     found = complete("bertkit classify --recipe ")
     assert found[:2] == ["imdb", "rotten-tomatoes"]
     assert {"cola", "sst2"} < set(found)
@@ -66,7 +115,7 @@ def test_recipes_of_the_task_are_completed_by_their_shortest_name():
     assert complete("bertkit recipes ls s") == ["swag"]
 
 
-def test_datasets_and_files_are_completed(tmp_path):
+def test_datasets_and_files_are_completed(complete, tmp_path):
     assert complete("bertkit ner --data ") == ["sample", *load_dataset_specs()]
     (tmp_path / "sales.csv").touch()
     (tmp_path / "zebra.csv").touch()
@@ -74,7 +123,7 @@ def test_datasets_and_files_are_completed(tmp_path):
     assert complete("bertkit ner --data z") == []  # the shell completes files itself
 
 
-def test_models_are_packaged_models_runs_and_cached_models(tmp_path):
+def test_models_are_packaged_models_runs_and_cached_models(complete, tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "metrics.json").touch()
     (tmp_path / "runs" / "unfinished").mkdir()
@@ -85,7 +134,7 @@ def test_models_are_packaged_models_runs_and_cached_models(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_zsh_and_fish_show_descriptions(shell):
+def test_zsh_and_fish_show_descriptions(complete, shell):
     [line] = complete("bertkit qa --data squad_v", shell)
     assert "squad_v2" in line
     assert load_dataset_specs()["squad_v2"].title in line
@@ -102,13 +151,13 @@ def test_every_completion_source_exists_and_data_and_models_have_one():
         assert sources.keys() >= {"data", "model"} & get_settings(config).keys()
 
 
-def test_runs_are_completed(tmp_path):
+def test_runs_are_completed(complete, tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "metrics.json").touch()
     assert complete("bertkit predict ") == ["runs/mine"]
 
 
-def test_powershell_gets_values_and_descriptions():
+def test_powershell_gets_values_and_descriptions(complete):
     assert complete("bertkit cla", "powershell")[0].startswith("classify:::")
     [line] = complete("bertkit qa --data squad_v", "powershell")
     assert line == f"squad_v2:::{load_dataset_specs()['squad_v2'].title}"
@@ -140,13 +189,11 @@ MARKS = {
 }
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows does not run the script of the fixture")
 @pytest.mark.parametrize("shell", MARKS)
-def test_the_completion_script_of_each_shell_is_printed(home, shell):
-    done = subprocess.run(["bertkit", "--show-completion", shell], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert MARKS[shell] in done.stdout
-    assert f"complete_{'powershell' if shell == 'pwsh' else shell}" in done.stdout
+def test_the_completion_script_of_each_shell_is_printed(run_bertkit, home, shell):
+    script = run_bertkit("--show-completion", shell)
+    assert MARKS[shell] in script
+    assert f"complete_{'powershell' if shell == 'pwsh' else shell}" in script
 
 
 def needs(shell):
@@ -164,13 +211,13 @@ LINES = {
 
 
 @pytest.mark.parametrize("shell", [needs("bash"), needs("zsh")])
-def test_tab_completes_in_an_interactive_shell(home, shell):
+def test_tab_completes_in_an_interactive_shell(run_bertkit, home, shell):
     """After `--install-completion`, the start-up files of the shell load the completion.
 
     `expect_exact` raises an error if the terminal does not print its argument.
     """
     pexpect = pytest.importorskip("pexpect")
-    subprocess.run(["bertkit", "--install-completion", shell], check=True, capture_output=True)
+    run_bertkit("--install-completion", shell)
     (home / ".inputrc").write_text("set enable-bracketed-paste off\n")
     options = {"cwd": home, "encoding": "utf-8", "timeout": 60, "dimensions": (24, 200)}
     terminal = pexpect.spawn(shell, ["-i"], **options)
@@ -189,8 +236,10 @@ def test_tab_completes_in_an_interactive_shell(home, shell):
 
 
 @pytest.mark.parametrize("shell", [needs("fish")])
-def test_fish_completes(home, shell):
-    subprocess.run(["bertkit", "--install-completion", shell], check=True, capture_output=True)
-    for typed, completed in list(LINES.items())[::2]:
-        printed = subprocess.run([shell, "-c", f"complete -C {typed!r}"], capture_output=True, text=True)
-        assert [line.split("\t")[0] for line in printed.stdout.splitlines()] == [completed], printed.stderr
+def test_fish_completes(run_bertkit, home, shell):
+    run_bertkit("--install-completion", shell)
+    lines = list(LINES)[::2]
+    script = "\n".join(f"complete -C {line!r}" for line in lines)
+    printed = subprocess.run([shell, "-c", script], capture_output=True, text=True)
+    found = [line.split("\t")[0] for line in printed.stdout.splitlines()]
+    assert found == [LINES[line] for line in lines], printed.stderr

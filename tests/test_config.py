@@ -51,6 +51,7 @@ settings_strategy = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(values=settings_strategy)
 @example(values={"text_column": "\x85"})
 def test_saved_settings_read_back_as_they_were(values):

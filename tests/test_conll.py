@@ -123,6 +123,7 @@ token = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\
 word = token.filter(lambda text: not text.startswith("-DOCSTART-") and not (text[:1] == "#" and " " in text))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.tuples(word, token.map("O".__add__)), min_size=1), min_size=1))
 def test_any_words_between_tabs_are_read_unchanged(tmp_path_factory, sentences):
     text = "\n".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences)
@@ -274,6 +275,7 @@ SENTENCES = ["a O\n", "b\tO\n", "c O\nd B-X\n", "# x y z\n", "-DOCSTART- O\n", "
 SEPARATORS = ["\n", "\n\n", "\r\n", " \n", "\r\r\n", ""]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(SENTENCES) | st.sampled_from(SEPARATORS), max_size=12).map("".join),
     st.booleans(),

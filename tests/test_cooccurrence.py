@@ -38,6 +38,7 @@ def count_by_definition(documents, window):
 documents_strategy = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=20), min_size=1)
 
 
+@pytest.mark.slow
 @given(documents_strategy, st.integers(1, 8), st.integers(1, 40))
 def test_counts_are_those_of_the_definition(documents, window, block):
     with pytest.MonkeyPatch.context() as patch:
@@ -62,6 +63,7 @@ def test_evenly_spaced_windows_of_a_long_text_are_used(monkeypatch):
     np.testing.assert_array_equal(counts.todense(), count_by_definition([[0, 1], [4, 5]], 2))
 
 
+@pytest.mark.slow
 @given(documents_strategy)
 def test_ppmi_is_that_of_the_definition(documents):
     counts = count_cooccurrences(build_corpus(documents), np.arange(len(documents)), VOCAB_SIZE)
@@ -107,6 +109,7 @@ def read_embeddings(run):
     return weights[name].numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm", "mlm+nsp", "ltr", "rtd"])
 def test_embeddings_are_scaled_vectors_of_the_training_text(objective, tmp_path, monkeypatch):
     computed = []
@@ -140,6 +143,7 @@ def test_embeddings_are_scaled_vectors_of_the_training_text(objective, tmp_path,
         )
 
 
+@pytest.mark.slow
 def test_resumed_run_is_bit_identical(tmp_path, cli):
     run = pretrain(
         tmp_path, embedding_init="ppmi", max_steps=4, save_steps=2, learning_rate=1e-3, dropout=0.0
@@ -151,6 +155,7 @@ def test_resumed_run_is_bit_identical(tmp_path, cli):
     assert (run.output_dir / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_console_names_the_embeddings(tmp_path, cli):
     data = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     args = [

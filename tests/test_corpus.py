@@ -328,6 +328,7 @@ def test_utf16_is_read_with_its_encoding(file):
     assert "".join(read_text(file("Ünï 한".encode("utf-16")), Decoding("utf-16"))) == "Ünï 한"
 
 
+@pytest.mark.slow
 @given(parts=st.lists(st.text("ab \n", max_size=30)), longest=st.integers(1, 20))
 def test_lines_are_whole_however_the_text_is_chunked(parts, longest):
     whole = "".join(parts)
@@ -339,6 +340,7 @@ def test_lines_are_whole_however_the_text_is_chunked(parts, longest):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["word ", "가", "and the “fox of the ( day jumps over "])
 def test_text_without_sentence_ends_is_split_at_white_space(file, unit):
     content = unit * (1_500_000 // len(unit))
@@ -354,6 +356,7 @@ def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
     assert max(given) < 100_000  # its time grows with the square of this
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.text(st.sampled_from("ab. !?\n한。“”("), max_size=20), st.integers(1, 9))
 def test_splitting_sentences_loses_only_white_space(unit, times):
@@ -430,6 +433,7 @@ def tokenize(texts):
     return [document for document in non_empty if document]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(texts=TEXTS.map([["a."]].__add__))
 def test_tokens_are_those_of_the_tokenizer(tmp_path_factory, texts):
@@ -451,6 +455,7 @@ def test_corpus_counts_and_dtypes(tmp_path):
     assert not corpus.token_ids.flags.writeable
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_takes_32_bits(tmp_path):
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([f"w{number}w" for number in range(1 << 16)])
@@ -465,6 +470,7 @@ def test_text_without_tokens_is_refused(tmp_path):
         write_corpus([["\x07"], []], TOKENIZER, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_corpus_takes_at_most_three_bytes_per_token(tmp_path):
     write_corpus([["the film was very good today"] * 500] * 20, TOKENIZER, tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.*"))

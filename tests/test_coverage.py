@@ -138,6 +138,7 @@ def copied(runs, tmp_path):
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "nli", "ner"])
 def test_the_model_abstains_from_rows_of_low_confidence(copied, cli, task):
     run, data = copied(task)
@@ -163,6 +164,7 @@ def test_the_model_abstains_from_rows_of_low_confidence(copied, cli, task):
     assert scores["answered_accuracy"] == pytest.approx(np.mean(right))
 
 
+@pytest.mark.slow
 def test_the_calibration_error_of_entities_is_reported(copied, cli):
     run, data = copied("ner")
     scores = bertkit.calibrate(run, data=data).calibration["scores"]
@@ -175,6 +177,7 @@ def test_the_calibration_error_of_entities_is_reported(copied, cli):
     assert scores["before"]["entity_ece"] != scores["after"]["entity_ece"]
 
 
+@pytest.mark.slow
 def test_calibrating_again_removes_the_abstention(copied):
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.5)
@@ -186,6 +189,7 @@ def test_calibrating_again_removes_the_abstention(copied):
     assert "abstained" not in next(iter(bertkit.predict(run, text=["a film"])))
 
 
+@pytest.mark.slow
 def test_a_model_that_continues_from_the_run_does_not_abstain(copied, toy):
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.5)
@@ -193,6 +197,7 @@ def test_a_model_that_continues_from_the_run_does_not_abstain(copied, toy):
     assert read_fitted(next_run) == {}
 
 
+@pytest.mark.slow
 def test_label_sets_abstain_by_their_least_confident_label(tiny, tmp_path):
     new = train_on_label_sets(tiny, tmp_path)
     bertkit.calibrate("run", data=new, coverage=0.4)
@@ -203,6 +208,7 @@ def test_label_sets_abstain_by_their_least_confident_label(tiny, tmp_path):
         assert record["abstained"] == (confidence < min_confidence)
 
 
+@pytest.mark.slow
 def test_predict_writes_the_prediction_set_with_all_scores(copied, cli):
     run, data = copied("nli")
     status, out, err = cli("calibrate", run, "--data", data)
@@ -220,22 +226,25 @@ def test_predict_writes_the_prediction_set_with_all_scores(copied, cli):
     assert scores["set_size"] == pytest.approx(np.mean([len(record["prediction_set"]) for record in records]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("onnx_exporter")
-def test_an_exported_model_abstains_and_has_sets(copied, tmp_path):
+def test_an_exported_model_has_the_calibrated_probabilities_abstains_and_has_sets(copied, cli, tmp_path):
     pytest.importorskip("onnxscript")
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.6)
-    bertkit.export(run, output_dir=tmp_path / "exported")
-    records, exported = (
-        [
-            (record["abstained"], record["prediction_set"])
-            for record in bertkit.predict(folder, data=data, all_scores=True)
-        ]
-        for folder in (run, tmp_path / "exported")
+    status, out, err = cli("export", run, "--output-dir", tmp_path / "exported")
+    assert status == 0, err
+    assert "set_coverage" in out  # a score that only calibrated runs have
+    predicted, exported = (
+        list(bertkit.predict(folder, data=data, all_scores=True)) for folder in (run, tmp_path / "exported")
     )
-    assert records == exported
+    for record, other in zip(predicted, exported, strict=True):
+        assert other["abstained"] == record["abstained"]
+        assert other["prediction_set"] == record["prediction_set"]
+        assert other["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_answers_get_the_probability_that_they_are_right(copied, cli):
     run, data = copied("qa", count=120)
     weights = (run / "model.safetensors").read_bytes()
@@ -252,12 +261,14 @@ def test_answers_get_the_probability_that_they_are_right(copied, cli):
     assert {"exact", "ece", "coverage", "answered_accuracy"} <= set(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1", "x"])
 def test_other_coverages_are_refused(copied, cli, tmp_path, value):
     run, data = copied()
     assert_refused(cli, tmp_path, [run, "--data", data, "--coverage", value], ["coverage"], "calibrate")
 
 
+@pytest.mark.slow
 def test_the_page_and_the_card_show_the_abstention(copied):
     run, data = copied()
     bertkit.calibrate(run, data=data, coverage=0.8)

@@ -17,6 +17,8 @@ from test_architectures import ARCHITECTURES, tiny_of
 
 import bertkit
 
+pytestmark = pytest.mark.slow  # most tests train a model
+
 FAST = {"batch_size": 8, "bf16": False, "learning_rate": 1e-3}
 FLAGS = ["--batch-size", 8, "--no-bf16"]
 
@@ -152,6 +154,8 @@ def test_resumed_run_breaks_ties_like_an_uninterrupted_one(cli, tiny, tmp_path, 
     assert cli("classify", "--resume", "-o", "resumed")[0] == 0
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert read_best_step(whole) == read_best_step(resumed)
+    before = [entry["eval_accuracy"] for entry in read_best_step(whole)[1] if entry["step"] < 130]
+    assert before.count(max(before)) > 1
     assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
 
 

@@ -75,6 +75,7 @@ def replica(runs, monkeypatch):
     return module.app
 
 
+@pytest.mark.slow
 def test_the_replica_of_ray_predicts_like_bertkit(replica, runs):
     rows = [{"text": "a good film"}, {"text": "a bad film"}, {"id": 7, "text": "a bad film"}]
     records = replica._predict(rows)
@@ -85,6 +86,7 @@ def test_the_replica_of_ray_predicts_like_bertkit(replica, runs):
     json.dumps(records)
 
 
+@pytest.mark.slow
 def test_only_invalid_rows_of_a_batch_fail(replica):
     good, wrong, other = replica._predict([{"text": "a good film"}, {"txt": "a bad film"}, 3])
     assert good["text"] == "a good film"

@@ -5,6 +5,8 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 
+pytestmark = pytest.mark.slow
+
 FILES = ("model.safetensors", "training_log.jsonl")
 
 
@@ -22,6 +24,6 @@ def test_runs_with_the_same_seed_are_bit_identical_with_any_number_of_workers(ti
 
     first = run("first", 0)
     assert len(first) >= 2
-    for workers in (0, 1, 3):
+    for workers in (1, 3):
         assert run(f"workers{workers}", workers) == first
     assert run("another", 0, seed=1)["model.safetensors"] != first["model.safetensors"]

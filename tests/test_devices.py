@@ -76,6 +76,7 @@ def test_mps_trains_in_fp32_and_refuses_other_precisions(mac, monkeypatch):
             defaults.check_precision(ClassifyConfig(**{setting: True}))
 
 
+@pytest.mark.slow
 def test_the_check_passes_on_the_cpu():
     assert device_check.find_wrong_computations(CPU) == []
 
@@ -167,6 +168,7 @@ def test_trainer_keeps_its_device_in_the_attributes_that_are_set(tmp_path):
     assert (built.device, built.n_gpu) == (torch.device("meta"), 7)
 
 
+@pytest.mark.slow
 def test_the_device_is_printed_and_recorded(cli, toy, tiny, tmp_path):
     run = tmp_path / "run"
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--device", "cpu", "-o", run]

@@ -22,7 +22,7 @@ from bertkit.errors import UserError
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import processes
 
-STEPS = 8
+STEPS = 6  # an epoch has 5
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
@@ -66,9 +66,28 @@ def batch_settings(case, ranks):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, tiny_without_dropout, tiny):
-    """Run all jobs on two ranks; return the folder, and for each rank job -> outcome."""
+def killed(tmp_path_factory, tiny):
+    """The folder of a run of which one rank was killed, and what `kill_rank` returned."""
     folder = tmp_path_factory.mktemp("ranks")
+    settings = make_job("weights", folder, tiny, "killed")["settings"]
+    command = [
+        "classify", "--data", settings["data"], "--model", tiny, "--class-weights", "balanced",
+        "--label-smoothing", 0.1, "--freeze", 1, "--batch-size", 4, "--max-steps", 25, "--lr", 1e-3,
+        "--optim", "adamw_torch", "--warmup", 0, "--weight-decay", 0, "--no-bf16", "--save-steps", 3,
+        "--set", "logging_steps=1", "--nproc", 2,
+    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
+        return folder, *kill_rank([*command, "-o", folder / "killed"], folder / "killed")
+
+
+@pytest.fixture(scope="module")
+def outcomes(killed, tiny_without_dropout, tiny):
+    """Run all jobs on two ranks, and resume the killed run.
+
+    Return the folder, for each rank job -> outcome, and the process that resumed the run.
+    """
+    folder = killed[0]
     jobs = {
         case: make_job(case, folder, tiny_without_dropout, f"{case}-2", **batch_settings(case, 2))
         for case in CASES
@@ -88,11 +107,20 @@ def results(tmp_path_factory, tiny_without_dropout, tiny):
         "settings": uninterrupted["settings"] | {"output_dir": None, "dry_run": True}
     }
     jobs["disagree"] = {"task": "disagree"}
-    os.environ["BERTKIT_CACHE_DIR"] = str(folder / "cache")
-    outcomes = run_on_two_ranks(list(jobs.values()), folder)
-    return folder, [dict(zip(jobs, rank_outcomes, strict=True)) for rank_outcomes in outcomes]
+    resume = ["classify", "--resume", "-o", str(folder / "killed"), "--nproc", "2", "--json"]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
+        outcomes, resumed = run_on_two_ranks(list(jobs.values()), resume, folder)
+    return folder, [dict(zip(jobs, rank_outcomes, strict=True)) for rank_outcomes in outcomes], resumed
 
 
+@pytest.fixture(scope="module")
+def results(outcomes):
+    """The folder of all runs, and for each rank job -> outcome."""
+    return outcomes[:2]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_train_as_one_process(results, tiny_without_dropout, case):
     folder, (metrics, metrics_of_rank_1) = results
@@ -119,6 +147,7 @@ def test_two_ranks_train_as_one_process(results, tiny_without_dropout, case):
             assert [row.get(name) for row in predictions[0]] == [row.get(name) for row in predictions[1]]
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
     folder, outcomes = results
     for rank_outcomes in outcomes:
@@ -140,12 +169,14 @@ def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
     assert states[0] != states[1]  # dropout differs between ranks
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_is_raised_on_all_and_printed_once(results):
     _, outcomes = results
     assert [rank_outcomes["disagree"]["message"] for rank_outcomes in outcomes] == ["only rank 1 knows"] * 2
     assert sorted(rank_outcomes["disagree"]["should_report"] for rank_outcomes in outcomes) == [False, True]
 
 
+@pytest.mark.slow
 def test_a_dry_run_on_two_ranks_counts_effective_batches(results):
     _, (metrics, _) = results
     assert metrics["dry run"]["steps"] == 25
@@ -192,17 +223,9 @@ def test_profiles_can_be_copied_and_are_loaded_by_accelerate(cli, name, tmp_path
 # ---- the command
 
 
-def test_a_killed_rank_stops_all_and_resume_is_bit_identical(results, tiny, tmp_path):
-    folder, _ = results
-    run = tmp_path / "run"
-    settings = make_job("weights", folder, tiny, "run")["settings"]
-    command = [
-        "classify", "--data", settings["data"], "--model", tiny, "--class-weights", "balanced",
-        "--label-smoothing", 0.1, "--freeze", 1, "--batch-size", 4, "--max-steps", 25, "--lr", 1e-3,
-        "--optim", "adamw_torch", "--warmup", 0, "--weight-decay", 0, "--no-bf16", "--save-steps", 3,
-        "--set", "logging_steps=1", "--nproc", 2,
-    ]  # fmt: skip
-    status, err, seconds = kill_rank([*command, "-o", run], run)
+@pytest.mark.slow
+def test_a_killed_rank_stops_all_and_resume_is_bit_identical(killed, outcomes):
+    folder, status, err, seconds = killed
     messages = [line for line in err.splitlines() if line.startswith("bertkit:")]
     assert (status, len(messages)) == (1, 1), err
     assert (
@@ -211,26 +234,16 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(results, tiny, tmp_
     )
     assert "Traceback" not in err
     assert seconds < 30
-    resume = [
-        sys.executable,
-        "-m",
-        "bertkit",
-        "classify",
-        "--resume",
-        "-o",
-        str(run),
-        "--nproc",
-        "2",
-        "--json",
-    ]
-    completed = subprocess.run(resume, capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stderr
-    assert json.loads(completed.stdout)["training"]["processes"] == 2
-    assert (run / "model.safetensors").read_bytes() == (
-        folder / "uninterrupted" / "model.safetensors"
-    ).read_bytes()
+    resumed = outcomes[2]
+    assert resumed.returncode == 0, resumed.stderr
+    training = json.loads(resumed.stdout)["training"]
+    assert training["processes"] == 2
+    assert training["resumed_from"] >= 3
+    weights = [folder / name / "model.safetensors" for name in ("killed", "uninterrupted")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, results):
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(launch, "count_cores", lambda: 2)
@@ -257,6 +270,7 @@ def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_pa
     assert "WORLD_SIZE is set but RANK is not" in cli(*args)[2]
 
 
+@pytest.mark.slow
 def test_run_yaml_of_two_processes_contains_the_command_to_repeat_it(cli, results):
     recipe = results[0] / "uninterrupted" / "run.yaml"
     assert recipe.read_text().partition("\n")[0] == (
@@ -277,6 +291,7 @@ def make_unfinished_run(folder, tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "status", "message"), [
     ("import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)", 1, "SIGKILL"),
     ("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(2)\ntime.sleep(60)", 2, ""),
@@ -318,6 +333,7 @@ sys.exit(130 if len(received) == 1 else 99)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("handler", "action", "expected"), [
     (HANDLE_SIGNAL, EXIT_AFTER_SIGNAL, ""),

@@ -26,9 +26,13 @@ COMMANDS = [
 ]
 
 
+COMMAND_LINE = typer.main.get_command(app)
+TABLE = COMMAND_LINE.commands
+
+
 def parse(words):
     """Parse a command line with the real parser, without running the command."""
-    command = typer.main.get_command(app)
+    command = COMMAND_LINE
     context = command.make_context("bertkit", words)
     while hasattr(command, "resolve_command"):
         words = context._protected_args + context.args
@@ -47,9 +51,6 @@ def test_the_docs_have_commands_and_a_wrong_flag_is_found():
     assert len(COMMANDS) > 10
     with pytest.raises(Exception, match="No such option"):
         parse(["classify", "--dta", "imdb"])
-
-
-TABLE = typer.main.get_command(app).commands
 
 
 def test_each_command_has_a_page():
@@ -86,6 +87,7 @@ def test_each_korean_page_is_listed_in_the_korean_index():
     assert listed == {page.name for page in KOREAN_PAGES} - {"README.md", "README.ko.md"}
 
 
+@pytest.mark.slow
 def test_make_help_lists_every_target_with_its_description():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()

@@ -35,6 +35,7 @@ def piped(monkeypatch, text):
 # ---- vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_vectors_match_the_stock_model_in_any_batch(name, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
@@ -80,6 +81,7 @@ def test_text_pairs_are_encoded_as_pairs(tiny, tmp_path):
     assert np.allclose(found[0], compute_hidden_states(tiny, "a film", "was good")[-1].mean(0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sentence_transformers_model_uses_its_mean_pooling():
     """The expected vector is the mean over all tokens except padding, scaled to length 1."""
     found = bertkit.embed(model="minilm", text=TEXTS, normalize=True)
@@ -89,6 +91,7 @@ def test_a_sentence_transformers_model_uses_its_mean_pooling():
     assert np.allclose(found.vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_finished_run_embeds_with_its_encoder(tiny, tmp_path, toy):
     run = bertkit.classify(
         data=toy, model=tiny, max_steps=2, max_length=16, bf16=False, output_dir=tmp_path / "run"
@@ -103,6 +106,7 @@ def test_a_finished_run_embeds_with_its_encoder(tiny, tmp_path, toy):
 # ---- files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, toy, tmp_path):
     path = tmp_path / f"vectors.{ending}"
@@ -132,6 +136,7 @@ def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, 
     assert 1.0001 > first["cosine"] > max(0.9999, second["cosine"])
 
 
+@pytest.mark.slow
 def test_the_table_shortens_long_texts_and_queries_but_json_does_not(cli, tiny, tmp_path, monkeypatch):
     from bertkit.cli import console  # not at the top: rich reads the width of the terminal at the import
 
@@ -162,6 +167,7 @@ def test_clashing_input_columns_get_a_prefix_and_ids_are_stored(tiny, tmp_path):
     assert load_file(tmp_path / "a.safetensors")["ids"].tolist() == [7, 3]
 
 
+@pytest.mark.slow
 def test_a_query_uses_the_settings_of_the_index_or_is_refused(cli, tiny, toy, tmp_path):
     path = tmp_path / "vectors.npy"
     bertkit.embed(model=tiny, data=toy, layer=1, pooling="mean", output=path)
@@ -181,6 +187,7 @@ def test_a_query_uses_the_settings_of_the_index_or_is_refused(cli, tiny, toy, tm
 # ---- texts
 
 
+@pytest.mark.slow
 def test_standard_input_holds_lines_or_json_objects(cli, tiny, monkeypatch, tmp_path):
     piped(monkeypatch, "a good film\r\n\nwe saw it\n")
     status, out, err = cli("embed", tiny, "-o", tmp_path / "a.parquet", "--json")
@@ -220,6 +227,7 @@ def test_invalid_settings_are_refused(args, words, cli, tiny, tmp_path, monkeypa
     assert_refused(cli, tmp_path, [tiny, *args], words, "embed")
 
 
+@pytest.mark.slow
 def test_files_are_replaced_only_with_overwrite_and_never_partial(cli, tiny, tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("mine")

@@ -137,14 +137,17 @@ def test_parquet_ignores_the_encoding(tmp_path):
     assert list(read_file(tmp_path / "data.parquet", Dialect(encoding="cp949"))) == KOREAN
 
 
-def test_decoding_uses_bounded_memory(tmp_path):
+@pytest.mark.slow
+def test_decoding_uses_bounded_memory(tmp_path, monkeypatch):
+    chunk_bytes = CHUNK_BYTES // 4
+    monkeypatch.setattr("bertkit.data.readers.contents.CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "large.csv"
-    path.write_bytes(("text,label\n" + "좋은 영화,긍정\n" * 1_000_000).encode("utf-16"))
-    assert path.stat().st_size > 15 * CHUNK_BYTES
+    path.write_bytes(("text,label\n" + "좋은 영화,긍정\n" * 250_000).encode("utf-16"))
+    assert path.stat().st_size > 15 * chunk_bytes
     tracemalloc.start()
     try:
         chunks = stream_rows(path, chunk_size=100)
-        assert sum(map(len, (next(chunks) for _ in range(3000)))) == 300_000
+        assert sum(map(len, (next(chunks) for _ in range(750)))) == 75_000
         assert tracemalloc.get_traced_memory()[1] < path.stat().st_size
     finally:
         tracemalloc.stop()
@@ -287,6 +290,7 @@ def korean_run(tiny, tmp_path_factory):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_and_evaluated_in_its_encoding(korean_run, cli, tmp_path):
     records = (korean_run.output_dir / "predictions.jsonl").read_text("utf-8").splitlines()
     assert all(json.loads(record)["text"].startswith("영화 ") for record in records)
@@ -297,6 +301,7 @@ def test_a_run_is_trained_and_evaluated_in_its_encoding(korean_run, cli, tmp_pat
     assert json.loads(out)["validation"] == pytest.approx(korean_run.metrics["validation"])
 
 
+@pytest.mark.slow
 def test_new_data_has_its_own_encoding(korean_run, cli, tmp_path):
     rows = make_korean_rows(10, seed=2)
     utf8 = write_rows(tmp_path / "utf8.jsonl", rows)
@@ -328,6 +333,7 @@ def test_predict_reads_files_and_standard_input(korean_run, cli, tmp_path, name,
     assert [json.loads(line)["text"] for line in out.splitlines()] == texts
 
 
+@pytest.mark.slow
 def test_embed_reads_the_encoding(tiny, cli, tmp_path):
     for encoding in ("utf-8", "cp949"):
         (tmp_path / f"{encoding}.csv").write_text("text\n영화 정말 좋다\n지루하다\n", encoding)
@@ -337,6 +343,7 @@ def test_embed_reads_the_encoding(tiny, cli, tmp_path):
     assert (tmp_path / "utf-8.npy").read_bytes() == (tmp_path / "cp949.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_check_and_ner_read_the_encoding(tiny, cli, tmp_path):
     rows = make_ner_rows(30)
     lines = [
@@ -381,6 +388,7 @@ def test_a_recipe_sets_the_encoding(cli, tmp_path):
         bertkit.predict("run", encoding="undefined")
 
 
+@pytest.mark.slow
 def test_known_text_is_decoded_once(tiny, cli, tmp_path, monkeypatch):
     (tmp_path / "data" / "cola").mkdir(parents=True)
     lines = [f"x\t{number % 2}\t\tun café {number}" for number in range(40)]

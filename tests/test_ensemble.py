@@ -19,6 +19,8 @@ from bertkit.modeling.ensemble import (
 )
 from bertkit.pipeline.ensemble import write_ensemble
 
+pytestmark = pytest.mark.slow
+
 TASKS = list(ROW_MAKERS)
 
 
@@ -112,6 +114,7 @@ def test_combined_logits_decode_to_mean_probabilities():
         assert combined[..., :3].isfinite().all()
 
 
+@pytest.mark.linear_probe
 def test_evaluate_scores_new_rows_and_refuses_training_rows(make_ensemble, tmp_path, cli):
     study, members = make_ensemble("classify")
     data = write_rows(tmp_path / "new.jsonl", ROW_MAKERS["classify"](20, seed=3))

@@ -80,6 +80,7 @@ def assert_equal_to_seqeval(gold, predicted, offsets, **options):
     assert accuracy == pytest.approx(seqeval.accuracy_score(gold, predicted))
 
 
+@pytest.mark.slow
 @given(**lengths_and_seeds)
 def test_legal_tags_score_as_in_seqevals_strict_mode(lengths, seed):
     gold, predicted, offsets = sample_tags(lengths, seed, legal=True)
@@ -87,6 +88,7 @@ def test_legal_tags_score_as_in_seqevals_strict_mode(lengths, seed):
         assert_equal_to_seqeval(gold, predicted, offsets, mode="strict", scheme=IOB2)
 
 
+@pytest.mark.slow
 @given(**lengths_and_seeds)
 def test_any_tags_score_as_in_seqevals_default_mode(lengths, seed):
     gold, predicted, offsets = sample_tags(lengths, seed)
@@ -133,6 +135,7 @@ def is_legal(path, initial, pair):
     return all(initial[path[:1]]) and all(pair[a, b] for a, b in pairwise(path))
 
 
+@pytest.mark.slow
 @given(**lengths_and_seeds | {"lengths": st.lists(st.integers(0, 4), max_size=6)}, adjacent=st.booleans())
 def test_decoding_gives_the_best_legal_path(lengths, seed, adjacent):
     tags = TagSet(["B-PER", "I-LOC", "O", "I-PER", "B-LOC"])
@@ -148,6 +151,7 @@ def test_decoding_gives_the_best_legal_path(lengths, seed, adjacent):
         assert path.tolist() == usual.tolist() or not is_legal(usual, initial, pair)
 
 
+@pytest.mark.slow
 def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     initial, pair = TagSet(build_iob2_labels(["LOC", "ORG", "PER"])).build_transitions()
     emissions = np.random.default_rng(0).normal(size=(100_000, len(pair)))

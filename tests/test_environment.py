@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from bertkit.data.registry import load_dataset_specs
 
 
+@pytest.mark.slow
 def test_env_prints_versions_device_and_hub_status(cli, no_hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     status, out, _ = cli("env", "--json")

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from test_architectures import make_easy_rows
 
 import bertkit
 from bertkit.training.defaults import choose_precision
@@ -53,16 +53,17 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path, kind):
-    rows = [row for n, row in enumerate(make_toy_rows(90, longest=25)) if row["label"] == "negative" or n % 3]
+    rows = [row for n, row in enumerate(make_toy_rows(36, longest=25)) if row["label"] == "negative" or n % 3]
     if kind == "multi-label":
         rows = [{**row, "label": [row["label"], "long"][: 1 + len(row["text"]) // 60]} for row in rows]
     if kind == "regression":
         rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
     task = "ner" if "head" in KINDS[kind] else kind if kind in ROW_MAKERS else "classify"
     if task != "classify":
-        rows = ROW_MAKERS[task](81)
+        rows = ROW_MAKERS[task](30)
     data = write_rows(tmp_path / "rows.jsonl", rows)
 
     def run(batch, steps):
@@ -82,22 +83,29 @@ def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path
         assert_close(weights(whole), weights(other), 1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_only_memory(tiny, toy, tmp_path):
-    options = {"data": str(toy), "model": str(tiny), "max_steps": 6, "batch_size": 8, "bf16": False}
+    options = {"data": str(toy), "model": str(tiny), "max_steps": 3, "batch_size": 8, "bf16": False}
     plain = bertkit.classify(**options, output_dir=str(tmp_path / "plain"))
     saving = bertkit.classify(**options, gradient_checkpointing=True, output_dir=str(tmp_path / "saving"))
     assert_close(weights(plain), weights(saving), 1e-6)
 
 
+@pytest.mark.slow
 def test_bf16_learns_as_well_as_fp32(tiny, tmp_path):
-    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
-    options = {"data": str(data), "model": str(tiny), "epochs": 6, "batch_size": 8, "learning_rate": 3e-3}
+    rows = make_easy_rows(96)
+    options = {
+        "data": str(write_rows(tmp_path / "train.jsonl", rows[:72])), "model": str(tiny),
+        "validation": str(write_rows(tmp_path / "validation.jsonl", rows[72:])), "epochs": 5, "batch_size": 8,
+        "learning_rate": 5e-3,
+    }  # fmt: skip
     for bf16, name in ((True, "bf16"), (False, "fp32")):
         run = bertkit.classify(**options, bf16=bf16, output_dir=str(tmp_path / name))
         assert run.metrics["training"]["precision"] == name
         assert run.metrics["validation"]["accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
     options = {"data": str(toy), "model": str(tiny), "max_steps": 1, "batch_size": 8, "learning_rate": 0.0}
     from conftest import read_predictions
@@ -159,6 +167,36 @@ def options_for(tiny, toy):
     return ["--data", toy, "--model", tiny, "--epochs", 3, "--batch-size", 8, "--lr", "1e-3", "--no-bf16"]
 
 
+@pytest.fixture(scope="module")
+def finished_runs(tmp_path_factory):
+    """The folder of uninterrupted runs, and what they printed; nobody writes into them."""
+    return tmp_path_factory.mktemp("finished"), {}
+
+
+@pytest.fixture
+def train_whole(cli, tiny, finished_runs):
+    """Return a function that trains a task without interruption, once for all tests.
+
+    It returns the options of the run, its folder, and what it printed.
+    """
+    folder, printed = finished_runs
+
+    def train(task="classify"):
+        data = folder / f"{task}.jsonl"
+        if task not in printed:
+            write_rows(data, ROW_MAKERS[task](80))
+            status, printed[task], _ = cli(task, *options_for(tiny, data), "-o", folder / task, "--json")
+            assert status == 0
+        return options_for(tiny, data), folder / task, printed[task]
+
+    return train
+
+
+def assert_bit_identical(folder, other, *names):
+    for name in names:
+        assert (folder / name).read_bytes() == (other / name).read_bytes()
+
+
 INTERRUPTIONS = [
     ("classify", 4),
     ("classify", 9),
@@ -169,53 +207,51 @@ INTERRUPTIONS = [
 ]  # an epoch is 9 steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "step"), INTERRUPTIONS)
-def test_interrupted_run_resumes_bit_identically(cli, tiny, tmp_path, monkeypatch, task, step):
-    from bertkit.training.callbacks import ReporterCallback
-
-    toy = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](80))
-    whole, interrupted = tmp_path / "whole", tmp_path / "cut"
-    assert cli(task, *options_for(tiny, toy), "-o", whole)[0] == 0
-    original_on_step_end = ReporterCallback.on_step_end
-
-    def interrupt(self, args, state, control, **more):
-        original_on_step_end(self, args, state, control, **more)
-        if state.global_step == step - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(ReporterCallback, "on_step_end", interrupt)
-    status, _, err = cli(task, *options_for(tiny, toy), "-o", interrupted)
-    monkeypatch.undo()
+def test_interrupted_run_resumes_bit_identically(cli, train_whole, tmp_path, stop_at, task, step):
+    options, whole, _ = train_whole(task)
+    interrupted = tmp_path / "cut"
+    stop_at(step - 1)  # the step after the signal is the last one
+    status, _, err = cli(task, *options, "-o", interrupted)
     assert status == 130
     resume_command = f"bertkit {task} --resume --output-dir {interrupted}"
     assert f"interrupted at step {step} of 27; resume with: {resume_command}" in err
     assert not (interrupted / "metrics.json").exists()
-    monkeypatch.chdir(tmp_path)
     status, _, _ = cli(task, "--resume", "-o", interrupted)
     assert status == 0
-    for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
-        assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
+    assert_bit_identical(interrupted, whole, "model.safetensors", "predictions.jsonl", "training_log.jsonl")
 
 
-def test_killed_run_resumes_bit_identically(cli, tiny, tmp_path):
-    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(400))
-    whole, interrupted = tmp_path / "whole", tmp_path / "cut"
-    options = [*options_for(tiny, toy)[:4], "--epochs", 2, "--batch-size", 4, "--no-bf16", "--save-steps", 30]
-    assert cli("classify", *options, "-o", whole)[0] == 0
-    command = [sys.executable, "-m", "bertkit", "classify", *map(str, options), "-o", str(interrupted)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list((interrupted / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)  # some steps past it
-    process.kill()
-    process.wait()
-    assert not (interrupted / "metrics.json").exists(), "it ended before it was killed"
-    status, _, _ = cli("classify", "--resume", "-o", interrupted, "--json")
-    assert status == 0
-    assert (interrupted / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+KILLED_COMMAND = """
+import os, signal
+from bertkit.cli.app import main
+from bertkit.training.callbacks import ReporterCallback
+
+def kill_at_step_13(self, args, state, control, original=ReporterCallback.on_step_end, **more):
+    original(self, args, state, control, **more)
+    if state.global_step == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ReporterCallback.on_step_end = kill_at_step_13
+main()
+"""
 
 
+@pytest.mark.slow
+def test_killed_run_resumes_bit_identically(cli, train_whole, tmp_path):
+    """The process is killed some steps after its first checkpoint."""
+    options, whole, _ = train_whole()
+    interrupted = tmp_path / "cut"
+    command = [sys.executable, "-c", KILLED_COMMAND, "classify", *map(str, options), "-o", str(interrupted)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert not (interrupted / "metrics.json").exists()
+    status, out, _ = cli("classify", "--resume", "-o", interrupted, "--json")
+    assert (status, json.loads(out)["training"]["resumed_from"]) == (0, 9)
+    assert_bit_identical(interrupted, whole, "model.safetensors", "predictions.jsonl")
+
+
+@pytest.mark.slow
 def test_checkpoints_are_complete_after_a_kill_during_removal(cli, tiny, toy, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
@@ -238,6 +274,7 @@ def test_checkpoints_are_complete_after_a_kill_during_removal(cli, tiny, toy, tm
     assert [path.name for path in run.rglob(".partial")] == []
 
 
+@pytest.mark.slow
 def test_run_resumes_from_first_checkpoint_after_disk_was_full(cli, tiny, toy, tmp_path, monkeypatch):
     written = []
 
@@ -254,14 +291,18 @@ def test_run_resumes_from_first_checkpoint_after_disk_was_full(cli, tiny, toy, t
     assert cli("classify", "--resume", "-o", tmp_path / "run")[0] == 0
 
 
-def test_finished_run_is_not_trained_again(cli, tiny, toy, tmp_path):
-    args = ["classify", *options_for(tiny, toy), "-o", tmp_path / "run", "--json"]
-    _, first, _ = cli(*args)
-    _, again, err = cli("classify", "--resume", "-o", tmp_path / "run", "--json")
+@pytest.mark.slow
+def test_finished_run_is_not_trained_again(cli, train_whole):
+    _, whole, first = train_whole()
+    weights = whole / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    _, again, err = cli("classify", "--resume", "-o", whole, "--json")
     assert again == first
     assert "finished" in err
+    assert weights.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path, monkeypatch):
     from bertkit.training.callbacks import ReporterCallback
 
@@ -280,6 +321,7 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
     assert "; validation was 8 rows, " in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--max-steps", 4], ["--early-stopping", 1, "--epochs", 20]])
 def test_run_interrupted_in_final_evaluation_is_not_trained_further(
     cli, tiny, toy, tmp_path, monkeypatch, options
@@ -308,6 +350,7 @@ def test_run_interrupted_in_final_evaluation_is_not_trained_further(
         assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_reported_loss_covers_the_whole_run(cli, tiny, toy, tmp_path, monkeypatch):
     args = [
         "--data",
@@ -333,6 +376,7 @@ def test_reported_loss_covers_the_whole_run(cli, tiny, toy, tmp_path, monkeypatc
     assert loss == pytest.approx(sum(logged) / 18)
 
 
+@pytest.mark.slow
 def test_layer_decay_scales_the_updates_of_each_layer(tiny_without_dropout, toy, tmp_path):
     name = "bert.encoder.layer.{}.attention.self.query.weight"
 

@@ -17,9 +17,12 @@ from conftest import (
 import bertkit
 from bertkit import run_directory
 
+pytestmark = pytest.mark.slow  # most tests train a model
+
 ROW_OPTIONS = {"qa": {"unanswerable": 5}}
 
 
+@pytest.mark.linear_probe
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_rows_of_the_run_give_its_scores_again(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")

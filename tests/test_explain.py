@@ -10,6 +10,8 @@ from test_calibrate import train_on_label_sets
 import bertkit
 from bertkit.infer.explain import MAX_ERROR
 
+pytestmark = pytest.mark.slow
+
 
 def explain(run, **settings):
     return list(bertkit.predict(run, explain=True, **settings))
@@ -104,14 +106,6 @@ def test_the_table_shades_the_words(runs, cli):
 def test_runs_without_explanations_are_refused(runs, cli, tmp_path):
     words = ["--explain", "is a run of ner", "pass a run of classify or nli"]
     assert_refused(cli, tmp_path, [runs / "ner", "--text", "a b", "--explain"], words, "predict")
-
-
-@pytest.mark.usefixtures("onnx_exporter")
-def test_an_exported_model_is_refused(runs, cli, tmp_path):
-    pytest.importorskip("onnxscript")
-    bertkit.export(runs / "classify", output_dir=tmp_path / "exported")
-    words = ["--explain", "is an exported model, which has no gradients"]
-    assert_refused(cli, tmp_path, [tmp_path / "exported", "--text", "a b", "--explain"], words, "predict")
 
 
 def test_explanations_are_json(runs, cli):

@@ -36,6 +36,7 @@ def explain(run, output="explained.html"):
     return read_examples(page.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_the_worst_examples_have_the_attributions_of_predict(runs, monkeypatch):
     monkeypatch.setattr("bertkit.infer.report.NUM_EXPLAINED", 3)
     rows = explain(runs / "classify")
@@ -52,6 +53,7 @@ def test_the_worst_examples_have_the_attributions_of_predict(runs, monkeypatch):
         assert max(expected, key=lambda word: abs(expected[word])) in shown
 
 
+@pytest.mark.slow
 def test_without_explain_the_page_has_no_attributions(runs):
     page = bertkit.report(runs=[str(runs / "classify")], output="plain.html").path.read_text("utf-8")
     rows = read_examples(page)
@@ -60,12 +62,14 @@ def test_without_explain_the_page_has_no_attributions(runs):
     assert "are shaded by their attribution" not in page
 
 
+@pytest.mark.slow
 def test_pairs_have_attributions_in_both_columns(runs):
     rows = explain(runs / "nli")
     assert len(rows) < NUM_EXPLAINED
     assert {column for row in rows for column in row["words"]} == {"premise", "hypothesis"}
 
 
+@pytest.mark.slow
 def test_label_sets_and_numbers_name_what_is_explained(tiny, tmp_path):
     train_on_label_sets(tiny, tmp_path)
     row = explain("run")[0]
@@ -76,6 +80,7 @@ def test_label_sets_and_numbers_name_what_is_explained(tiny, tmp_path):
     assert explain("numbers")[0]["explained"][0] == "the predicted number"
 
 
+@pytest.mark.slow
 def test_a_threshold_that_was_fitted_later_changes_no_explanation(runs, tmp_path):
     before = explain(runs / "classify")
     folder = shutil.copytree(runs / "classify", tmp_path / "run")
@@ -84,12 +89,14 @@ def test_a_threshold_that_was_fitted_later_changes_no_explanation(runs, tmp_path
     assert explain(folder) == before
 
 
+@pytest.mark.slow
 def test_a_text_column_whose_name_is_a_key_of_predictions(tiny):
     rows = [{"gold": row["text"], "label": row["label"]} for row in make_toy_rows(40)]
     bertkit.classify(data=rows, text_column="gold", model=tiny, output_dir="run", max_steps=3)
     assert set(explain("run")[0]["words"]) == {"input_gold"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "words"),
     [

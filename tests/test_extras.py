@@ -102,12 +102,13 @@ def test_missing_aiohttp_is_named_with_its_extra(cli, tmp_path, hide):
     assert_refused(cli, tmp_path, args, words, command="train-tokenizer")
 
 
+@pytest.mark.slow
 def test_a_run_needs_no_optional_package(toy, tiny, tmp_path):
     requirements = [Requirement(text) for text in importlib.metadata.requires("datasets")]
     required = {requirement.name for requirement in requirements if requirement.marker is None}
     optional = sorted(set(OPTIONAL) - required)  # datasets 3.0 requires aiohttp and requests
     code = f"import sys; sys.modules |= dict.fromkeys({optional}); from bertkit.cli.app import main; main()"
-    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run", "--epochs", 1]
+    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run", "--max-steps", 1]
     done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "bertkit[report]" in (tmp_path / "run/report.html").read_text("utf-8")

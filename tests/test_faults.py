@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from faults.fault_types import FAULTS
 from faults.forked_process import PHASES
 
 
+@pytest.mark.slow
 def test_runs_survive_each_fault():
     command = [sys.executable, "-m", "faults", "--count", str(len(FAULTS)), "--tasks", "classify"]
-    command.append("--empty-charts")
+    command.append("--cheap")
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.run(command, capture_output=True, text=True, env=env, check=False)

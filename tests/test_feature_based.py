@@ -87,6 +87,7 @@ def test_each_run_is_a_complete_run_directory(complete_run):
         assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_flags_override_the_recipes(cli, four_layer_model, toy, tmp_path):
     flags = ["--context", "sentence", "--lr", 0.01, "--features", "LAST, sum_all"]
     args = [
@@ -124,6 +125,7 @@ def test_recipes_and_settings_agree():
         assert settings_by_name[key].metadata.default_text == recipes[0][key]
 
 
+@pytest.mark.slow
 def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, stop_at):
     args = ["feature-based", "--data", toy, "--model", four_layer_model, *FLAGS, "--epochs", 2]
     args += ["--features", "embeddings", "--features", "last"]
@@ -183,6 +185,7 @@ def test_a_dry_run_lists_the_rows_and_writes_nothing(cli, four_layer_model, toy,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_the_rows(cli, four_layer_model, toy, tmp_path):
     args = ["feature-based", "--data", toy, "--model", four_layer_model, *FLAGS, "-o", tmp_path / "run"]
     assert cli(*args, "--features", "last")[0] == 0

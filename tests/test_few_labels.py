@@ -12,6 +12,7 @@ from conftest import (
     make_nli_rows,
     make_toy_rows,
     read_predictions,
+    save_tiny_model,
     write_rows,
 )
 from hypothesis import given, settings
@@ -46,6 +47,12 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder of a tiny BERT with one layer."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny):
     """A run that was trained on pairs of 24 rows per class; nobody writes into it."""
     folder = tmp_path_factory.mktemp("contrastive")
@@ -71,6 +78,7 @@ def read_classes(run):
     return Counter(row["gold"] for row in read_predictions(run.output_dir))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "rows"), [("classify", make_toy_rows), ("nli", make_nli_rows)])
 def test_shots_samples_rows_of_each_class(tmp_path, tiny, task, rows):
     data = write_rows(tmp_path / "rows.jsonl", rows(90))
@@ -95,6 +103,7 @@ def test_shots_are_nested_and_depend_on_the_seed():
     assert more == sorted(more)
 
 
+@pytest.mark.slow
 def test_shots_of_label_sets_are_per_label(tmp_path, tiny):
     data = write_rows(tmp_path / "rows.jsonl", make_label_sets(120))
     run = bertkit.classify(data=data, model=tiny, output_dir="run", **TRAINING)
@@ -186,6 +195,7 @@ def test_pairs_have_the_lengths_of_their_rows(features_of_rows):
 # ---- loss and head
 
 
+@pytest.mark.slow
 def test_loss_equals_that_of_sentence_transformers():
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     vectors, labels = torch.randn(6, 2, 8), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
@@ -230,6 +240,7 @@ def test_a_class_without_rows_is_never_predicted():
 # ---- a run
 
 
+@pytest.mark.slow
 def test_contrastive_run_learns_and_saves_its_own_class(run):
     config = json.loads((run.output_dir / "config.json").read_text())
     assert config["architectures"] == ["VectorClassifier"]
@@ -244,6 +255,7 @@ def read_bytes(folder):
     return {name: (folder / name).read_bytes() for name in ("model.safetensors", "predictions.jsonl")}
 
 
+@pytest.mark.slow
 def test_resumed_run_is_bit_identical(run, tiny, tmp_path, stop_at):
     data = run.output_dir.parent / "toy.jsonl"
     stop_at(11)  # in the second epoch, which has other pairs
@@ -253,6 +265,7 @@ def test_resumed_run_is_bit_identical(run, tiny, tmp_path, stop_at):
     assert read_bytes(tmp_path / "run") == read_bytes(run.output_dir)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_train_like_one_batch(tiny_without_dropout, tmp_path):
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))
 
@@ -287,6 +300,7 @@ def assert_same_probabilities(records, expected):
         assert probabilities == pytest.approx(others, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_predict_evaluate_and_load_give_the_predictions_of_training(run, rows):
     expected = [record["probabilities"] for record in read_predictions(run.output_dir)]
     assert_same_probabilities(predict(run.output_dir, rows), expected)
@@ -296,11 +310,13 @@ def test_predict_evaluate_and_load_give_the_predictions_of_training(run, rows):
     assert scores["accuracy"] == run.metrics["validation"]["accuracy"]
 
 
+@pytest.mark.slow
 def test_export_gives_the_same_predictions(run, rows, tmp_path, onnx_exporter):
     bertkit.export(run.output_dir, output_dir=tmp_path / "onnx")
     assert_same_probabilities(predict(tmp_path / "onnx", rows), predict(run.output_dir, rows))
 
 
+@pytest.mark.slow
 def test_calibrate_folds_the_temperature_into_the_linear_layer(run, tmp_path):
     shutil.copytree(run.output_dir, tmp_path / "run")
     bertkit.calibrate(tmp_path / "run", data=make_toy_rows(60, seed=3, longest=4))
@@ -309,22 +325,26 @@ def test_calibrate_folds_the_temperature_into_the_linear_layer(run, tmp_path):
     assert changed == {"output.weight", "output.bias"}
 
 
+@pytest.mark.slow
 def test_predictions_are_explained(run, rows):
     [record] = bertkit.predict(run.output_dir, data=rows[:1], explain=True)
     assert record["explanation"]
 
 
+@pytest.mark.slow
 def test_equal_members_of_an_ensemble_predict_like_one_run(run, rows, tmp_path):
     members = [shutil.copytree(run.output_dir, tmp_path / "study" / name) for name in ("first", "second")]
     write_ensemble(tmp_path / "study" / "ensemble", members)
     assert_same_probabilities(predict(tmp_path / "study" / "ensemble", rows), predict(run.output_dir, rows))
 
 
+@pytest.mark.slow
 def test_vectors_of_a_run_are_pooled_as_in_training(run):
     result = bertkit.embed(model=str(run.output_dir), text=["good film"])
     assert result.metadata["pooling"] == "mean"
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_the_encoder_of_a_run(run, tmp_path):
     data = run.output_dir.parent / "toy.jsonl"
     bertkit.classify(data=data, model=run.output_dir, output_dir="next", max_steps=1, max_length=16)
@@ -333,6 +353,7 @@ def test_fine_tuning_starts_from_the_encoder_of_a_run(run, tmp_path):
     assert "bertkit_pooling" not in config
 
 
+@pytest.mark.slow
 def test_transformers_does_not_load_the_head(run):
     from transformers import AutoModelForSequenceClassification
 

@@ -72,6 +72,7 @@ def test_other_masks_of_a_text_are_filled_with_their_best_words(bert):
     assert first[1]["filled"] != second[1]["filled"]
 
 
+@pytest.mark.slow
 def test_standard_input_is_filled_as_a_table_or_json(cli, bert, monkeypatch):
     def piped(text):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -86,6 +87,7 @@ def test_standard_input_is_filled_as_a_table_or_json(cli, bert, monkeypatch):
     assert [len(words) for words in result["texts"][0]["masks"]] == [5]
 
 
+@pytest.mark.slow
 def test_invalid_models_and_texts_are_refused(cli, bert, tiny, tmp_path, monkeypatch):
     def refused(model, texts, *words):
         assert_refused(cli, tmp_path, [model, *texts], words, "fill-mask")

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import settings
 from malformed import CASES, RUN_DAMAGES
 
+pytestmark = pytest.mark.slow  # many examples
+
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_fuzzed_input_raises_only_user_errors(tiny, target):

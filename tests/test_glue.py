@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import make_nli_rows, make_toy_rows, read_predictions
+from conftest import costly_parts, make_nli_rows, make_toy_rows, read_predictions
 
 import bertkit
 from bertkit.data.registry import load_dataset_specs
@@ -89,7 +89,8 @@ def complete_run(glue_data, tiny, tmp_path_factory):
     """Run all nine tasks for one step each."""
     folder = tmp_path_factory.mktemp("glue") / "run"
     options = {"max_steps": 1, "batch_size": 8, "bf16": False}
-    return bertkit.glue(model=str(tiny), data_dir=str(glue_data), output_dir=str(folder), **options)
+    with costly_parts("linear_probe"):
+        return bertkit.glue(model=str(tiny), data_dir=str(glue_data), output_dir=str(folder), **options)
 
 
 def check_submission(text, labels):
@@ -191,6 +192,7 @@ def command(tiny, glue_data):
     return ["glue", "--model", tiny, "--data-dir", glue_data, "--batch-size", 8, "--no-bf16"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_suite_is_resumed(cli, command, tmp_path, monkeypatch, stop_at):
     args = [*command, "--tasks", "sst2,rte", "--epochs", 2]
     assert cli(*args, "-o", tmp_path / "complete")[0] == 0
@@ -213,6 +215,7 @@ def test_an_interrupted_suite_is_resumed(cli, command, tmp_path, monkeypatch, st
     assert (again, "finished" in err) == (out, True)
 
 
+@pytest.mark.slow
 def test_the_best_learning_rate_is_selected(cli, tiny, tmp_path):
     folder = tmp_path / "data" / "SST-2"
     folder.mkdir(parents=True)
@@ -241,6 +244,7 @@ def test_the_best_learning_rate_is_selected(cli, tiny, tmp_path):
     assert names == ["lr0.003-seed0", "lr0.003-seed1", "lr1e-09-seed0"]
 
 
+@pytest.mark.slow
 def test_seeds_are_averaged_over_the_same_rows(cli, tiny, tmp_path):
     rows = "".join(
         f"{n % 2}\t1\t2\t{r['premise']}\t{r['hypothesis']}\n" for n, r in enumerate(make_nli_rows(60))
@@ -308,6 +312,7 @@ def read_files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_only_the_runs(cli, command, tmp_path):
     args = [*command, "--max-steps", 1, "-o", tmp_path / "run"]
     assert cli(*args, "--tasks", "rte,sst2")[0] == 0
@@ -329,6 +334,7 @@ def test_overwrite_replaces_only_the_runs(cli, command, tmp_path):
     assert [path.name for path in (tmp_path / "run" / "submission").iterdir()] == ["CoLA.tsv"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_the_runs_and_writes_nothing(cli, command, glue_data, tmp_path):
     args = [*command, "--tasks", "rte,sst2", "--learning-rates", "1e-4,5e-5", "--seeds", 2, "--dry-run"]
     status, out, _ = cli(*args, "-o", tmp_path / "run", "--json")
@@ -343,6 +349,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(cli, command, glue_data, tm
     assert cli(*args, "--tasks", "nothing")[0] == 2
 
 
+@pytest.mark.slow
 def test_no_leaderboard_files_are_written_for_a_sample_of_the_test_rows(cli, command, tmp_path):
     args = [*command, "--tasks", "rte", "--max-steps", 1, "--max-eval-samples", 4, "-o", tmp_path / "run"]
     status, out, err = cli(*args)

@@ -28,54 +28,62 @@ COMMANDS = [
 
 # Each command runs in a fork of one process, which has imported the command line and has run nothing.
 RUN_EACH = """
-import json, os, sys
-from bertkit.cli.app import main
+import gc, json, os, sys, tempfile
+import typer.rich_utils
+from bertkit.cli.app import app, main
 
 commands, heavy = json.loads(sys.argv[1])
+table = typer.main.get_command(app)
+typer.main.get_command = lambda _: table
+gc.freeze()
 for args in commands:
+    error = tempfile.TemporaryFile()
     if not os.fork():
+        os.dup2(error.fileno(), 2)
         sys.argv, sys.stdout, status = ["bertkit", *args], open(os.devnull, "w"), "no SystemExit"
         try:
             main()
         except SystemExit as exit:
             status = exit.code
+        sys.stderr.flush()
+        error.seek(0)
         loaded = [name for name in heavy if name in sys.modules]
-        os.write(1, (json.dumps([args, status, loaded]) + "\\n").encode())
+        os.write(1, (json.dumps([args, status, loaded, error.read().decode()]) + "\\n").encode())
         os._exit(0)
     os.wait()
 """
 
 
-@pytest.fixture(scope="module")
-def outcomes():
-    """The exit status of each command, and the heavy packages that it loaded."""
-    command = [sys.executable, "-c", RUN_EACH, json.dumps([COMMANDS, HEAVY])]
+def run_each(commands, heavy):
+    """Return the exit status of each command, the heavy packages that it loaded, and its standard error."""
+    command = [sys.executable, "-c", RUN_EACH, json.dumps([commands, heavy])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = map(json.loads, done.stdout.splitlines())
-    return {tuple(args): (status, loaded) for args, status, loaded in lines}
+    return {tuple(args): outcome for args, *outcome in lines}
 
 
+@pytest.fixture(scope="module")
+def outcomes():
+    return run_each(COMMANDS, HEAVY)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("args", COMMANDS)
 def test_no_heavy_package_is_loaded(outcomes, args):
-    assert outcomes[tuple(args)] == (0, [])
+    assert outcomes[tuple(args)][:2] == [0, []]
 
 
 SLOW = ["torch", "transformers", "datasets", "accelerate", "sklearn", "scipy"]
 DATASET_ARGS = [["qa", "--squad", "v2"], ["classify", "--data", "sst2"], ["ner", "--data", "wnut17"]]
 
 
-@pytest.mark.parametrize("args", DATASET_ARGS)
-def test_missing_data_is_reported_before_slow_packages_are_imported(no_hub, args):
-    code = (
-        f"import sys; sys.argv = ['bertkit', *{args!r}]\n"
-        "from bertkit.cli.app import main\n"
-        "try: main()\nexcept SystemExit as exit: assert exit.code == 2, exit.code\n"
-        f"slow = [name for name in {SLOW!r} if name in sys.modules]\n"
-        "assert not slow, slow"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "cannot be reached" in done.stderr
+@pytest.mark.slow
+def test_missing_data_is_reported_before_slow_packages_are_imported(no_hub):
+    outcomes = run_each(DATASET_ARGS, SLOW)
+    assert len(outcomes) == len(DATASET_ARGS)
+    for args, (status, loaded, err) in outcomes.items():
+        assert (status, loaded) == (2, []), args
+        assert "cannot be reached" in err, args
 
 
 QUIET = """
@@ -91,11 +99,13 @@ assert not huggingface_hub.utils.are_progress_bars_disabled()
 """
 
 
+@pytest.mark.slow
 def test_libraries_imported_late_are_silent_and_restored():
     done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_no_heavy_package():
     code = f"import bertkit, sys; assert not [n for n in {HEAVY!r} if n in sys.modules]"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -116,6 +126,7 @@ def test_help_shows_the_values_of_a_recipe_as_defaults(cli):
     assert "default: 1500" in out
 
 
+@pytest.mark.slow
 def test_python_m_bertkit_runs_the_command():
     done = subprocess.run([sys.executable, "-m", "bertkit", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "bertkit")

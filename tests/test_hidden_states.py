@@ -101,6 +101,7 @@ def test_layers_are_matched_evenly(counts, expected):
     assert match_layers(*counts) == expected
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_compared_are_refused(runs, cli, tmp_path):
     wide = save_tiny_model(tmp_path / "wide", hidden_size=48, num_attention_heads=2, num_hidden_layers=1)
     args = ["--student", wide, "--hidden-loss-weight", 1, "-o", tmp_path / "refused"]

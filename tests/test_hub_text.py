@@ -21,6 +21,8 @@ from bertkit.errors import UserError
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.reporting import Reporter
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "pretrain-mlm-nsp"
 NAME = "someone/texts"
 TRAIN = "train-00000-of-00001.parquet"

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import yaml
-from conftest import make_nli_rows, make_toy_rows
+from conftest import costly_parts, make_nli_rows, make_toy_rows
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 from test_relations import make_rows as make_relation_rows
@@ -218,7 +218,8 @@ def complete_run(klue_data, tiny, tmp_path_factory):
     """Run all six tasks for one step each."""
     options = {"max_steps": 1, "batch_size": 8, "bf16": False, "max_length": 64, "pooling": "mean"}
     folder = tmp_path_factory.mktemp("klue") / "run"
-    return bertkit.klue(model=str(tiny), data_dir=str(klue_data), output_dir=str(folder), **options)
+    with costly_parts("linear_probe"):
+        return bertkit.klue(model=str(tiny), data_dir=str(klue_data), output_dir=str(folder), **options)
 
 
 def test_every_task_has_its_official_scores(complete_run):
@@ -274,6 +275,7 @@ def test_predictions_have_the_identifiers_of_the_rows(complete_run):
     assert first["guid"] == "re-0"
 
 
+@pytest.mark.slow
 def test_predictions_are_written_for_a_sample_of_the_rows(cli, klue_data, tiny, tmp_path):
     args = ["klue", "--model", tiny, "--data-dir", klue_data, "--tasks", "ynat", "--max-eval-samples", 5]
     status, _, err = cli(*args, "--max-steps", 1, "--no-bf16", "-o", tmp_path / "run")
@@ -282,6 +284,7 @@ def test_predictions_are_written_for_a_sample_of_the_rows(cli, klue_data, tiny, 
     assert len((tmp_path / "run" / "predictions" / "ynat.jsonl").read_text("utf-8").splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_missing_data_names_the_other_tasks(cli, no_hub, tiny, klue_data, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "klue-nli").symlink_to(klue_data / "klue-nli")

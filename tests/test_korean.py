@@ -55,6 +55,7 @@ UNITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNITS)
 def test_units_are_morphemes_that_share_no_character(case):
     text, expected = UNITS[case]
@@ -97,6 +98,7 @@ def test_the_first_token_of_a_text_never_continues_a_unit():
 # ---- the corpus
 
 
+@pytest.mark.slow
 def test_the_corpus_stores_units_and_is_found_in_the_cache(korean_text, tokenizer, monkeypatch):
     corpora = {
         units: load_corpus([korean_text], TextOptions(), tokenizer, Reporter(), units)
@@ -129,6 +131,7 @@ def preview(cli, data, *args):
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_15_percent_of_the_tokens_are_chosen_in_whole_morphemes(cli, korean_text):
     found = preview(cli, korean_text, "--word-units", "morphemes")
     assert found["selected"] == pytest.approx(0.15, abs=0.005)
@@ -156,6 +159,7 @@ def test_words_and_morphemes_give_different_masks(korean_text, tokenizer, tmp_pa
     assert chosen[0] != chosen[1]
 
 
+@pytest.mark.slow
 def test_a_model_trains_on_masked_morphemes(cli, korean_text, tmp_path):
     run = tmp_path / "run"
     settings = [
@@ -238,6 +242,7 @@ def test_a_text_survives_a_round_trip():
     assert tokenizer.unk_token_id not in tokenizer(text).input_ids
 
 
+@pytest.mark.slow
 def test_the_command_trains_the_vocabulary(cli, korean_text, tmp_path):
     args = ["--data", korean_text, "--vocab-size", 400, "--word-units", "morphemes"]
     status, out, err = cli("train-tokenizer", *args, "-o", tmp_path / "t", "--json")

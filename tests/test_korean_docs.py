@@ -10,6 +10,8 @@ import charset_normalizer
 import pytest
 from packaging.version import Version
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "ko"
 COMMANDS = {  # page -> commands whose output does not depend on the machine, or on data of others

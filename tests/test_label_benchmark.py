@@ -1,8 +1,11 @@
 """The benchmark of label-issues: it flips labels, trains, lists them, and compares, on tiny data."""
 
+import pytest
 from conftest import make_toy_rows
 
 import label_issues
+
+pytestmark = pytest.mark.slow
 
 
 def test_benchmark_lists_flipped_labels_and_compares_training(tiny, tmp_path, monkeypatch, capsys):

@@ -176,6 +176,7 @@ def test_no_row_is_held_out_with_its_old_label(tmp_path):
         assert [old[text] for text in split["text"]] == [swapped[label] for label in split["label"]]
 
 
+@pytest.mark.slow
 def test_command_records_and_prints_the_fixes(tmp_path, tiny, cli):
     rows = make_toy_rows(40)
     fixes = [make_fix(3, [rows[3]["text"]], "drop", "positive")]
@@ -224,6 +225,7 @@ def test_wrong_fix_is_refused_in_one_line(tmp_path, tiny, cli, line, words):
     assert_refused(cli, tmp_path, args, words)
 
 
+@pytest.mark.slow
 def test_missing_file_and_lost_classes_are_refused(tmp_path, tiny, cli):
     rows = make_toy_rows(6)
     write_rows(tmp_path / "rows.jsonl", rows)

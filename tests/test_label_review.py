@@ -9,7 +9,7 @@ import pytest
 from bertkit.data.label_fixes import LabelFix
 from bertkit.reports.label_review import render_review_page
 
-pytestmark = chromium.needs_browser
+pytestmark = [chromium.needs_browser, pytest.mark.slow]
 SCRIPT = "</script><script>window.hacked = 1</script>"
 
 

@@ -170,9 +170,9 @@ def document_files() -> list[Path]:
     return documents + sorted((ROOT / "bertkit").rglob("*.j2"))
 
 
-def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def defined_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the names that a module chooses: definitions, parameters, variables and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -185,11 +185,11 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), node.asname
 
 
-def prose(source: str, only_documentation: bool) -> Iterator[tuple[int, str]]:
+def prose(source: str, nodes: list[ast.AST], only_documentation: bool) -> Iterator[tuple[int, str]]:
     """Yield comments and strings; of a test only comments and docstrings, since its strings are data."""
     documentation = {
         node.body[0].value.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in nodes
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
         and ast.get_docstring(node) is not None
     }
@@ -209,9 +209,12 @@ def texts() -> tuple[Text, ...]:
         if path == Path(__file__):
             continue
         name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-        found += [Text(name, line, "name", text) for line, text in defined_names(ast.parse(source))]
+        nodes = list(ast.walk(ast.parse(source)))
+        found += [Text(name, line, "name", text) for line, text in defined_names(nodes)]
         found.append(Text(name, 0, "name", path.stem))
-        found += [Text(name, line, "prose", text) for line, text in prose(source, name.startswith("tests/"))]
+        found += [
+            Text(name, line, "prose", text) for line, text in prose(source, nodes, name.startswith("tests/"))
+        ]
     for path in document_files():
         lines = path.read_text(encoding="utf-8").split("\n")
         found += [
@@ -220,21 +223,29 @@ def texts() -> tuple[Text, ...]:
     return tuple(found)
 
 
-# Matches if prose contains a banned word or flag.
+# Match if a name or prose contains a banned word or flag: one search instead of one for each word.
+ANY_NAME = re.compile(rf"(?<![\w-])(?:{'|'.join({**WORDS, **NAMES})})(?![\w-])", re.IGNORECASE)
 ANY_WORD = re.compile(rf"(?<![\w-])(?:{'|'.join(WORDS)})(?![\w-])|{FLAGS}", re.IGNORECASE)
 
 
-@cache
 def split_name(name: str) -> str:
     """`NextPieceCounts_x` -> "next piece counts x"; WordPiece and SentencePiece are single words."""
     name = re.sub(r"(Word|Sentence)Piece", lambda match: match[0].capitalize(), name)
     return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)).lower()
 
 
+@cache
+def has_banned_word(name: str) -> bool:
+    """Return whether the words of a name contain a banned one. Most names occur many times."""
+    return ANY_NAME.search(split_name(name)) is not None
+
+
 def violations(text: Text) -> Iterator[str]:
     """Yield the banned words in a text, each with what to write instead."""
     is_name = text.kind == "name"
-    if not is_name and not ANY_WORD.search(text.text):  # one search instead of one for each word
+    if is_name and text.text in DEFINITIONS and text.path.startswith("bertkit/"):
+        yield f"{text.path}:{text.line}: the name {text.text!r} is banned"
+    if not (has_banned_word(text.text) if is_name else ANY_WORD.search(text.text)):
         return
     content = split_name(text.text) if is_name else text.text
     for pattern, instead in {**WORDS, **(NAMES if is_name else {})}.items():
@@ -243,8 +254,6 @@ def violations(text: Text) -> Iterator[str]:
     if not is_name and text.path != "CHANGELOG.md":  # which documents the renames
         for match in re.finditer(FLAGS, content):
             yield f"{text.path}:{text.line}: {match[0]} is no flag"
-    elif text.text in DEFINITIONS and text.path.startswith("bertkit/"):
-        yield f"{text.path}:{text.line}: the name {text.text!r} is banned"
 
 
 def korean_violations(line: str) -> Iterator[str]:
@@ -267,6 +276,7 @@ def is_exception(text: Text) -> bool:
     return any(text.path == path and around in text.text for path, around in EXCEPTIONS)
 
 
+@pytest.mark.slow
 def test_no_banned_word_occurs():
     found = [problem for text in texts() for problem in violations(text) if not is_exception(text)]
     assert not found, f"{len(found)} banned words:\n" + "\n".join(found[:200])
@@ -291,6 +301,7 @@ def test_korean_terms_and_endings_are_found(line, count):
     assert len(list(korean_violations(line))) == count
 
 
+@pytest.mark.slow
 def test_exceptions_are_few_and_needed():
     assert len(EXCEPTIONS) <= 30
     for (path, around), reason in EXCEPTIONS.items():

@@ -73,16 +73,18 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
     assert suggest_hyperparameters(1, base)[1] == "for 1 training row and 12 layers of size 768"
 
 
+@pytest.mark.slow
 def test_shared_layers_and_large_vocabularies_do_not_change_the_learning_rate(cli, toy, tmp_path):
     from transformers import AlbertConfig
 
     shape = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "embedding_size": 8}
     config = AlbertConfig(vocab_size=200, intermediate_size=32, max_position_embeddings=128, **shape)
     folder = save_tiny_model(tmp_path / "albert", config)
-    args = ["--data", toy, "--model", folder, "--max-steps", 1, "--warmup", 0, "--dry-run"]
+    args = ["--data", toy, "--model", folder, "--max-steps", 1, "--warmup", 0, "--batch-size", 1, "--dry-run"]
     assert "learning_rate 2e-05" in cli("classify", *args)[2]
 
 
+@pytest.mark.slow
 def test_continued_pretraining_has_a_lower_learning_rate_than_training_from_scratch(cli, tiny, tmp_path):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     args = ["--data", text, "--max-length", 32, "--max-steps", 4, "--dry-run"]

@@ -95,6 +95,7 @@ def test_the_loss_equals_that_of_transformers(causal):
     assert float(ours) == pytest.approx(float(stock), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
     args = ["--data", text, "--model", tiny, "--max-length", 32, "--objective", "ltr", "--preview", 5]
     status, out, _ = cli(COMMAND, *args, "--json")
@@ -108,10 +109,11 @@ def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
 # ---- runs
 
 
+@pytest.mark.slow
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
-        text, tmp_path / "run", objective="ltr", size="tiny", vocab_size=120, epochs=5, batch_size=8,
-        learning_rate=3e-3,
+        text, tmp_path / "run", objective="ltr", hidden_size=64, num_layers=1, num_heads=2, vocab_size=120,
+        epochs=4, batch_size=8, learning_rate=1e-2,
     )  # fmt: skip
     found = run.metrics["validation"]
     assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity"}
@@ -134,6 +136,7 @@ def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     assert again.metrics["validation"]["mlm_loss"] < found["mlm_loss"] + 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["roberta", "electra"])
 def test_a_bidirectional_model_can_continue_left_to_right(name, text, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
@@ -143,6 +146,7 @@ def test_a_bidirectional_model_can_continue_left_to_right(name, text, tmp_path):
     assert pipeline("text-generation", str(run.output_dir))("good", max_new_tokens=2)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_needs_no_mask(text, tmp_path):
     folder = save_tiny_model(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -23,6 +23,8 @@ from bertkit.modeling import frozen_encoder
 from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
 from bertkit.utils.reporting import Reporter
 
+pytestmark = pytest.mark.linear_probe
+
 TEXTS = [row["text"] for row in make_toy_rows(24)]
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "bf16": False, "max_length": 32}
 
@@ -111,15 +113,16 @@ def test_label_sets_and_numbers_are_learned():
 
 
 def test_vectors_and_accuracy_equal_those_of_sentence_transformers(tiny):
-    from sentence_transformers import SentenceTransformer, models
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
 
     encoder, labels = make_encoder(tiny), np.arange(len(TEXTS)) % 2
     _, vectors = encode(encoder)
     for index, pooling in enumerate(POOLINGS):
-        transformer = models.Transformer(str(tiny), max_seq_length=32)
+        transformer = modules.Transformer(str(tiny), max_seq_length=32)
         size = vectors.shape[-1]
         expected = SentenceTransformer(
-            modules=[transformer, models.Pooling(size, pooling_mode=pooling)], device="cpu"
+            modules=[transformer, modules.Pooling(size, pooling_mode=pooling)], device="cpu"
         ).encode(TEXTS)
         assert np.allclose(vectors[:, index], expected, atol=1e-5)
         model = LogisticRegression(max_iter=1000).fit(expected, labels)
@@ -156,6 +159,7 @@ def test_cached_vectors_are_read_without_the_model(tiny, monkeypatch):
 # ---- runs
 
 
+@pytest.mark.slow
 def test_text_classifiers_have_the_baseline(runs):
     has_probe = {
         folder.name: "linear_probe" in json.loads((folder / "metrics.json").read_text())["baselines"]
@@ -167,6 +171,7 @@ def test_text_classifiers_have_the_baseline(runs):
         assert "linear_probe" in (runs / "classify" / name).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_encoder_is_that_before_training(tiny, toy, tmp_path):
     runs = [
         bertkit.classify(data=toy, model=tiny, max_steps=steps, output_dir=tmp_path / str(steps), **FAST)
@@ -180,6 +185,7 @@ def test_the_encoder_is_that_before_training(tiny, toy, tmp_path):
     assert continued.metrics["baselines"]["linear_probe"] != scores[0]
 
 
+@pytest.mark.slow
 def test_a_run_ends_without_the_baseline_if_its_model_cannot_be_loaded(toy, tmp_path, cli):
     model = save_tiny_model(tmp_path / "model")
     run = bertkit.classify(data=toy, model=model, max_steps=1, output_dir=tmp_path / "run", **FAST)
@@ -191,6 +197,7 @@ def test_a_run_ends_without_the_baseline_if_its_model_cannot_be_loaded(toy, tmp_
     assert str(model) in line
 
 
+@pytest.mark.slow
 def test_a_run_that_replaces_its_own_model_has_the_baseline(toy, tmp_path):
     """The model is gone when the baselines are scored."""
     model = save_tiny_model(tmp_path / "run")
@@ -208,13 +215,20 @@ PROBE = {"method": "linear-probe", "max_length": 32}
 
 
 @pytest.fixture(scope="module")
-def probed(tiny, tmp_path_factory):
+def shallow(tmp_path_factory):
+    """The folder of a tiny BERT with one layer."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "shallow", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def probed(shallow, tmp_path_factory):
     """A run of `--method linear-probe`, and its data."""
     folder = tmp_path_factory.mktemp("probed")
     data = write_rows(folder / "toy.jsonl", make_toy_rows(120))
-    return bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **PROBE), data
+    return bertkit.classify(data=data, model=shallow, output_dir=folder / "run", **PROBE), data
 
 
+@pytest.mark.slow
 def test_a_run_has_the_scores_of_the_baseline(probed):
     run, _ = probed
     probe = run.metrics["baselines"]["linear_probe"]
@@ -223,15 +237,17 @@ def test_a_run_has_the_scores_of_the_baseline(probed):
     assert {"config.json", "model.safetensors", "report.html"} <= {p.name for p in run.output_dir.iterdir()}
 
 
-def test_the_encoder_does_not_change(probed, tiny):
+@pytest.mark.slow
+def test_the_encoder_does_not_change(probed, shallow):
     run, _ = probed
-    weights, saved = (load_file(folder / "model.safetensors") for folder in (tiny, run.output_dir))
+    weights, saved = (load_file(folder / "model.safetensors") for folder in (shallow, run.output_dir))
     prefix = "bert."
     encoder = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
     assert encoder.keys() == weights.keys()
     assert all(np.array_equal(encoder[name], weights[name]) for name in encoder)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_used_like_others(probed, cli, tmp_path):
     run, data = probed
     folder = shutil.copytree(run.output_dir, tmp_path / "copy")
@@ -249,6 +265,7 @@ def test_finished_runs_are_used_like_others(probed, cli, tmp_path):
         assert status == 0, (command, err)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("onnx_exporter")
 def test_exported_runs_predict_the_same(probed, cli, tmp_path):
     run, _ = probed
@@ -260,6 +277,7 @@ def test_exported_runs_predict_the_same(probed, cli, tmp_path):
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("five_folds")
 @pytest.mark.parametrize("kind", ["label sets", "numbers", "pairs", "windows", "shots"])
 def test_kinds_of_labels_and_texts(kind, tiny, tmp_path):
@@ -301,6 +319,7 @@ def test_settings_of_training_are_refused(flags, word, toy, tiny, cli, tmp_path)
     assert_refused(cli, tmp_path, args, [word, "with --method linear-probe"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_estimates_the_time(toy, tiny, cli, tmp_path):
     args = ["--data", toy, "--model", tiny, "--method", "linear-probe", "--dry-run"]
     status, out, err = cli("classify", *args, "--json")
@@ -311,6 +330,7 @@ def test_a_dry_run_estimates_the_time(toy, tiny, cli, tmp_path):
     assert (status, "longest batch" in out) == (0, True), err
 
 
+@pytest.mark.slow
 def test_a_study_has_folds_but_no_trials(toy, tiny, cli, tmp_path):
     args = ["classify", "--data", toy, "--model", tiny, "--method", "linear-probe", "-o", tmp_path / "study"]
     status, out, err = cli("study", *args, "--folds", 2, "--json")

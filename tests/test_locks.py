@@ -14,6 +14,8 @@ from bertkit.errors import UserError
 from bertkit.utils import locks
 from bertkit.utils.files import PARTIAL, open_atomic
 
+pytestmark = pytest.mark.slow
+
 LOCK_AND_WAIT = "import sys, pathlib\nfrom bertkit.utils import locks\n" + (
     "with locks.lock_directory(pathlib.Path(sys.argv[1])):\n    print('locked', flush=True)\n"
     "    sys.stdin.read()\n"

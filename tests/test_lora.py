@@ -103,6 +103,7 @@ def train(task, tiny, tmp_path, name="run", rows=40, **settings):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_every_task_saves_an_ordinary_model(task, tiny, tmp_path):
     run = train(task, tiny, tmp_path)
@@ -118,6 +119,7 @@ def test_every_task_saves_an_ordinary_model(task, tiny, tmp_path):
     assert loaded == pytest.approx(run.metrics["validation"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_number_of_trained_parameters_is_printed_and_recorded(tiny, toy, tmp_path, cli):
     args = ["--data", toy, "--model", tiny, "--lora", 4, "--max-steps", 2, "-o", tmp_path / "run", "--json"]
     status, out, err = cli("classify", *args)
@@ -138,9 +140,10 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_bit_identical(case, tiny, tmp_path, stop_at):
-    settings = {"epochs": 3, "max_steps": None} | CASES[case]
+    settings = {"epochs": 2, "max_steps": None} | CASES[case]
     stop_at(7)
     with pytest.raises(RunInterrupted):
         train("classify", tiny, tmp_path, "resumed", **settings)
@@ -153,6 +156,7 @@ def test_a_resumed_run_is_bit_identical(case, tiny, tmp_path, stop_at):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "uninterrupted" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_smaller_batches_of_the_same_effective_size_train_the_same_weights(tiny_without_dropout, tmp_path):
     runs = [
         train("classify", tiny_without_dropout, tmp_path, f"run-{size}", max_steps=6, batch_size=size,
@@ -167,6 +171,7 @@ def test_smaller_batches_of_the_same_effective_size_train_the_same_weights(tiny_
     )
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_merged(tiny, tmp_path):
     """The learning rate grows from nothing to a value that destroys the model."""
     run = train("classify", tiny, tmp_path, max_steps=None, epochs=4, learning_rate=3.0, warmup=0.99, rows=80)
@@ -205,6 +210,7 @@ def test_a_missing_peft_is_reported_before_data_is_read(cli, monkeypatch, tiny, 
     assert_refused(cli, tmp_path, args, ["--lora 4: needs peft", "pip install 'bertkit[lora]'"])
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_is_the_start_of_another(tiny, tmp_path):
     first = train("classify", tiny, tmp_path)
     second = train("classify", first.output_dir, tmp_path, "second", lora=3)

@@ -7,6 +7,8 @@ from test_docs import parse
 
 import lora
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("method", lora.METHODS)
 def test_commands_can_be_parsed(method):

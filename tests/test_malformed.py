@@ -11,6 +11,8 @@ from malformed.readers import READERS
 
 from bertkit import UserError
 
+pytestmark = pytest.mark.slow  # hundreds of files
+
 NAMES = [(reader, name) for reader, cases in CASES.items() for name in cases]
 COMMANDS = {"classify", "ner", "qa", "swag", "pretrain-mlm-nsp"}
 

@@ -162,6 +162,7 @@ def select_in_loop(sizes, limit):
     return taken
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.lists(st.integers(1, 9), max_size=25), st.integers(0, 30)), min_size=1, max_size=6)
 )
@@ -175,6 +176,7 @@ def test_greedy_selection_equals_a_plain_loop(rows):
         assert not found[row, len(sizes) :].any()
 
 
+@pytest.mark.slow
 @given(ROWS, SETTINGS)
 def test_as_many_words_are_chosen_as_fit(rows, settings):
     ids, special = pad(rows)
@@ -211,6 +213,7 @@ def test_words_that_exceed_the_limit_are_skipped():
 # ---- output
 
 
+@pytest.mark.slow
 @WHOLE_WORDS
 @given(rows=ROWS, key=st.integers(0, 2**62), left=st.integers(0, 9), right=st.integers(0, 9))
 def test_an_example_is_masked_alike_in_any_batch(continues, rows, key, left, right):
@@ -223,6 +226,7 @@ def test_an_example_is_masked_alike_in_any_batch(continues, rows, key, left, rig
         assert together.input_ids[row, left : left + len(tokens)].tolist() == alone.input_ids[0].tolist()
 
 
+@pytest.mark.slow
 @given(ROWS, SETTINGS)
 def test_the_output_arrays_are_consistent(rows, settings):
     ids, special = pad(rows)

@@ -16,6 +16,8 @@ from bertkit.tasks.classify import ClassifyConfig
 from bertkit.training.memory import halve_batch
 from bertkit.utils.reporting import Reporter
 
+pytestmark = pytest.mark.slow
+
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory")
 ERRORS = {"accelerator": torch.OutOfMemoryError("CUDA out of memory"), "cpu": CPU, "python": MemoryError()}
 
@@ -56,12 +58,20 @@ def run(task, data, model, folder, reporter=None, **options):
     return train(task, given, reporter=reporter)
 
 
+@pytest.fixture(scope="module")
+def half_batch(tiny, tmp_path_factory):
+    """A run with half the batch, and its data."""
+    folder = tmp_path_factory.mktemp("half")
+    data = write_rows(folder / "toy.jsonl", ROW_MAKERS["classify"](40))
+    return run("classify", data, tiny, folder / "run", batch_size=4, gradient_accumulation_steps=2), data
+
+
 @pytest.mark.parametrize("error", ERRORS)
-def test_run_equals_a_run_with_half_the_batch(error, tiny, toy, tmp_path, limit_memory):
-    expected = run("classify", toy, tiny, tmp_path / "asked", batch_size=4, gradient_accumulation_steps=2)
+def test_run_equals_a_run_with_half_the_batch(error, tiny, half_batch, tmp_path, limit_memory):
+    expected, data = half_batch
     limit_memory(4, error=ERRORS[error])
     reporter = RecordingReporter()
-    found = run("classify", toy, tiny, tmp_path / "found", reporter, batch_size=8)
+    found = run("classify", data, tiny, tmp_path / "found", reporter, batch_size=8)
     assert_close(weights(found), weights(expected), 0)
     training = found.metrics["training"]
     assert (training["batch_size"], training["gradient_accumulation_steps"], training["resumed_from"]) == (
@@ -81,7 +91,7 @@ def test_run_equals_a_run_with_half_the_batch(error, tiny, toy, tmp_path, limit_
 
 @pytest.mark.parametrize("options", [{}, {"features": "last", "head": "bilstm"}], ids=["whole", "frozen"])
 def test_token_budget_is_halved(options, tiny, tmp_path, limit_memory):
-    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["ner"](60))
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["ner"](30))
     half = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2}
     expected = run("ner", data, tiny, tmp_path / "asked", **half, **options)
     limit_memory(64, size=torch.numel)

@@ -65,6 +65,7 @@ def evaluate_run(cli, run, tmp_path, *flags):
 # ---- decoded predictions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "nli"])
 def test_label_ids_and_label_names_are_scored(runs, cli, tmp_path, task):
     ids = write_module(
@@ -80,6 +81,7 @@ def test_label_ids_and_label_names_are_scored(runs, cli, tmp_path, task):
     assert {name: found["validation"][name] for name in direct} == direct
 
 
+@pytest.mark.slow
 def test_regression_gives_numbers(tmp_path, tiny):
     rows = [row | {"label": index / 7} for index, row in enumerate(make_toy_rows(40))]
     body = 'return {"mse": sum((p - r) ** 2 for p, r in zip(predictions, references)) / len(references)}'
@@ -93,6 +95,7 @@ def test_regression_gives_numbers(tmp_path, tiny):
     assert run.metrics["validation"]["mse"] == pytest.approx(direct["mse"])
 
 
+@pytest.mark.slow
 def test_label_sets_are_lists_of_0_and_1_for_the_configuration_multilabel(tmp_path, tiny, cli):
     rows = [
         row | {"label": [row["label"], *["long"] * (i % 3 == 0)]} for i, row in enumerate(make_toy_rows(40))
@@ -108,6 +111,7 @@ def test_label_sets_are_lists_of_0_and_1_for_the_configuration_multilabel(tmp_pa
     assert_refused(cli, tmp_path, args, [f"--metric {single}: takes", "int64", "gives", "list of int"])
 
 
+@pytest.mark.slow
 def test_sentences_are_lists_of_tags(runs, cli, tmp_path):
     body = 'return {"tags": sum(map(len, predictions)), "inside": str(references).count("I-")}'
     module = write_module(tmp_path / "tags.py", "LIST(TEXT)", body)
@@ -118,6 +122,7 @@ def test_sentences_are_lists_of_tags(runs, cli, tmp_path):
     assert {name: found["validation"][name] for name in direct} == direct
 
 
+@pytest.mark.slow
 def test_a_module_that_calls_seqeval_agrees_with_the_entity_scores(runs, cli, tmp_path):
     body = "from seqeval.metrics import f1_score; return {'f1': f1_score(references, predictions)}"
     module = write_module(tmp_path / "entities.py", "LIST(TEXT)", body)
@@ -133,6 +138,7 @@ EXACT = (
 )
 
 
+@pytest.mark.slow
 def test_answers_have_the_form_of_squad(runs, cli, tmp_path):
     module = write_module(
         tmp_path / "answers.py", '{"id": TEXT, "prediction_text": TEXT}', EXACT, **ANSWER_FEATURES
@@ -155,6 +161,7 @@ def test_answers_have_the_form_of_squad(runs, cli, tmp_path):
     assert low == high == len(records)  # a question that is sampled twice is counted twice
 
 
+@pytest.mark.slow
 def test_no_answer_probabilities_follow_the_null_odds(runs, cli, tmp_path):
     features = '{"id": TEXT, "prediction_text": TEXT, "no_answer_probability": Value("float32")}'
     body = 'return {"mean_null": sum(p["no_answer_probability"] for p in predictions) / len(predictions)}'
@@ -164,6 +171,7 @@ def test_no_answer_probabilities_follow_the_null_odds(runs, cli, tmp_path):
     assert found["validation"]["mean_null"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_endings_are_indices(runs, cli, tmp_path):
     module = write_module(tmp_path / "endings.py")
     found, _ = evaluate_run(cli, runs / "swag", tmp_path, "--metric", module)
@@ -173,6 +181,7 @@ def test_endings_are_indices(runs, cli, tmp_path):
 # ---- names and intervals
 
 
+@pytest.mark.slow
 def test_scores_are_in_every_result_of_a_run_and_never_replace_ours(cli, tmp_path, tiny, toy):
     body = 'return {"accuracy": options.get("scale", 0.25), "mine": len(predictions) / 100, "label": "x"}'
     module = write_module(tmp_path / "own.py", body=body)
@@ -205,6 +214,7 @@ def test_scores_are_named_after_their_module_if_the_name_is_taken():
     assert name_scores("mod", ["f1", "new"], taken) == {"f1": "mod_f1_2", "new": "mod_new"}
 
 
+@pytest.mark.slow
 def test_intervals_are_bootstrap_intervals_of_the_module(runs, cli, tmp_path):
     module = write_module(tmp_path / "again.py")
     data = write_rows(tmp_path / "new.jsonl", make_toy_rows(200, seed=5))
@@ -214,6 +224,7 @@ def test_intervals_are_bootstrap_intervals_of_the_module(runs, cli, tmp_path):
     assert module_interval == pytest.approx(own, abs=0.04)  # Wilson's interval, and 100 samples
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_in_the_scores_of_modules(runs, cli, tmp_path):
     module = write_module(tmp_path / "again.py")
     found, _ = evaluate_run(
@@ -223,6 +234,7 @@ def test_two_runs_are_compared_in_the_scores_of_modules(runs, cli, tmp_path):
     assert found["compared"]["validation"]["matches"] == found["validation"]["matches"]
 
 
+@pytest.mark.slow
 def test_a_sample_that_a_module_refuses_has_no_score(runs, cli, tmp_path):
     body = 'assert len(set(references)) > 1, "one class"; return {"both": 1.0}'
     data = write_rows(tmp_path / "new.jsonl", make_toy_rows(4, seed=5))
@@ -269,6 +281,7 @@ def test_code_that_is_no_module_is_refused(cli, tmp_path, tiny, toy, code, words
     assert_refused(cli, tmp_path, args, [f"--metric {tmp_path / 'module.py'}: ", *words])
 
 
+@pytest.mark.slow
 def test_a_missing_file_and_an_unreachable_hub_are_reported_at_once(cli, tmp_path, tiny, toy, no_hub):
     args = ["--data", tmp_path / "not-read.jsonl", "--model", tiny, "--metric"]
     assert_refused(cli, tmp_path, [*args, "none.py"], ["--metric none.py: the file does not exist"])
@@ -293,6 +306,7 @@ def test_a_module_that_exits_is_refused(cli, tmp_path, tiny, toy):
     assert_refused(cli, tmp_path, flags, ["exits.py: raised SystemExit (3)"], "classify")
 
 
+@pytest.mark.slow
 def test_names_of_scores_do_not_break_the_table_of_the_card(cli, tmp_path, tiny, toy):
     module = write_module(tmp_path / "names.py", body='return {"two\\nlines": 1.0, "a|b": 2.0}')
     flags = ["--metric", module, "-o", tmp_path / "run"]
@@ -303,6 +317,7 @@ def test_names_of_scores_do_not_break_the_table_of_the_card(cli, tmp_path, tiny,
     assert "\n| a\\|b | 2.000 |" in card
 
 
+@pytest.mark.slow
 def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path, tiny, toy):
     body = 'assert len(references) < 5, "too many"; return {"few": 1.0}'
     module = write_module(tmp_path / "few.py", body=body)
@@ -314,6 +329,7 @@ def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path
     assert "few" not in run_directory.read_metrics(tmp_path / "run")["validation"]
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_finite_are_left_out_with_a_warning(runs, cli, tmp_path):
     module = write_module(tmp_path / "nan.py", body='return {"good": 1.0, "bad": float("nan")}')
     status, _, err = cli("evaluate", runs / "swag", "-o", tmp_path / "scored", "--metric", module)
@@ -327,6 +343,7 @@ def test_scores_that_are_not_finite_are_left_out_with_a_warning(runs, cli, tmp_p
 # ---- the best checkpoint
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_chosen_by_a_module(cli, tmp_path, tiny, toy):
     counter = tmp_path / "calls"
     body = (
@@ -347,6 +364,7 @@ def test_the_best_checkpoint_is_chosen_by_a_module(cli, tmp_path, tiny, toy):
     assert chosen == [(False, {27}), (True, {9, 27})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "direction"), [("matthews", "highest"), ("loss", "lowest")])
 def test_an_own_score_chooses_the_best_checkpoint(cli, tmp_path, tiny, toy, name, direction):
     flags = ["--metric-for-best-model", name, "-o", tmp_path / "run"]
@@ -355,6 +373,7 @@ def test_an_own_score_chooses_the_best_checkpoint(cli, tmp_path, tiny, toy, name
     assert f"best checkpoint: {direction} {name}" in err
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_module_is_not_the_validation_loss(cli, tmp_path, tiny, toy):
     module = write_module(tmp_path / "own.py", body='return {"loss": -1.0}')
     flags = ["--metric", module, "-o", tmp_path / "run"]
@@ -364,6 +383,7 @@ def test_the_loss_of_a_module_is_not_the_validation_loss(cli, tmp_path, tiny, to
     assert (evaluation["eval_own_loss"], evaluation["eval_loss"] > 0) == (-1.0, True)
 
 
+@pytest.mark.slow
 def test_the_name_of_the_best_metric_is_checked_before_training(cli, tmp_path, tiny, toy, runs):
     args = ["--data", toy, "--model", tiny]
     words = ["--metric-for-best-model acuracy: no such score; did you mean 'accuracy'", "f1", "positive_f1"]
@@ -422,6 +442,7 @@ def forget(tmp_path):
     module.write_text(module.read_text() + "\nCHANGED = True\n")
 
 
+@pytest.mark.slow
 def test_resume_executes_a_module_only_if_the_user_names_it(interrupted, cli, tmp_path):
     module = tmp_path / "marks.py"
     refused = assert_refused(cli, tmp_path, ["--resume", "-o", interrupted], [f"--metric {module}"])
@@ -434,6 +455,7 @@ def test_resume_executes_a_module_only_if_the_user_names_it(interrupted, cli, tm
     assert (tmp_path / "executed").exists()
 
 
+@pytest.mark.slow
 def test_commands_for_a_finished_run_never_execute_its_module(interrupted, cli, tmp_path):
     module = tmp_path / "marks.py"
     assert cli("classify", "--resume", "-o", interrupted, "--metric", module)[0] == 0
@@ -465,6 +487,7 @@ def test_values_name_a_module_a_configuration_and_arguments(tmp_path):
     assert parse_module_spec(str(path)).source == str(path)
 
 
+@pytest.mark.slow
 def test_a_directory_with_a_module_of_its_name_is_a_module(runs, cli, tmp_path):
     folder = tmp_path / "again"
     write_module(folder / "again.py")
@@ -494,6 +517,7 @@ def read_example(name):
     return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", METRICS_PAGE.read_text("utf-8"), re.DOTALL)[1]
 
 
+@pytest.mark.slow
 def test_the_examples_in_the_docs_work(runs, cli, tmp_path):
     exec(read_example("own metrics"), {})
     (tmp_path / "my_metric.py").write_text(read_example("module"))
@@ -504,6 +528,7 @@ def test_the_examples_in_the_docs_work(runs, cli, tmp_path):
 OWN_METRICS = {"classify": "Classification", "ner": "Entities", "qa": "SquadV2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "name"), OWN_METRICS.items())
 def test_own_metrics_as_modules_give_the_scores_of_the_task(runs, cli, tmp_path, task, name):
     path = tmp_path / "own.py"
@@ -516,6 +541,7 @@ def test_own_metrics_as_modules_give_the_scores_of_the_task(runs, cli, tmp_path,
             assert scores[f"own_{score}"] == pytest.approx(scores[score]), score
 
 
+@pytest.mark.slow
 def test_sentences_of_any_scheme_are_scored(cli, tmp_path, tiny):
     io_rows = [row | {"tags": [tag.replace("B-", "I-") for tag in row["tags"]]} for row in make_ner_rows(40)]
     body = 'return {"begin": str(predictions).count("B-")}'

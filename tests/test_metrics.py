@@ -18,6 +18,8 @@ CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
 
 
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@pytest.mark.slow
 @given(pairs=pairs)
 def test_single_label_scores_equal_scikit_learns(pairs):
     gold, predicted = np.array(pairs).T
@@ -30,6 +32,7 @@ def test_single_label_scores_equal_scikit_learns(pairs):
     assert scores["matthews"] == pytest.approx(sk.matthews_corrcoef(gold, predicted))
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1))
 def test_positive_f1_is_of_the_positive_label(pairs):
     gold, predicted = np.array(pairs).T
@@ -38,6 +41,7 @@ def test_positive_f1_is_of_the_positive_label(pairs):
         assert score_single_label(gold, predicted, 2, positive)["positive_f1"] == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 @given(bits=st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1))
 def test_multi_label_scores_equal_scikit_learns(bits):
     gold, predicted = np.array(bits)[:, :3], np.array(bits)[:, 3:]

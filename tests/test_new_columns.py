@@ -42,6 +42,7 @@ def list_flags(columns):
     return [part for name, column in columns.items() for part in ("--" + name.replace("_", "-"), column)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", NAMES)
 def test_renamed_columns_give_the_same_scores_and_predictions(runs, cli, tmp_path, task):
     names, columns = NAMES[task]
@@ -77,6 +78,7 @@ def test_a_named_column_is_preferred_to_common_names(runs, cli, tmp_path):
     assert found == [pytest.approx(probabilities, abs=1e-5) for probabilities in wanted]
 
 
+@pytest.mark.slow
 def test_one_of_two_columns_can_be_named(runs, cli, tmp_path):
     rows = rename(ROW_MAKERS["nli"](12), {"premise": "alpha"})
     data = write_rows(tmp_path / "new.jsonl", rows)
@@ -84,6 +86,7 @@ def test_one_of_two_columns_can_be_named(runs, cli, tmp_path):
     assert (status, json.loads(out)["data"]["validation"]) == (0, 12), err
 
 
+@pytest.mark.slow
 def test_endings_in_separate_columns_are_named_with_commas(runs, cli, tmp_path):
     rows = [
         {"context": row["context"], "a": row["endings"][0], "b": row["endings"][1], "label": 0}
@@ -94,6 +97,7 @@ def test_endings_in_separate_columns_are_named_with_commas(runs, cli, tmp_path):
     assert (status, json.loads(out)["data"]["validation"]) == (0, 12), err
 
 
+@pytest.mark.slow
 def test_columns_of_a_column_file_are_named_by_number(runs, cli, tmp_path):
     lines = ["\n".join(f"{t}\tX\t{w}\tX" for w, t in zip(r["tokens"], r["tags"], strict=True)) for r in
              make_ner_rows(12)]  # fmt: skip

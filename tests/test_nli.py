@@ -82,6 +82,7 @@ def test_a_head_in_another_label_order_scores_the_same(learned, tmp_path):
     assert list(read_predictions(run.output_dir)[0]["probabilities"]) == OTHER_ORDER
 
 
+@pytest.mark.slow
 def test_a_head_with_label_names_in_the_wrong_order_is_refused(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "wrong", OTHER_ORDER, permute_weights=False)
     data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(400, seed=7))
@@ -109,6 +110,7 @@ def test_an_ambiguous_label_order_is_not_suggested():
         verify_label_order(gold, muddled, ["a", "b", "c"], "m")
 
 
+@pytest.mark.slow
 def test_a_head_without_label_names_is_reinitialized_with_a_note(cli, learned, tmp_path):
     model = reordered(learned, tmp_path / "m", ["LABEL_0", "LABEL_1", "LABEL_2"], permute_weights=False)
     data = write_rows(tmp_path / "rows.jsonl", make_nli_rows(60, seed=7))
@@ -124,6 +126,7 @@ def test_label_ids_of_another_convention_are_refused(learned, tmp_path):
         bertkit.nli(data=str(data), model=str(learned.output_dir), **STILL)
 
 
+@pytest.mark.slow
 def test_label_ids_become_standard_label_names(cli, learned, tmp_path):
     number = {"entailment": 0, "neutral": 1, "contradiction": 2}
     rows = [{**row, "label": number[row["label"]]} for row in make_nli_rows(60, seed=8)]
@@ -137,6 +140,7 @@ def test_label_ids_become_standard_label_names(cli, learned, tmp_path):
     assert read_predictions(tmp_path / "run")[0]["gold"] in number
 
 
+@pytest.mark.slow
 def test_unlabeled_rows_are_left_out_and_counted(cli, tiny, tmp_path):
     def some(count, gaps, seed):
         rows = make_nli_rows(count, seed)
@@ -156,6 +160,7 @@ def test_unlabeled_rows_are_left_out_and_counted(cli, tiny, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_minus_one_is_a_label_next_to_zero_and_one(tiny, tmp_path):
     number = {"entailment": 1, "neutral": 0, "contradiction": -1}
     data = write_rows(tmp_path / "r.jsonl", [{**r, "label": number[r["label"]]} for r in make_nli_rows(60)])
@@ -164,6 +169,7 @@ def test_minus_one_is_a_label_next_to_zero_and_one(tiny, tmp_path):
     assert list(read_predictions(run.output_dir)[0]["probabilities"]) == ["-1", "0", "1"]
 
 
+@pytest.mark.slow
 def test_classify_leaves_out_unlabeled_rows_of_a_known_dataset(cli, tiny, tmp_path):
     names = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
     rows = [{names[key]: value for key, value in row.items()} for row in make_nli_rows(60)]
@@ -184,6 +190,7 @@ def test_load_predicts_as_the_run_did(learned):
         assert found["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_pairs_of_one_premise_are_held_out_together(tiny, tmp_path):
     rows = []
     for row in make_toy_rows(30):
@@ -199,6 +206,8 @@ def test_pairs_of_one_premise_are_held_out_together(tiny, tmp_path):
     assert all(premises.count(premise) == 2 for premise in premises)
 
 
+@pytest.mark.slow
+@pytest.mark.linear_probe
 def test_the_hypothesis_only_baseline_does_not_read_the_premise(tiny, tmp_path):
     def baseline(name, rows):
         data = write_rows(tmp_path / f"{name}.jsonl", rows)
@@ -238,6 +247,7 @@ def test_refused(cli, tiny, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_error_lists_the_columns_if_none_form_a_pair(cli, tiny, tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(40))
     status, _, err = cli("nli", "--data", data, "--model", tiny)

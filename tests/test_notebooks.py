@@ -20,6 +20,17 @@ nbformat = pytest.importorskip("nbformat", reason="the notebooks need nbclient a
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 PARAMETERS = {"num_rows = 800": "num_rows = 48"}  # a few steps are enough to execute every cell
+# The kernel computes the charts, but no other costly parts of a run.
+PREPARE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import pytest
+import conftest
+conftest.make_runs_cheap(pytest.MonkeyPatch())
+with_charts = conftest.costly_parts("charts")
+with_charts.__enter__()
+"""
+FEWER = {"max_eval_samples=200": "max_eval_samples=24", "max_length=48": "max_length=16"}
 
 
 def read_notebook(path):
@@ -42,6 +53,11 @@ def executed(tmp_path_factory):
     notebook.cells = [cell for cell in notebook.cells if not has_tag(cell, "install")]
     [parameters] = [cell for cell in notebook.cells if has_tag(cell, "parameters")]
     parameters.source = PARAMETERS[parameters.source]
+    training = find_cell(notebook, "bertkit.classify(")
+    for text, shorter in FEWER.items():
+        assert text in training.source
+        training.source = training.source.replace(text, shorter)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(PREPARE))
     folder = tmp_path_factory.mktemp("notebook")
     client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
@@ -56,6 +72,7 @@ def join_outputs(cell, mime_type):
     return "\n".join(output.get("data", {}).get(mime_type, "") for output in cell.outputs)
 
 
+@pytest.mark.slow
 def test_a_run_displays_its_scores_and_charts(executed):
     html = join_outputs(find_cell(executed, "bertkit.classify("), "text/html")
     assert "<th>accuracy</th>" in html
@@ -67,6 +84,7 @@ def test_a_run_displays_its_scores_and_charts(executed):
     assert 'href="runs/quickstart/report.html"' in html
 
 
+@pytest.mark.slow
 def test_training_shows_messages_and_a_progress_bar(executed):
     cell = find_cell(executed, "bertkit.classify(")
     assert "rotten_tomatoes" in join_outputs(cell, "text/html")  # a message about the data
@@ -76,6 +94,7 @@ def test_training_shows_messages_and_a_progress_bar(executed):
     assert not [output for output in cell.outputs if output.get("name") == "stderr"]
 
 
+@pytest.mark.slow
 def test_predictions_and_findings_are_displayed(executed):
     table = join_outputs(find_cell(executed, "model.predict"), "text/html")
     assert table.count("<tr") == 3
@@ -147,6 +166,7 @@ def test_other_results_display_their_table_or_their_values(tmp_path):
     assert '"steps": 12' in dry_run._repr_mimebundle_()["text/markdown"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["ner", "qa", "swag", "pretrain-mlm-nsp"])
 def test_runs_of_other_tasks_are_displayed(runs, task):
     folder = runs / task
@@ -155,6 +175,7 @@ def test_runs_of_other_tasks_are_displayed(runs, task):
     assert all(f"<th>{name}</th>" in html for name in metrics["validation"])
 
 
+@pytest.mark.slow
 def test_a_deleted_run_displays_its_scores(runs, tmp_path):
     metrics = json.loads((runs / "classify" / "metrics.json").read_text("utf-8"))
     html = Run(tmp_path / "deleted", metrics)._repr_mimebundle_()["text/html"]
@@ -162,6 +183,7 @@ def test_a_deleted_run_displays_its_scores(runs, tmp_path):
     assert "report.html" not in html
 
 
+@pytest.mark.slow
 def test_data_in_a_displayed_run_is_escaped(runs):
     metrics = json.loads((runs / "classify" / "metrics.json").read_text("utf-8"))
     metrics["model"] = "<img src=x onerror=alert(1)>"

@@ -182,6 +182,7 @@ def test_a_torch_dataset_is_refused():
     assert "torch.utils.data.dataset.TensorDataset" in get_error(bertkit.classify, data=TensorDataset())
 
 
+@pytest.mark.slow
 def test_libraries_are_not_imported_to_recognize_an_object():
     code = (
         "import sys; from bertkit.data_objects import DataObject; DataObject.recognize('x');"
@@ -194,6 +195,7 @@ def test_libraries_are_not_imported_to_recognize_an_object():
 # ---- training
 
 
+@pytest.mark.slow
 def test_classify_on_a_dataset_dict_equals_the_run_on_files(tiny, tmp_path, toy_splits):
     for name, dataset in toy_splits.items():
         write_rows(tmp_path / "files" / f"{name}.jsonl", list(dataset))
@@ -207,6 +209,7 @@ def test_classify_on_a_dataset_dict_equals_the_run_on_files(tiny, tmp_path, toy_
     assert any(line.startswith("data: data from DatasetDict passed from Python; ") for line in recorder.lines)
 
 
+@pytest.mark.slow
 def test_ner_on_class_labels_equals_the_run_on_files(tiny, tmp_path):
     rows = make_ner_rows(60)
     names = sorted({tag for row in rows for tag in row["tags"]}, reverse=True)
@@ -222,6 +225,7 @@ def test_ner_on_class_labels_equals_the_run_on_files(tiny, tmp_path):
         assert read_bytes(of_files, name) == read_bytes(of_object, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_every_task_trains_and_predicts_alike_on_all_objects(tiny, tmp_path, task):
     rows = ROW_MAKERS[task](40)
@@ -237,6 +241,7 @@ def test_every_task_trains_and_predicts_alike_on_all_objects(tiny, tmp_path, tas
     assert results == results[:1] * 4
 
 
+@pytest.mark.slow
 def test_labels_have_the_order_of_the_class_names(tiny):
     names = ["positive", "unused", "negative"]
     features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
@@ -245,6 +250,7 @@ def test_labels_have_the_order_of_the_class_names(tiny):
     assert json.loads(read_bytes(run, "config.json"))["id2label"] == {"0": "positive", "1": "negative"}
 
 
+@pytest.mark.slow
 def test_labels_of_a_parquet_file_have_the_order_of_its_class_names(tiny, tmp_path):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["positive", "negative"])})
     Dataset.from_list(make_toy_rows(40), features=features).to_parquet(tmp_path / "a.parquet")
@@ -252,6 +258,7 @@ def test_labels_of_a_parquet_file_have_the_order_of_its_class_names(tiny, tmp_pa
     assert json.loads(read_bytes(run, "config.json"))["id2label"] == {"0": "positive", "1": "negative"}
 
 
+@pytest.mark.slow
 def test_rows_without_a_class_are_left_out_of_training(tiny):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["negative", "positive"])})
     rows = [*make_toy_rows(40), {"text": "it was", "label": -1}]
@@ -295,6 +302,7 @@ def test_check_reads_objects(toy_splits):
     assert report.splits["validation"]["rows"] == 20
 
 
+@pytest.mark.slow
 def test_the_run_is_named_after_the_dataset(tiny, toy_splits):
     toy_splits["train"].info.dataset_name = "reviews"
     run = bertkit.classify(data=toy_splits, model=str(tiny), max_steps=1, **SETTINGS)
@@ -309,6 +317,7 @@ def test_suites_take_names_only(tiny, toy_splits):
 # ---- repeating, resuming and evaluating a run
 
 
+@pytest.mark.slow
 def test_run_yaml_says_how_to_repeat_the_run(object_run):
     run, data = object_run
     text = (run / "run.yaml").read_text()
@@ -320,6 +329,7 @@ def test_run_yaml_says_how_to_repeat_the_run(object_run):
     assert read_bytes(again, "model.safetensors") == (run / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_to_pass(cli, object_run):
     run, _ = object_run
     for args in (["evaluate", run], ["classify", "--recipe", run / "run.yaml"]):
@@ -328,6 +338,7 @@ def test_the_command_line_says_what_to_pass(cli, object_run):
         assert "DatasetDict passed from Python, which is not saved with the run; pass it again: " in error
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_object_only(cli, tiny, tmp_path, toy_splits, stop_at):
     folder, whole = str(tmp_path / "stopped"), str(tmp_path / "whole")
     settings = {"data": toy_splits, "model": str(tiny), "save_steps": 2, **SETTINGS}
@@ -371,6 +382,7 @@ def test_evaluate_scores_the_run_with_its_object(object_run):
 # ---- predictions and vectors
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_kind_of_object(object_run, tmp_path):
     run, data = object_run
     rows = list(data["dev"])
@@ -380,6 +392,7 @@ def test_predictions_do_not_depend_on_the_kind_of_object(object_run, tmp_path):
         assert list(bertkit.predict(run, data=value)) == expected
 
 
+@pytest.mark.slow
 def test_streams_are_predicted_chunk_by_chunk(object_run):
     run, data = object_run
     read = []
@@ -439,6 +452,7 @@ def documents():
     return [{"text": f"{first['text']}. {second['text']}."} for first, second in pairwise(rows)]
 
 
+@pytest.mark.slow
 def test_pretraining_reads_each_row_as_a_document(tiny, tmp_path, documents):
     dataset = Dataset.from_list(documents)
     sources = [
@@ -449,6 +463,7 @@ def test_pretraining_reads_each_row_as_a_document(tiny, tmp_path, documents):
     assert len({read_bytes(run, "model.safetensors") for run in runs}) == 1
 
 
+@pytest.mark.slow
 def test_pretraining_runs_on_objects_are_evaluated_with_the_object(tiny, documents):
     run = bertkit.pretrain_mlm_nsp(data=documents, model=str(tiny), **PRETRAINING)
     assert bertkit.evaluate(run.output_dir, data=documents).metrics["validation"] == run.metrics["validation"]
@@ -472,6 +487,7 @@ def test_train_tokenizer_reads_objects(documents):
 # ---- documentation
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_documentation_run(tiny, tmp_path, monkeypatch):
     page = (Path(__file__).parent.parent / "docs" / "data.md").read_text("utf-8")
     section = page.split("## Data from Python")[1].split("\n## ")[0]

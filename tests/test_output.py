@@ -1,5 +1,6 @@
 """Output that cannot be written: one error line for a full device, silence for a closed reader."""
 
+import json
 import os
 import subprocess
 import sys
@@ -16,10 +17,49 @@ PRINTERS = [
 ]  # written by rich, line by line, at once
 
 
-def run_bertkit(args, buffered, **streams):
-    command = [sys.executable, "-m", "bertkit", *args]
+# Each command runs in a fork of one process, with its own standard output and standard error. It ends as the
+# process of the command does, because the interpreter writes what is still buffered when it ends.
+RUN_EACH = """
+import json, os, sys, tempfile
+import typer.rich_utils
+from bertkit.cli.app import main
+
+outcomes = []
+for args, target in json.loads(sys.argv[1]):
+    error = tempfile.TemporaryFile()
+    if not (pid := os.fork()):
+        if target == "full device":
+            writer = os.open("/dev/full", os.O_WRONLY)
+        else:
+            reader, writer = os.pipe()
+            os.close(reader)
+        os.dup2(writer, 1)
+        os.dup2(error.fileno(), 2)
+        sys.argv = ["bertkit", *args]
+        main()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    error.seek(0)
+    outcomes.append([args, target, status, error.read().decode()])
+print(json.dumps(outcomes))
+"""
+
+
+def start_python(args, buffered, **streams):
     environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
-    return subprocess.run(command, env=environment, text=True, **streams)
+    return subprocess.run([sys.executable, *args], env=environment, text=True, **streams)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """The exit status and standard error of each command, for each target of its output."""
+    targets = ("full device", "closed reader")
+    commands = json.dumps([(args, target) for args in PRINTERS for target in targets])
+    found = {}
+    for buffered in (True, False):
+        done = start_python(["-c", RUN_EACH, commands], buffered, capture_output=True, check=True)
+        for args, target, *outcome in json.loads(done.stdout):
+            found[tuple(args), buffered, target] = tuple(outcome)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -30,28 +70,25 @@ def test_durations_have_the_largest_fitting_unit(seconds, text):
     assert format_duration(seconds) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("args", PRINTERS)
-def test_a_full_device_is_reported_in_one_line(args, buffered):
-    with Path("/dev/full").open("w") as full:
-        done = run_bertkit(args, buffered, stdout=full, stderr=subprocess.PIPE)
+def test_a_full_device_is_reported_in_one_line(outcomes, args, buffered):
     line = "bertkit: standard output: cannot be written (No space left on device)\n"
-    assert (done.returncode, done.stderr) == (2, line)
+    assert outcomes[tuple(args), buffered, "full device"] == (2, line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("args", PRINTERS)
-def test_a_closed_reader_ends_the_program_silently(args, buffered):
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = run_bertkit(args, buffered, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (141, "")
+def test_a_closed_reader_ends_the_program_silently(outcomes, args, buffered):
+    assert outcomes[tuple(args), buffered, "closed reader"] == (141, "")
 
 
+@pytest.mark.slow
 def test_the_exit_status_is_kept_if_the_error_cannot_be_printed():
     with Path("/dev/full").open("w") as full:
-        done = run_bertkit(["nonsense"], True, stdout=full, stderr=full)
+        done = start_python(["-m", "bertkit", "nonsense"], True, stdout=full, stderr=full)
     assert done.returncode == 2
 
 
@@ -62,6 +99,7 @@ HOSTILE = "a \x1b[31mred\x1b]0;title\x07 b\x9b2J [bold]\tfilm"
 VISIBLE = "a \u241b[31mred\u241b]0;title\u2407 b\ufffd2J [bold] film"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["predict", "query", "word", "fill-mask", "error"])
 def test_control_characters_of_the_data_are_not_printed(task, runs, cli, tiny, tmp_path):
     from conftest import write_rows
@@ -86,6 +124,7 @@ def test_control_characters_of_the_data_are_not_printed(task, runs, cli, tiny, t
     assert not set("\x1b\x07\x9b") & set(out + err)
 
 
+@pytest.mark.slow
 def test_a_line_break_in_the_output_directory_keeps_run_yaml_valid(cli, tiny, toy, tmp_path):
     folder = tmp_path / "two\nlines"
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--warmup", 0, "-o", folder]

@@ -15,6 +15,8 @@ from conftest import (
     write_rows,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow  # most tests train a model
+
 MAKE_ROWS = {
     "classify": make_toy_rows, "nli": make_nli_rows, "ner": make_ner_rows, "qa": make_qa_rows,
     "swag": make_swag_rows,

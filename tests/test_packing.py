@@ -105,14 +105,15 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 def test_run_with_packing_has_the_same_weights(tiny_without_dropout, tmp_path, task):
-    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](41))
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](28))
 
     def run(**how):
         return getattr(bertkit, task)(
             data=str(data), model=str(tiny_without_dropout),
-            max_steps=8, batch_size=8, **SGD | KINDS[task] | how,
+            max_steps=4, batch_size=8, **SGD | KINDS[task] | how,
             output_dir=str(tmp_path / "-".join(["run", *how])),
         )  # fmt: skip
 
@@ -122,6 +123,7 @@ def test_run_with_packing_has_the_same_weights(tiny_without_dropout, tmp_path, t
     assert packed.metrics["validation"].keys() == plain.metrics["validation"].keys()
 
 
+@pytest.mark.slow
 def test_modernbert_packs_in_every_task(tmp_path):
     for task in ("classify", "ner", "swag"):
         runs = []
@@ -133,6 +135,7 @@ def test_modernbert_packs_in_every_task(tmp_path):
         assert_close(*map(weights, runs), 1e-5)
 
 
+@pytest.mark.slow
 def test_pretraining_packs(tmp_path):
     def run(**how):
         return bertkit.pretrain_mlm_nsp(
@@ -166,6 +169,7 @@ def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, mon
         build_training_arguments(ClassifyConfig(data="sample", compile=True), tmp_path, "fp32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
 def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed):
     torch._dynamo.reset()

@@ -39,6 +39,7 @@ def test_a_difference_has_a_sign_and_an_interval_around_it():
     assert found.interval[0] < found.difference < found.interval[1] < 0
 
 
+@pytest.mark.intervals
 def test_pairing_removes_the_variance_of_hard_rows():
     """Scores that differ by a tenth on each row differ surely, however unlike the rows are."""
     hard = np.random.default_rng(0).random(100)
@@ -47,6 +48,7 @@ def test_pairing_removes_the_variance_of_hard_rows():
     assert compare_scorers(mean(hard), mean(np.random.default_rng(1).random(100)))["f1"].p > 0.05
 
 
+@pytest.mark.intervals
 def test_the_bootstrap_agrees_with_a_paired_t_test():
     rng = np.random.default_rng(3)
     first = rng.normal(size=200)

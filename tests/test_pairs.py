@@ -73,6 +73,7 @@ capacities = st.integers(2, 125)
 probabilities = st.sampled_from([0, 0.1, 1])
 
 
+@pytest.mark.slow
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_pairs_fit_and_stay_within_documents(text, capacity, seed, short):
     plan = make_plan(build_nsp_pairs, text, capacity, seed, short_seq_prob=short)
@@ -86,6 +87,7 @@ def test_pairs_fit_and_stay_within_documents(text, capacity, seed, short):
     assert (np.diff(a) >= 0).all()
 
 
+@pytest.mark.slow
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
 def test_positive_pairs_are_contiguous_except_for_truncation(text, capacity, seed):
     plan = make_plan(build_nsp_pairs, text, capacity, seed)
@@ -119,6 +121,7 @@ def test_truncation_removes_tokens_from_both_ends_of_the_longer_text():
     assert 4.5 < front.std() < 5.5
 
 
+@pytest.mark.slow
 @given(text=no_single, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_half_of_the_pairs_are_positive_within_one(text, capacity, seed, short):
     """This also holds if every sentence fills a chunk."""
@@ -138,6 +141,7 @@ def test_labels_are_balanced_throughout_the_corpus():
     assert 0.4 < min(tenths) <= max(tenths) < 0.6
 
 
+@pytest.mark.slow
 @given(text=several, capacity=capacities, seed=st.integers(0, 99))
 def test_segments_cover_all_sentences_once(text, capacity, seed):
     documents = SelectedDocuments.from_corpus(text, np.arange(len(text.document_offsets) - 1))
@@ -280,6 +284,7 @@ def test_one_long_document_gives_both_labels():
     assert len(make_plan(build_nsp_pairs, corpus([[10]]), 60)) == 0
 
 
+@pytest.mark.slow
 @given(
     documents=st.lists(st.lists(sentences, min_size=1, max_size=5), min_size=2, max_size=5),
     capacity=capacities,
@@ -339,6 +344,7 @@ def test_a_long_document_is_divided_into_spans():
     assert (find_document(text, plan.a_start) != find_document(text, plan.b_start))[plan.labels == 1].all()
 
 
+@pytest.mark.slow
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_sop_pairs_are_consecutive_or_swapped(text, capacity, seed, short):
     plan = make_plan(build_sop_pairs, text, capacity, seed, short_seq_prob=short)
@@ -352,6 +358,7 @@ def test_sop_pairs_are_consecutive_or_swapped(text, capacity, seed, short):
     assert (first + second <= 1).all()
 
 
+@pytest.mark.slow
 @given(text=several, capacity=capacities, seed=st.integers(0, 99), short=probabilities)
 def test_single_segments_cover_all_tokens_in_whole_sentences(text, capacity, seed, short):
     plan = make_plan(build_segments, text, capacity, seed, short_seq_prob=short)

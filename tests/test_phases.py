@@ -136,6 +136,7 @@ def test_tokens_are_counted_by_phase(text, tiny):
 # ---- runs
 
 
+@pytest.mark.slow
 def test_a_single_phase_equals_a_run_at_its_length(few, tiny, tmp_path):
     usual = {"model": str(tiny), "max_steps": 12}
     plain = pretrained(few, tmp_path / "plain", max_length=24, **usual)
@@ -145,6 +146,7 @@ def test_a_single_phase_equals_a_run_at_its_length(few, tiny, tmp_path):
     assert one.metrics["validation"] == plain.metrics["validation"]
 
 
+@pytest.mark.slow
 def test_accumulation_is_equivalent(tiny_without_dropout, few, tmp_path):
     def run(batch, steps):
         return train_phases(
@@ -158,6 +160,7 @@ def test_accumulation_is_equivalent(tiny_without_dropout, few, tmp_path):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fraction", [0.4, 0.7, 0.9]
 )  # of the steps: in the first phase, at the switch, in the last
@@ -179,6 +182,7 @@ def test_resume_in_any_phase_is_bit_identical(fraction, cli, tiny, few, tmp_path
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_number_of_workers(tiny, few, tmp_path):
     one, two = (
         train_phases(few, tmp_path / f"of-{workers}", model=str(tiny), max_steps=20,
@@ -188,6 +192,7 @@ def test_weights_do_not_depend_on_the_number_of_workers(tiny, few, tmp_path):
     assert_close(weights(one), weights(two), 0.0)
 
 
+@pytest.mark.slow
 def test_dry_run_uses_the_longest_phase_and_preview_the_first(cli, tiny, text):
     args = ["--data", text, "--model", tiny, "--phases", PHASES, "--batch-size", 4, "--json"]
     status, out, _ = cli(COMMAND, *args, "--dry-run")

@@ -32,14 +32,17 @@ SYSTEM_MODULES = {"fcntl", "resource", "msvcrt", "winreg", "pwd", "grp", "termio
 def find_system_code(source):
     """Return the names in a module that only some operating systems have."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in SYSTEM_NAMES:
-            yield ast.unparse(node)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = f"{node.value.id}.{node.attr}"
+            if name in SYSTEM_NAMES:
+                yield name
         if isinstance(node, ast.Import):
             yield from SYSTEM_MODULES & {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module in SYSTEM_MODULES:
             yield node.module
 
 
+@pytest.mark.slow
 def test_only_utils_distinguishes_operating_systems():
     found = {
         path.relative_to(PACKAGE).as_posix(): names
@@ -60,7 +63,9 @@ def find_text_writers(source):
     Their files would differ between operating systems. JSON without indentation has no line ends.
     """
     for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
-        name = ast.unparse(call.func).rpartition(".")[2]
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name not in ("open", "fdopen", "write_text"):
+            continue
         keywords = {keyword.arg for keyword in call.keywords}
         constants = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
         is_open = name in ("open", "fdopen") and any(
@@ -74,6 +79,7 @@ def find_text_writers(source):
             yield ast.unparse(call)
 
 
+@pytest.mark.slow
 def test_text_files_have_the_same_bytes_on_every_system():
     found = {
         path.relative_to(PACKAGE).as_posix(): calls
@@ -129,17 +135,20 @@ def session(tiny, tmp_path_factory):
     return SimpleNamespace(folder=folder, statuses=statuses, out=process.stdout, err=process.stderr)
 
 
+@pytest.mark.slow
 @simulated
 def test_commands_run_without_posix(session):
     assert session.statuses == [130, 0, 0, 0, 0, 0, 0, 0], session.err[-3000:]
 
 
+@pytest.mark.slow
 @simulated
 def test_an_interrupted_run_is_resumed_without_posix(session):
     assert "resume with: bertkit classify --resume" in session.err.replace("\n", " ")
     assert json.loads((session.folder / "run" / "metrics.json").read_text("utf-8"))["training"]["steps"] == 6
 
 
+@pytest.mark.slow
 @simulated
 def test_no_file_of_a_run_has_other_line_ends(session):
     texts = [
@@ -150,6 +159,7 @@ def test_no_file_of_a_run_has_other_line_ends(session):
     assert "très bien 🙂 좋아요" in (session.folder / "out.csv").read_text("utf-8")
 
 
+@pytest.mark.slow
 @simulated
 def test_no_lock_or_partial_file_is_left(session):
     left = [path.name for path in session.folder.rglob(".*") if path.parent.name != "cache"]
@@ -161,16 +171,27 @@ def test_no_lock_or_partial_file_is_left(session):
 # ---- console
 
 
+RUN_HELP_AND_TABLE = """
+import sys
+from bertkit.cli.app import main
+for arguments in (["--help"], ["data", "ls"]):
+    sys.argv = ["bertkit", *arguments]
+    try: main()
+    except SystemExit as exit: print(exit.code, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["cp949", "cp1252", "ascii"])
 def test_help_and_tables_are_printed_in_the_encoding_of_the_console(encoding):
     """Characters that the encoding lacks are replaced, and none of them is an error."""
-    for arguments in (["--help"], ["data", "ls"]):
-        command = [sys.executable, "-m", "bertkit", *arguments]
-        process = subprocess.run(
-            command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True
-        )
-        assert process.returncode == 0, process.stderr
-        process.stdout.decode(encoding)
+    command = [sys.executable, "-c", RUN_HELP_AND_TABLE]
+    process = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.split() == [b"0", b"0"]
+    text = process.stdout.decode(encoding)
+    assert "label-issues" in text
+    assert "rotten_tomatoes" in text
 
 
 # ---- files and paths
@@ -316,10 +337,3 @@ def test_the_peak_memory_of_windows_is_read(monkeypatch):
 def test_a_missing_compiler_is_found():
     assert system.can_run_compiler("no-such-compiler") is False
     assert system.can_run_compiler(sys.executable)
-
-
-def test_the_slow_tests_are_those_of_the_makefile():
-    from run_fast import TESTS, find_slow_files
-
-    assert TESTS / "test_platforms.py" in find_slow_files()
-    assert all(path.exists() for path in find_slow_files())

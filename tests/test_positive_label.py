@@ -46,6 +46,7 @@ def pairs(tmp_path):
     return write_rows(tmp_path / "pairs.jsonl", [*others, *duplicates[: len(others) // 2]])
 
 
+@pytest.mark.slow
 def test_a_constant_answer_scores_zero_and_the_positive_class_is_printed(cli, tiny, tmp_path, pairs):
     folder = tmp_path / "run"
     status, _, err = cli(

@@ -66,6 +66,7 @@ def test_input_columns_are_kept_in_order_and_clashing_names_get_a_prefix(runs, c
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_only_the_predicted_label_has_a_probability_without_all_scores(runs, cli):
     _, out, _ = cli("predict", runs / "classify", "--text", "a good film")
     [record] = lines(out)
@@ -83,6 +84,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_flags_lines_and_json_objects_give_equal_predictions(runs, cli, monkeypatch, task):
     flags, line = INPUTS[task]
@@ -115,7 +117,7 @@ def test_output_as_csv(runs, cli, tmp_path):
     file = tmp_path / "out.csv"
     status, out, err = cli("predict", runs / "classify", "--data", runs / "classify.jsonl", "-o", file)
     assert (status, out) == (0, ""), err
-    rows = list(csv.DictReader(file.open(encoding="utf-8")))
+    rows = list(csv.DictReader(file.read_text("utf-8").splitlines()))
     assert list(rows[0]) == ["id", "text", "label", "predicted", "probability"]
     assert len(rows) == 60
     assert "60 predictions" in err
@@ -130,6 +132,7 @@ def test_output_as_conll(runs, cli, tmp_path):
     assert [[line.split("\t")[-1] for line in some] for some in sentences] == wanted
 
 
+@pytest.mark.slow
 def test_output_as_one_json_object(runs, cli, tmp_path):
     _, out, _ = cli("predict", runs / "classify", "--text", "good", "--json")
     assert json.loads(out)["predictions"][0]["text"] == "good"
@@ -138,6 +141,7 @@ def test_output_as_one_json_object(runs, cli, tmp_path):
     assert json.loads(out) == {"output": str(file), "rows": 1}
 
 
+@pytest.mark.slow
 def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, monkeypatch):
     _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     monkeypatch.setattr(
@@ -202,6 +206,7 @@ def test_an_invalid_row_leaves_no_partial_file(runs, cli, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_paths_may_begin_with_the_home_directory(runs, cli, tmp_path, monkeypatch):
     (tmp_path / "run").symlink_to(runs / "classify")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -234,6 +239,7 @@ def test_invalid_standard_input_is_refused(runs, cli, tmp_path, monkeypatch, raw
     assert_refused(cli, tmp_path, [runs / "classify", "-o", "x.csv"], words, "predict")
 
 
+@pytest.mark.slow
 def test_an_empty_line_is_a_row(runs, cli, monkeypatch):
     for task in ("classify", "ner"):
         pipe(monkeypatch, "good film\n\nbad\n")
@@ -265,6 +271,7 @@ def test_standard_error_is_empty_without_a_terminal(runs, cli):
 LONE_SURROGATE = {"text": "a good \ud800 film"}
 
 
+@pytest.mark.slow
 def test_a_lone_surrogate_is_kept_in_json(runs, cli, tmp_path):
     data = tmp_path / "half.jsonl"
     data.write_text(json.dumps(LONE_SURROGATE))
@@ -314,6 +321,7 @@ def test_a_text_file_is_read_line_by_line_unless_it_is_a_table(
     assert sorted(hit["text"] for hit in embedded.results[0]["hits"]) == sorted(wanted)
 
 
+@pytest.mark.slow
 def test_a_choice_with_fewer_endings_has_no_empty_columns(cli, tiny, tmp_path):
     rows = [{"context": f"a film {n}", **{f"ending{e}": f"good {e}" for e in range(4)}, "label": n % 4}
             for n in range(20)]  # fmt: skip

@@ -101,6 +101,7 @@ def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
 # ---- runs
 
 
+@pytest.mark.slow
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", size="tiny", vocab_size=120, epochs=32, batch_size=16, learning_rate=1e-3
@@ -126,6 +127,7 @@ def read_card(folder):
     return (folder / "README.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
 def test_other_objectives_train(objective, text, tmp_path):
     run = pretrained(text, tmp_path / "run", vocab_size=120, objective=objective, max_steps=3)
@@ -133,6 +135,7 @@ def test_other_objectives_train(objective, text, tmp_path):
     assert AutoTokenizer.from_pretrained(run.output_dir).mask_token == "[MASK]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["roberta", "albert", "electra", "distilbert", "modernbert"])
 def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
@@ -145,6 +148,7 @@ def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     assert not info["missing_keys"]
 
 
+@pytest.mark.slow
 def test_accumulation_is_equivalent(tiny_without_dropout, short_text, tmp_path):
     def run(batch, steps):
         return pretrained(
@@ -158,6 +162,7 @@ def test_accumulation_is_equivalent(tiny_without_dropout, short_text, tmp_path):
         assert_close(weights(whole), weights(other), 1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, short_text, tmp_path, monkeypatch):
     from transformers.models.bert.modeling_bert import BertIntermediate  # in each layer, once
 
@@ -185,18 +190,21 @@ def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, short
     assert_close(weights(plain), weights(saving), 1e-6)
 
 
+@pytest.mark.slow
 def test_fp16_needs_an_accelerator(cli, text, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     args = ["--data", text, "--model", tiny, "--fp16"]
     assert_refused(cli, tmp_path, args, ["--fp16"], COMMAND)
 
 
+@pytest.mark.slow
 def test_bf16_trains(text, tiny, tmp_path):
     run = pretrained(text, tmp_path / "run", model=str(tiny), max_steps=2, bf16=True)
     assert run.metrics["training"]["precision"] == "bf16"
     assert math.isfinite(run.metrics["validation"]["loss"])
 
 
+@pytest.mark.slow
 def test_resume_with_changed_settings_is_refused(cli, short_text, tmp_path, stop_at):
     folder = tmp_path / "run"
     size = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-length", 32]
@@ -212,6 +220,7 @@ def test_resume_with_changed_settings_is_refused(cli, short_text, tmp_path, stop
     assert_refused(cli, tmp_path, resume, words, COMMAND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scratch", [True, False])
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
     scratch, cli, tiny, short_text, tmp_path, monkeypatch, stop_at
@@ -232,6 +241,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_number_of_workers(tiny, short_text, tmp_path):
     one, two = (
         pretrained(
@@ -292,6 +302,7 @@ def test_masked_labels_match_the_original_tokens(text, tiny):
     assert batch["masked_lm_positions"].shape == (1, round(0.15 * 32))
 
 
+@pytest.mark.slow
 def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
     args = ["--data", text, "--vocab-size", 120, "--max-length", 32, "--whole-word-masking", "--preview", 80]
     before = sorted(tmp_path.rglob("*.safetensors"))
@@ -312,6 +323,7 @@ def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "dropout"), [({}, 0.1), ({"dropout": 0.0}, 0.0), ({"dropout": 0.3}, 0.3)]
 )
@@ -329,6 +341,7 @@ def test_dropout_applies_only_to_pre_training(settings, dropout, text, tmp_path,
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "rate"), [("tiny", "0.0015"), ("mini", "0.0005"), ("base", "0.0001")])
 def test_the_default_learning_rate_depends_on_the_size(size, rate, cli, text, tmp_path):
     args = ["--data", text, "--size", size, "--vocab-size", 60, "--max-length", 16, "--batch-size", 2]
@@ -408,6 +421,7 @@ def test_text_too_short_to_hold_out_a_part_is_refused(cli, tiny, tmp_path):
     assert_refused(cli, tmp_path, args, ["one.txt", "only one sentence", "add text", "--validation"], COMMAND)
 
 
+@pytest.mark.slow
 def test_preview_notes_that_an_epoch_has_fewer_examples(cli, text, tiny):
     args = [COMMAND, "--data", text, "--model", tiny, "--max-length", 32, "--json", "--preview"]
     count = int(json.loads(cli(*args, 9999)[1])["examples"])
@@ -415,6 +429,7 @@ def test_preview_notes_that_an_epoch_has_fewer_examples(cli, text, tiny):
     assert "all are shown" not in cli(*args, count)[2]
 
 
+@pytest.mark.slow
 def test_run_yaml_reproduces_a_run_from_scratch(cli, text, tmp_path):
     shape = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-steps", 1]
     assert cli(COMMAND, "--data", text, *shape, "-o", tmp_path / "one")[0] == 0
@@ -435,6 +450,7 @@ REINITIALIZED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", REINITIALIZED)
 def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path):
     args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
@@ -475,6 +491,7 @@ def test_documents_of_one_sentence_give_a_note(cli, tiny, tmp_path):
     assert "have one sentence, which nothing follows" in err
 
 
+@pytest.mark.slow
 def test_one_document_is_split_into_parts_with_a_note(cli, tiny, tmp_path):
     data = write_rows(
         tmp_path / "one.jsonl", [{"text": " ".join(row["text"] for row in make_document_rows(60))}]
@@ -498,6 +515,7 @@ def preview(cli, data, *args):
     return err
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_trained_once(cli, text, tmp_path):
     again = "trained on this text before"
     first = preview(cli, text)
@@ -521,6 +539,7 @@ def test_without_a_cache_a_tokenizer_is_trained(cli, text, tmp_path, monkeypatch
     assert "WordPiece tokenizer with" in preview(cli, text)
 
 
+@pytest.mark.slow
 def test_examples_are_not_reported_as_truncated(cli, text, tiny, tmp_path):
     assert "of the training texts are over" not in preview(cli, text)
     args = ["--data", text, "--model", tiny, "--max-length", 32, "--batch-size", 4, "--dry-run"]
@@ -540,6 +559,7 @@ def write_text_files(tmp_path, **counts):
     return tmp_path / "texts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", ["valid", "validation", "dev"])
 def test_files_of_a_directory_are_assigned_to_splits_by_name(validation, tiny, tmp_path):
     folder = write_text_files(tmp_path, **{"train": 60, "wiki." + validation: 30, "test": 25})
@@ -562,6 +582,7 @@ def test_a_directory_without_a_training_file_is_all_training_text(cli, tmp_path)
     assert "held out" in err
 
 
+@pytest.mark.slow
 def test_book_titles_are_not_mistaken_for_splits(cli, tmp_path):
     titles = {"a train to the sea": 20, "the test": 20, "gardens": 20, "stones": 20, "rivers": 20}
     err = preview(cli, write_text_files(tmp_path, **titles))

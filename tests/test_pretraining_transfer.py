@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import make_document_rows, make_ner_rows, make_toy_rows, write_rows
@@ -9,24 +11,33 @@ from conftest import make_document_rows, make_ner_rows, make_toy_rows, write_row
 import pretraining_transfer
 
 
-def test_the_table_has_a_probe_and_a_paired_difference_for_each_task(tmp_path, capsys):
+@pytest.fixture
+def in_process(cli, monkeypatch):
+    """Let the benchmark run its commands in this process, because a new one would import the libraries."""
+
+    def run(command, **_):
+        assert command[:3] == [sys.executable, "-m", "bertkit"]
+        status, out, err = cli(*command[3:])
+        assert status == 0, err
+        return SimpleNamespace(returncode=status, stdout=out)
+
+    monkeypatch.setattr(pretraining_transfer.subprocess, "run", run)
+
+
+@pytest.mark.slow
+@pytest.mark.linear_probe
+def test_a_measured_objective_has_a_table_and_two_models_of_the_same_shape(tmp_path, capsys, in_process):
+    """The table has a probe and a paired difference for each task; `--options` shape both models."""
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
     toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     words = write_rows(tmp_path / "words.jsonl", make_ner_rows(40))
-    args = ["--text", text, "--probe", toy, "--tasks", f"classify:{toy}:20", f"ner:{words}::f1"]
-    args += [
-        "--objectives",
-        "rtd",
-        "--max-steps",
-        2,
-        "--vocab-size",
-        60,
-        "--max-length",
-        32,
-        "--pooling",
-        "mean",
-    ]
-    pretraining_transfer.main([*map(str, args), "--seeds", "2", "--epochs", "1"])
+    options = "--num-layers 1 --hidden-size 24 --num-heads 3 --batch-size 5"
+    args = [
+        "--text", text, "--probe", toy, "--tasks", f"classify:{toy}:20", f"ner:{words}::f1",
+        "--objectives", "rtd", "--max-steps", 2, "--vocab-size", 60, "--max-length", 32, "--pooling", "mean",
+        "--seeds", 2, "--epochs", 1, "--models-dir", tmp_path / "models", f"--options={options}",
+    ]  # fmt: skip
+    pretraining_transfer.main([*map(str, args)])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| rtd")]
     assert len(table) == 3
     assert "linear probe on toy" in table[0]
@@ -37,17 +48,8 @@ def test_the_table_has_a_probe_and_a_paired_difference_for_each_task(tmp_path, c
         assert low <= float(score) <= high
         low, high = map(float, its_interval.split(" to "))
         assert low <= float(difference) <= high
-
-
-def test_options_shape_the_pretrained_model_and_the_one_with_new_weights(tmp_path):
-    text = write_rows(tmp_path / "text.jsonl", make_document_rows(40))
-    toy = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
-    words = ["--text", text, "--probe", toy, "--max-steps", 2, "--vocab-size", 60, "--max-length", 32]
-    options = "--num-layers 1 --hidden-size 24 --num-heads 3 --batch-size 5"
-    args = pretraining_transfer.parse_args([*map(str, words), f"--options={options}"])
-    for is_new in (False, True):
-        folder = tmp_path / f"new-{is_new}"
-        pretraining_transfer.pretrain("mlm", folder, args, is_new)
+    for model in ("pretrained", "new"):
+        folder = tmp_path / "models" / "rtd" / model
         shape = json.loads((folder / "config.json").read_text("utf-8"))
         assert [shape[f"num_{name}"] for name in ("hidden_layers", "attention_heads")] == [1, 3]
         assert shape["hidden_size"] == 24

@@ -18,6 +18,8 @@ def text(tmp_path):
     return write_rows(tmp_path / "text.jsonl", make_document_rows(40))
 
 
+@pytest.mark.slow
+@pytest.mark.linear_probe
 def test_the_probe_of_a_model_is_the_baseline_of_classify_and_does_not_change_training(
     text, toy, tiny, tmp_path
 ):
@@ -41,6 +43,7 @@ def test_the_probe_of_a_model_is_the_baseline_of_classify_and_does_not_change_tr
     assert_close(weights(run), weights(other), 0.0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_scores(cli, text, toy, tmp_path, monkeypatch, stop_at):
     options = ["--data", text, "--objective", "mlm", "--hidden-size", 16, "--num-heads", 2, "--no-bf16"]
     options += ["--vocab-size", 60, "--max-steps", 8, "--batch-size", 8, "--max-length", 32]

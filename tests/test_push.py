@@ -14,6 +14,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import bertkit
 from bertkit.reports.model_card import rewrite_for_hub
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 UPLOADED = MODEL | {"README.md", "metrics.json", "run.yaml"}
 SHORT = {"max_steps": 2, "batch_size": 8, "bf16": False}

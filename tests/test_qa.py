@@ -78,6 +78,7 @@ def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
 # ---- windows and places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(text=TEXTS, data=st.data())
 def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
@@ -119,6 +120,7 @@ def test_whole_words_are_restored_exactly():
     assert context[features.contexts.start[first] : features.contexts.stop[last]] == "good"
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(1, 80), min_size=1, max_size=5), stride=st.integers(1, 30))
 def test_windows_equal_those_of_run_squad(lengths, stride):
     contexts = [
@@ -184,6 +186,7 @@ def every_span(logits, allowed, longest):
     return sorted(spans, reverse=True)
 
 
+@pytest.mark.slow
 @given(length=st.integers(1, 40), n=st.integers(1, 25), longest=st.integers(1, 35), seed=st.integers(0, 999))
 def test_the_best_spans_are_those_of_all_spans(length, n, longest, seed):
     generator = np.random.default_rng(seed)
@@ -206,6 +209,7 @@ def test_ties_between_spans_may_be_broken_in_any_order():
     assert ((first <= last) & (last < first + 3)).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=9))
 def test_descending_sort_handles_negative_scores(scores):
     scores = np.array(scores, np.float32)
@@ -214,6 +218,7 @@ def test_descending_sort_handles_negative_scores(scores):
     assert scores[np.argsort(keys)].tolist() == sorted(scores.tolist(), reverse=True)
 
 
+@pytest.mark.slow
 def test_the_null_score_is_the_minimum_over_windows():
     """Against all spans of all windows; of those with one text, which are many here, only the best."""
     contexts = [" ".join([f"film {n}", "Good", "food"] * 12) for n in range(20)]
@@ -382,12 +387,13 @@ def test_scoring_keeps_few_numbers_per_window(tiny):
 
 def trained(tiny, tmp_path, rows, name="run", **more):
     data = write_rows(tmp_path / f"{name}.jsonl", rows)
-    options = {"model": str(tiny), "epochs": 12, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+    options = {"model": str(tiny), "epochs": 4, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
     return bertkit.qa(data=str(data), output_dir=str(tmp_path / name), **options | more)
 
 
+@pytest.mark.slow
 def test_answer_spans_are_learned(tiny, tmp_path):
-    run = trained(tiny, tmp_path, make_qa_rows(200), max_length=16)
+    run = trained(tiny, tmp_path, make_qa_rows(120), max_length=16)
     scores, records = run.metrics["validation"], read_predictions(run.output_dir)
     assert scores.keys() == {"exact", "f1"}
     assert scores["exact"] > 90 > run.metrics["baselines"]["overlap"]["exact"]
@@ -404,8 +410,9 @@ def test_answer_spans_are_learned(tiny, tmp_path):
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp_path):
-    rows = make_qa_rows(300, unanswerable=100)
+    rows = make_qa_rows(150, unanswerable=50)
     test = write_rows(tmp_path / "test.jsonl", make_qa_rows(40, seed=1, unanswerable=20))
     run = trained(tiny, tmp_path, rows, max_length=40, test=str(test))
     scores = run.metrics["validation"]
@@ -437,6 +444,7 @@ def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
 
 
+@pytest.mark.slow
 def test_training_continues_from_a_run_with_its_head(tiny, tmp_path):
     first = trained(tiny, tmp_path, make_qa_rows(200), "first", max_length=40)
     more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
@@ -445,11 +453,13 @@ def test_training_continues_from_a_run_with_its_head(tiny, tmp_path):
     assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
 
 
+@pytest.mark.slow
 def test_a_classification_head_is_replaced(tmp_path):
     folder = save_tiny_model(tmp_path / "model", num_labels=3)
     assert trained(folder, tmp_path, make_qa_rows(60), max_steps=1).metrics["task"] == "qa"
 
 
+@pytest.mark.slow
 def test_models_without_token_type_ids_are_trained(tmp_path):
     folder = save_tiny_model(tmp_path / "model", roberta=True)
     run = trained(folder, tmp_path, make_qa_rows(200), max_length=40, eval_batch_size=1)
@@ -458,6 +468,7 @@ def test_models_without_token_type_ids_are_trained(tmp_path):
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
 
 
+@pytest.mark.slow
 def test_the_default_stride_is_not_saved(tiny, tmp_path):
     run = trained(tiny, tmp_path, make_qa_rows(40, longest=60), max_steps=1, max_length=60)
     recipe = run.output_dir / "run.yaml"
@@ -468,6 +479,7 @@ def test_the_default_stride_is_not_saved(tiny, tmp_path):
         bertkit.qa(recipe=str(recipe), max_length=14, doc_stride=40, dry_run=True)
 
 
+@pytest.mark.slow
 def test_a_dry_run_reports_windows(tiny, tmp_path, cli):
     data = write_rows(tmp_path / "data.jsonl", make_qa_rows(40, longest=60))
     status, out, err = cli("qa", "--data", data, "--model", tiny, "--max-length", 16, "--dry-run")
@@ -477,6 +489,7 @@ def test_a_dry_run_reports_windows(tiny, tmp_path, cli):
     assert "0.0%" not in out
 
 
+@pytest.mark.slow
 def test_whole_articles_are_held_out(tiny, tmp_path, cli):
     articles = [
         {
@@ -500,6 +513,7 @@ def test_whole_articles_are_held_out(tiny, tmp_path, cli):
     assert len(read_predictions(tmp_path / "run")) == 4 * len(titles) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_questions_of_the_validation_split_are_not_trained_on(tiny, tmp_path, cli, split):
     """As in the other tasks; equal ids are ignored, since each file numbers its own questions."""
@@ -515,6 +529,7 @@ def test_questions_of_the_validation_split_are_not_trained_on(tiny, tmp_path, cl
     assert json.loads(out)["data"]["train"] == 53
 
 
+@pytest.mark.slow
 def test_validation_rows_may_all_be_impossible(tiny, tmp_path):
     rows = [row | {"is_impossible": True} for row in make_qa_rows(20, seed=1, unanswerable=20)]
     validation = write_rows(tmp_path / "validation.jsonl", rows)
@@ -563,6 +578,7 @@ def test_a_missing_dataset_without_network_names_the_expected_file(cli, no_hub, 
     assert time.perf_counter() - started < 30  # a tripwire for retries, not a timing
 
 
+@pytest.mark.slow
 def test_a_known_dataset_is_loaded_from_the_hub(cli, hub, tiny, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

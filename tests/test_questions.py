@@ -512,6 +512,7 @@ def test_blank_titles_are_ignored(blank):
 FRAGMENTS = st.text(st.sampled_from("ab 한국어中文😀é\r\n\t"), min_size=1, max_size=12).filter(str.strip)
 
 
+@pytest.mark.slow
 @given(st.lists(FRAGMENTS, min_size=2, max_size=5), st.data())
 def test_correct_answers_are_unchanged_in_every_format(fragments, data):
     context = "  ".join(fragments)

@@ -162,7 +162,7 @@ BROKEN = {
     ),
     "OpenDocument": (as_zip({"mimetype": b"x", "content.xml": b""}), "spreadsheet; save it as CSV"),
     "cut gzip": (gzip.compress(as_csv(ROWS))[:-9], "cannot be read"),
-    "cut zstd": (as_zst(as_csv(ROWS * 99))[:-9], ""),
+    "cut zstd": (as_zst(as_csv(ROWS * 99))[:-9], "cannot be read"),
     "cut parquet": (as_parquet(ROWS)[:-9], "broken Parquet"),
     "same name twice": (b"text,text\na,b\n", "twice"),
 }

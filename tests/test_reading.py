@@ -121,6 +121,7 @@ def test_uses_the_pooler_of_the_architecture(name, tmp_path):
 # ---- a BiLSTM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("task", CLASSES)
 def test_all_architectures_support_a_bilstm(name, task, tmp_path):
@@ -158,6 +159,7 @@ def test_odd_hidden_size_is_refused(tmp_path):
 # ---- mean pooling
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("task", ["classify", "swag"])
 def test_heads_of_all_architectures_read_the_mean(name, task, tmp_path):
@@ -212,6 +214,7 @@ def test_mean_over_a_bilstm(folders):
     torch.testing.assert_close(found, seen[0].sum(1) / sizes)  # padding has zeros
 
 
+@pytest.mark.slow
 def test_head_is_kept_with_the_same_pooling_only(folders, tmp_path, cli):
     first = tuned("classify", tmp_path / "first", model=str(folders[False]), pooling="mean")
     settings = {"model": str(first.output_dir), "max_steps": 1, "learning_rate": 0.0}
@@ -225,6 +228,7 @@ def test_head_is_kept_with_the_same_pooling_only(folders, tmp_path, cli):
     assert "bertkit_pooling" not in (tmp_path / "cls" / "config.json").read_text()
 
 
+@pytest.mark.slow
 def test_embed_has_the_pooling_of_the_classifier(folders, tmp_path, cli):
     run = tuned("classify", tmp_path, model=str(folders[False]), pooling="mean")
     status, _, err = cli("embed", run.output_dir, "--text", "a good film", "-o", tmp_path / "vectors.npy")
@@ -236,6 +240,7 @@ def test_embed_has_the_pooling_of_the_classifier(folders, tmp_path, cli):
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy")[0], states[0].mean(0), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("student", [{"num_layers": 1}, {"student": "stock"}])
 def test_student_has_the_pooling_of_its_teacher(student, folders, tmp_path):
     teacher = tuned("classify", tmp_path / "teacher", model=str(folders[False]), pooling="mean")
@@ -252,6 +257,7 @@ def test_student_has_the_pooling_of_its_teacher(student, folders, tmp_path):
     assert json.loads((run.output_dir / "config.json").read_text())["bertkit_pooling"] == "mean"
 
 
+@pytest.mark.slow
 def test_fitted_heads_and_trained_heads_replace_each_other(folders, tmp_path):
     trained = tuned("classify", tmp_path / "trained", model=str(folders[False]), pooling="mean")
     fitted = tuned("classify", tmp_path / "fitted", model=str(trained.output_dir), method="contrastive")
@@ -277,6 +283,7 @@ KINDS = [(True, {"head": "linear"}), (True, {"head": "bilstm"}), (False, {"head"
 KINDS += [(causal, {"pooling": "mean"}) for causal in (True, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(("causal", "settings"), KINDS)
 def test_predictions_equal_those_of_training(task, causal, settings, folders, tmp_path):
@@ -304,6 +311,7 @@ def _questions(run):
     return [{"question": r["question"], "context": r["context"]} for r in read_predictions(run.output_dir)]
 
 
+@pytest.mark.slow
 def test_causal_ner_equals_the_stock_model(folders, tmp_path):
     run = tuned("ner", tmp_path, model=str(folders[True]))
     records = read_predictions(run.output_dir)
@@ -312,6 +320,7 @@ def test_causal_ner_equals_the_stock_model(folders, tmp_path):
     assert "pipeline('token-classification'" in (run.output_dir / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     from transformers import pipeline
 
@@ -328,6 +337,7 @@ def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     assert "`transformers.pipeline` classifies by [CLS]" in (run.output_dir / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_bilstm_head_is_kept_and_linear_head_is_reinitialized(folders, tmp_path, cli):
     first = tuned("swag", tmp_path / "first", model=str(folders[False]), head="bilstm")
     model = str(first.output_dir)
@@ -344,6 +354,7 @@ def test_bilstm_head_is_kept_and_linear_head_is_reinitialized(folders, tmp_path,
     assert "bertkit_head" not in (tmp_path / "plain" / "config.json").read_text()
 
 
+@pytest.mark.slow
 def test_run_with_bilstm_resumes(folders, tmp_path, cli):
     run = tuned("classify", tmp_path, model=str(folders[True]), head="bilstm", save_steps=2)
     before = (run.output_dir / "model.safetensors").read_bytes()
@@ -353,6 +364,7 @@ def test_run_with_bilstm_resumes(folders, tmp_path, cli):
     assert (run.output_dir / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_run_without_its_bilstm_weights_is_refused(folders, tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -21,6 +21,7 @@ def test_shipped_recipes_are_listed():
     assert {"classify/imdb", "classify/rotten-tomatoes"} <= list_shipped_recipes().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_every_recipe_is_valid(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
@@ -43,6 +44,7 @@ def test_the_header_of_a_recipe_describes_its_use(name):
     assert re.search(r"\d GB", text)
 
 
+@pytest.mark.slow
 def test_ls_show_and_cp(cli, tmp_path):
     status, out, _ = cli("recipes", "ls")
     assert status == 0
@@ -69,6 +71,7 @@ def test_files_other_than_recipes_are_neither_shown_nor_copied(cli, tmp_path, co
     assert_refused(cli, tmp_path, [*args, "my.csv", *more], ["my.csv: is not a recipe"], "recipes")
 
 
+@pytest.mark.slow
 def test_flags_override_the_recipe(cli, tiny, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("task: classify\nsettings: {data: sample, epochs: 7, batch_size: 4, max_steps: 1}\n")
@@ -108,6 +111,7 @@ def test_conflicting_settings_within_a_recipe_are_refused(cli, tiny, tmp_path):
     assert_refused(cli, tmp_path, args, ["--max-length 32", "--phases"], "pretrain-mlm-nsp")
 
 
+@pytest.mark.slow
 def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
     build = [
         sys.executable,

@@ -185,6 +185,7 @@ def test_a_text_with_many_start_markers_is_searched_in_linear_time():
     assert time.perf_counter() - started < 5
 
 
+@pytest.mark.slow
 def test_truncated_markers_give_a_warning(relations, tiny, cli, tmp_path):
     args = ["--data", relations, "--model", tiny, *COLUMNS, "--max-length", 8, "--max-steps", 1, "--no-bf16"]
     status, _, err = cli("classify", *args, "-o", tmp_path / "run")
@@ -192,6 +193,7 @@ def test_truncated_markers_give_a_warning(relations, tiny, cli, tmp_path):
     assert re.search(r"\d+ of \d+ training texts lost markers of an entity", err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", [["--lora", 2], ["--freeze", 1]])
 def test_new_markers_with_frozen_embeddings_are_refused(flag, run, relations, tiny, cli, tmp_path):
     args = ["--data", relations, *COLUMNS, *flag]
@@ -201,6 +203,7 @@ def test_new_markers_with_frozen_embeddings_are_refused(flag, run, relations, ti
     assert status == 0, err
 
 
+@pytest.mark.slow
 def test_evaluate_and_predict_read_the_file(run, relations, cli, tmp_path):
     status, out, err = cli("evaluate", run.output_dir, "--data", relations, "--json")
     assert status == 0, err

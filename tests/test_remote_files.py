@@ -58,6 +58,7 @@ def test_a_file_url_is_a_path(tmp_path):
     assert list_remote_files(f"file://{path}") == [path]
 
 
+@pytest.mark.slow
 def test_http_files_are_read(tmp_path):
     (tmp_path / "text.txt").write_text("One is here.\nTwo is there.\n", "utf-8")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))

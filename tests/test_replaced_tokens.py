@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import (
     assert_refused,
+    make_document_rows,
     make_tokenizer,
     make_toy_rows,
     read_predictions,
@@ -180,10 +181,12 @@ def test_scores_are_over_all_tokens():
 # ---- runs
 
 
-def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
+@pytest.mark.slow
+def test_a_run_learns_and_every_command_loads_its_parts(cli, tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(120, longest=4))
     run = pretrained(
-        text, tmp_path / "run", objective="rtd", size="tiny", vocab_size=120, epochs=48, batch_size=16,
-        learning_rate=2e-3, dropout=0.0,
+        text, tmp_path / "run", objective="rtd", hidden_size=32, num_layers=1, num_heads=2, vocab_size=120,
+        epochs=48, batch_size=16, learning_rate=1e-2, dropout=0.0,
     )  # fmt: skip
     scores, baselines = run.metrics["validation"], run.metrics["baselines"]
     assert scores["mlm_loss"] < baselines["unigram"]["mlm_loss"] - 0.3
@@ -233,6 +236,7 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, text, tmp_path):
     assert "new generator" in cli(COMMAND, *args, "-o", tmp_path / "new")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "sizes", "problem"),
     [
@@ -256,13 +260,17 @@ def test_a_saved_generator_that_does_not_fit_is_refused(
     assert_refused(cli, tmp_path, args, words, COMMAND)
 
 
-def test_accumulation_and_packing_are_equivalent(short_text, tmp_path):
+@pytest.mark.slow
+def test_accumulation_and_packing_are_equivalent(tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(14))
+
     def run(name, **settings):
         return pretrained(
-            short_text, tmp_path / name, objective="rtd", epochs=2, dropout=0.0, **SHAPE, **SGD | settings
+            text, tmp_path / name, objective="rtd", epochs=2, dropout=0.0, **SHAPE, **SGD | settings
         )
 
     whole = run("8x1")
+    assert whole.metrics["data"]["train"] % 8 > 0  # a short last batch
     for other in (
         run("2x4", batch_size=2, gradient_accumulation_steps=4),
         run("1x8", batch_size=1, gradient_accumulation_steps=8),
@@ -274,6 +282,7 @@ def test_accumulation_and_packing_are_equivalent(short_text, tmp_path):
         assert_close(*(load_file(folder / "model.safetensors") for folder in folders), 1e-5)
 
 
+@pytest.mark.slow
 def test_resume_in_the_middle_of_an_epoch_is_bit_identical(cli, short_text, tmp_path, monkeypatch, stop_at):
     options = ["--data", short_text, "--objective", "rtd", "--hidden-size", 16, "--num-heads", 2]
     options += ["--vocab-size", 60, "--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]

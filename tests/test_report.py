@@ -17,7 +17,7 @@ from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 from bertkit.reports.views.registry import VIEWS, create_view
 
-pytestmark = pytest.mark.charts
+pytestmark = [pytest.mark.charts, pytest.mark.slow]
 
 TRAINING = {
     "seconds": 1.0, "steps": 2, "examples_per_second": 8.0, "tokens_per_second": 64.0, "peak_memory_mb": 1.0,

@@ -17,6 +17,8 @@ from bertkit.run_directory import find_last_checkpoint
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.files import CHECKSUMS_FILE, write_checksums
 
+pytestmark = pytest.mark.slow
+
 CODE = "from pathlib import Path\nPath({0!r}).touch()\n\nclass Config:\n    pass\n"
 
 

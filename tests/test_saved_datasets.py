@@ -94,6 +94,7 @@ def test_descriptions_of_a_dataset_are_not_data(tmp_path, dataset):
     assert len(read_folder(tmp_path)[0]["train"]) == 60
 
 
+@pytest.mark.slow
 def test_commands_read_saved_datasets_and_arrow_files(cli, tiny, tmp_path, dataset):
     parts = {"train": dataset.select(range(40)), "dev": dataset.select(range(40, 60))}
     DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
@@ -114,6 +115,7 @@ def test_commands_read_saved_datasets_and_arrow_files(cli, tiny, tmp_path, datas
         assert cli("embed", tiny, "--data", tmp_path / data, "-o", tmp_path / f"{data}.npy")[0] == 0
 
 
+@pytest.mark.slow
 def test_pretraining_reads_saved_datasets_and_arrow_files(tiny, tmp_path):
     texts = [{"text": f"{row['text']}. {row['text']} very."} for row in ROWS]
     write_rows(tmp_path / "texts.jsonl", texts)

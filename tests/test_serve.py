@@ -40,6 +40,8 @@ from bertkit.serve.served_model import BatchSettings
 from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
 from bertkit.training import scoring
 
+pytestmark = pytest.mark.slow
+
 JSON = {"content-type": "application/json"}
 SECRET = "a secret text"
 

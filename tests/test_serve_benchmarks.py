@@ -11,6 +11,8 @@ import serve_malformed
 import serve_speed
 from server_process import BERTKIT, start_server
 
+pytestmark = pytest.mark.slow
+
 
 def make_load(count, seconds, compute=None):
     return serve_speed.Load([seconds] * count, Counter({200: count}), 2.0, 0.5, compute)

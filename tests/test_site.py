@@ -15,6 +15,8 @@ from bertkit.cli.app import app
 
 pytest.importorskip("mkdocs", reason="the site needs mkdocs-material (extra docs)")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 COMMANDS = typer.main.get_command(app).commands
 LINK = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\): (.+)$")

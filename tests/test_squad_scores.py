@@ -174,12 +174,14 @@ def test_scores_of_no_questions_are_zero():
     assert average_scores_v1(nothing) == average_scores_v2(nothing, none) == {"exact": 0.0, "f1": 0.0}
 
 
+@pytest.mark.slow
 def test_version_1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, _ = sample_questions(seed, no_answer=False)
         assert average_scores_v1(score_answers_v1(gold, answers)) == plain_v1(gold, answers), seed
 
 
+@pytest.mark.slow
 def test_version_2_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, odds = sample_questions(seed, no_answer=True)
@@ -196,6 +198,7 @@ def test_version_2_equals_its_rule_to_the_last_bit():
         )
 
 
+@pytest.mark.slow
 def test_korquads_f1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, _ = sample_questions(seed, no_answer=False)
@@ -233,6 +236,7 @@ questions = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(questions=questions, kind=st.sampled_from([np.float32, np.float64]))
 def test_sweep_predicts_the_scores_of_each_threshold(questions, kind):
     has_answer, f1, odds, answered = (np.array(column) for column in zip(*questions, strict=True))

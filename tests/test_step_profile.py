@@ -12,6 +12,8 @@ import harness
 import profiled_command
 import step_profile
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "callers", "group"),

@@ -13,7 +13,7 @@ from conftest import (
     POSITIVE_WORDS,
     ROW_MAKERS,
     assert_refused,
-    empty_charts,
+    costly_parts,
     freeze_libraries,
     make_tokenizer,
     make_toy_rows,
@@ -156,6 +156,7 @@ TOKENIZER = make_tokenizer()
 TEXTS = st.sampled_from([*POSITIVE_WORDS, *NEUTRAL_WORDS, "", "x y"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(TEXTS, max_size=8), max_size=4))
 def test_shared_tokens_are_those_of_each_text(parts):
     with share_tokens():
@@ -287,13 +288,6 @@ def test_of_two_processes_only_one_claims_a_directory(tmp_path):
 # ---- whole studies
 
 
-def study_without_charts(task, **settings):
-    """Study a task in a fixture of several tests."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        empty_charts(monkeypatch)
-        return bertkit.study(task, **settings)
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """The folder of a random BERT with one layer, for many runs."""
@@ -312,7 +306,8 @@ def studies(tmp_path_factory, small):
             other_rows = write_rows(folder / "other.jsonl", make_rows(10, seed=5))
             settings |= {"validation": other_rows, "seeds": 2}
         settings |= {"model": small, "output_dir": folder / task, "folds": 2, "max_steps": 1}
-        results[task] = study_without_charts(task, **settings, **QUICK)
+        with costly_parts(*["linear_probe"] * (task == "classify")):
+            results[task] = bertkit.study(task, **settings, **QUICK)
     return results
 
 
@@ -384,6 +379,7 @@ def test_means_over_seeds_are_the_predictions_of_an_ensemble(studies, tmp_path):
         assert prediction["probabilities"] == pytest.approx(record["probabilities"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_gain_of_the_ensemble_is_measured_on_rows_of_no_member(studies, tmp_path):
     run = studies["classify"]
     measured = run.metrics["ensemble"]
@@ -425,6 +421,7 @@ def test_scores_over_runs_and_baselines(studies):
     assert json.loads((studies["classify"].output_dir / "study.json").read_text()) == metrics
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     folder = studies["nli"].output_dir
     status, out, err = cli("study", "nli", "--resume", "-o", folder, "--json")
@@ -434,6 +431,7 @@ def test_a_finished_study_is_shown_again_and_its_recipe_trains(cli, studies):
     assert status == 0, err
 
 
+@pytest.mark.slow
 def test_a_study_that_was_replaced_is_resumed_with_its_new_settings(
     before_lock,  # noqa: F811
     tiny,
@@ -454,6 +452,7 @@ def test_a_study_that_was_replaced_is_resumed_with_its_new_settings(
     assert (run.metrics["folds"], run.metrics["seeds"]) == (None, [0, 1, 2])
 
 
+@pytest.mark.slow
 def test_a_study_is_resumed_by_its_own_command_only(cli, studies):
     folder = studies["nli"].output_dir
     status, _, err = cli("classify", "--resume", "-o", folder)
@@ -462,6 +461,7 @@ def test_a_study_is_resumed_by_its_own_command_only(cli, studies):
     assert "runs/study-TASK-DATA-MODEL" in cli("study", "nli", "--help")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [{"folds": 2}, {"seeds": 2}])
 def test_the_page_counts_the_rows_that_are_used(toy, small, tmp_path, flags):
     settings = {"max_train_samples": 20, "max_steps": 1, "output_dir": tmp_path / "study", **flags, **QUICK}
@@ -470,6 +470,7 @@ def test_the_page_counts_the_rows_that_are_used(toy, small, tmp_path, flags):
     assert "20 training rows" in (tmp_path / "study" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     folder = studies["nli"].output_dir
     run, data = folder / "folds" / "fold0-seed0", f"{folder}.jsonl"
@@ -497,7 +498,7 @@ def searched(tmp_path_factory, small):
     """A study with a search, without folds."""
     folder = tmp_path_factory.mktemp("search")
     data = write_rows(folder / "toy.jsonl", make_toy_rows(40))
-    return study_without_charts("classify", data=data, model=small, output_dir=folder / "study", **SEARCH)
+    return bertkit.study("classify", data=data, model=small, output_dir=folder / "study", **SEARCH)
 
 
 def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
@@ -526,6 +527,7 @@ def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
     assert "Trials" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.charts
 def test_charts_need_only_the_results(searched):
     from bertkit.reports.study_charts import build_study_charts
@@ -550,6 +552,7 @@ bertkit.study("classify", **json.loads(sys.argv[1]), reporter=Killer())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_and_then_interrupted_study_has_the_same_trials(cli, searched, small, tmp_path, stop_at):
     settings = {"data": str(searched.output_dir.parent / "toy.jsonl"), "model": str(small), **SEARCH}
     folder = tmp_path / "study"
@@ -567,6 +570,7 @@ def test_a_killed_and_then_interrupted_study_has_the_same_trials(cli, searched, 
     assert (folder / weights).read_bytes() == (searched.output_dir / weights).read_bytes()
 
 
+@pytest.mark.slow
 def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     """A trial with NaN is a row; a trial below the median of the first ones is pruned."""
     from bertkit.studies import trials

@@ -79,6 +79,7 @@ def fail_in(monkeypatch):
     return arrange
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_a_row_and_is_trained_again_by_resume(glue, fail_in, tmp_path, cli, monkeypatch):
     fail_in("cola")
     reporter = RecordingReporter()
@@ -98,6 +99,7 @@ def test_a_failed_run_is_a_row_and_is_trained_again_by_resume(glue, fail_in, tmp
     assert "failed" not in (tmp_path / "run" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_suite_whose_runs_all_fail_ends_with_the_first_reason(glue, fail_in, tmp_path):
     fail_in("seed0")
     with pytest.raises(UserError, match=r"all runs have failed \(sst2/seed0: validation split: logits"):
@@ -105,6 +107,7 @@ def test_a_suite_whose_runs_all_fail_ends_with_the_first_reason(glue, fail_in, t
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_learning_rate_is_not_selected(glue, fail_in, tiny, data_dir):
     fail_in("lr0.01-seed0")
     settings = {"tasks": ["sst2"], "model": str(tiny), "data_dir": str(data_dir), **FAST}
@@ -121,6 +124,7 @@ def count_calls(monkeypatch, owner, name):
     return calls
 
 
+@pytest.mark.slow
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
     loaded, load_data = [], run_group.load_data
     monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
@@ -136,6 +140,7 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
     assert baselines[0] == baselines[1] != {}
 
 
+@pytest.mark.slow
 def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny, data_dir, tmp_path):
     """The lock of another process is released when this process has trained the other run."""
     folder = tmp_path / "run"
@@ -156,6 +161,7 @@ def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny
     assert list(run.metrics["tasks"]) == ["sst2", "cola"]
 
 
+@pytest.mark.slow
 def test_resume_uses_the_settings_of_the_suite_whose_directory_it_has_joined(
     glue, tiny, data_dir, monkeypatch
 ):
@@ -198,6 +204,7 @@ def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
     assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_changed_data_is_refused_by_resume(cli, tiny, tmp_path, stop_at):
     data = tmp_path / "data"
 
@@ -211,6 +218,7 @@ def test_changed_data_is_refused_by_resume(cli, tiny, tmp_path, stop_at):
     assert (status, "the data has changed (validation" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_model_whose_pretraining_failed_is_not_fine_tuned(fail_in, data_dir, tmp_path):
     fail_in("objective-ltr")
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))

@@ -66,6 +66,7 @@ def model(learned):
     return bertkit.load(learned.output_dir)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_a_permutation_of_the_endings_permutes_the_prediction(model, seed):
@@ -105,6 +106,7 @@ def test_a_missing_ending_has_no_probability_and_no_gradient():
     assert torch.isfinite(logits.grad).all()
 
 
+@pytest.mark.slow
 def test_continuing_from_a_run_keeps_its_head(learned, tmp_path):
     data = write_rows(tmp_path / "more.jsonl", make_swag_rows(60, seed=4))
     still = {"max_steps": 1, "learning_rate": 1e-12, "bf16": False}
@@ -126,6 +128,7 @@ def test_the_model_card_shows_how_to_predict(learned):
     assert "'endings': ['...', '...']" in card
 
 
+@pytest.mark.slow
 def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
     rows = make_swag_rows(40)
     turned = [
@@ -231,6 +234,7 @@ def test_labels_that_can_mean_two_endings_are_ambiguous(label, endings, is_ambig
     assert find_ambiguous_labels([label], [endings], first_label=0) == ([0] if is_ambiguous else [])
 
 
+@pytest.mark.slow
 def test_training_and_check_report_ambiguous_labels_once(cli, tiny, tmp_path):
     rows = [{**row, "endings": ["1", "2", "3", "4"], "label": "1"} for row in make_swag_rows(40)]
     data = write_rows(tmp_path / "quiz.jsonl", rows)
@@ -271,6 +275,7 @@ def test_refused(cli, tiny, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_labels_may_be_texts_and_minus_one_is_a_missing_label(tiny, tmp_path):
     rows = [{**row, "label": row["endings"][row["label"]]} for row in make_swag_rows(100)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
@@ -291,6 +296,7 @@ def test_a_gap_between_endings_is_refused(cli, tiny, tmp_path):
     assert (status, "row 5: column 'ending1' is blank" in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_the_shared_beginning_is_read_with_each_ending(tiny, tmp_path):
     rows = [
         {"sent1": text, "sent2": "it was", "ending0": POSITIVE_WORDS[n % 8], "ending1": "bad", "label": 0}

@@ -196,6 +196,7 @@ def test_a_weighted_sum_starts_as_the_mean_and_learns(bert):
 # ---- saved and loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
 @pytest.mark.parametrize("features", [None, "last", "sum-all", "concat-last-4"])
 def test_a_saved_tagger_is_loaded_unchanged(folder, features, head, tmp_path):
@@ -272,6 +273,7 @@ def test_selected_layers_give_different_logits(folder):
     assert model.output.weight.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [None, "sum-last-4"])
 def test_trainer_trains_and_resumes_a_tagger(bert, tmp_path, features):
     from transformers import Trainer, TrainingArguments

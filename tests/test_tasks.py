@@ -69,6 +69,7 @@ def test_rows_from_flags_combine_a_single_text_with_every_other():
         schema.build_rows_from_flags({"question": ["a", "b"], "context": ["x", "y", "z"]})
 
 
+@pytest.mark.slow
 def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, monkeypatch):
     calls = count_calls_after_training(monkeypatch, decoding, "viterbi_decode")
     data = write_rows(tmp_path / "rows.jsonl", make_ner_rows(60))
@@ -78,6 +79,7 @@ def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, mo
     assert (run.output_dir / "predictions.conll").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_squad_v2_run_merges_the_windows_of_each_split_once(tiny, tmp_path, monkeypatch):
     calls = count_calls_after_training(monkeypatch, spans, "merge_windows")
     data = write_rows(tmp_path / "rows.jsonl", make_qa_rows(60, unanswerable=20))

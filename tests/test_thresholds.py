@@ -42,6 +42,7 @@ def compute_recall_and_precision(is_positive, predicted):
     return correct / int(is_positive.sum()), correct / max(int(predicted.sum()), 1)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=25)
 @hypothesis.given(seed=st.integers(0, 300))
 @pytest.mark.parametrize("name", ["f1", "macro_f1"])
@@ -151,6 +152,7 @@ def read_thresholds(run):
     return json.loads((run / "config.json").read_text("utf-8")).get("bertkit_thresholds")
 
 
+@pytest.mark.slow
 def test_predict_and_evaluate_apply_the_threshold(labeled, cli):
     run, data = labeled
     status, out, err = cli("calibrate", run, "--data", data, "--threshold", "recall=0.95", "--json")
@@ -175,6 +177,7 @@ def test_predict_and_evaluate_apply_the_threshold(labeled, cli):
     }
 
 
+@pytest.mark.slow
 def test_calibrating_again_replaces_or_removes_the_threshold(labeled):
     run, data = labeled
     bertkit.calibrate(run, data=data, threshold="recall=0.95")
@@ -187,6 +190,7 @@ def test_calibrating_again_replaces_or_removes_the_threshold(labeled):
     assert read_thresholds(run) is None
 
 
+@pytest.mark.slow
 def test_a_model_that_continues_from_the_run_has_no_threshold(labeled, toy):
     run, data = labeled
     bertkit.calibrate(run, data=data, threshold="f1")
@@ -194,6 +198,7 @@ def test_a_model_that_continues_from_the_run_has_no_threshold(labeled, toy):
     assert read_thresholds(next_run) is None
 
 
+@pytest.mark.slow
 def test_label_sets_get_a_threshold_for_each_label(tiny, tmp_path):
     new = train_on_label_sets(tiny, tmp_path)
     result = bertkit.calibrate("run", data=new, threshold="macro_f1")
@@ -206,6 +211,7 @@ def test_label_sets_get_a_threshold_for_each_label(tiny, tmp_path):
         assert record["predicted"] == expected
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_threshold_of_other_probabilities(labeled, monkeypatch):
     run, data = labeled
     bertkit.calibrate(run, data=data, threshold="recall=0.95")
@@ -227,6 +233,7 @@ def test_an_interrupt_leaves_no_threshold_of_other_probabilities(labeled, monkey
     assert list(bertkit.predict(run, text=["a good film"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "threshold", "words"),
     [

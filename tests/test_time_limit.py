@@ -26,6 +26,7 @@ def test_steps_leave_time_for_evaluations_and_probes():
         assert times.count_steps(times.sufficient_limit + 0.01, steps_per_epoch, save_steps) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -43,6 +44,7 @@ def test_a_limited_run_has_no_dropout_and_a_longer_warmup(flags, expected, cli, 
     assert {name: settings[name] for name in ("warmup", "dropout") if name in settings} == expected
 
 
+@pytest.mark.slow
 def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     cli, text, tmp_path, monkeypatch, stop_at
 ):
@@ -83,6 +85,7 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
         assert (limited / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_warmup_is_compared_with_the_limited_number_of_steps(cli, text, tiny, monkeypatch):
     monkeypatch.setattr(MeasuredTimes, "count_steps", lambda *_: 3)
     args = ["--data", text, "--model", tiny, "--objective", "mlm", "--max-length", 32, "--batch-size", 4]
@@ -91,6 +94,7 @@ def test_the_warmup_is_compared_with_the_limited_number_of_steps(cli, text, tiny
     assert "--warmup 3: the run has only 3 steps" in err
 
 
+@pytest.mark.slow
 def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, tiny, tmp_path, monkeypatch):
     measure_times = time_limit.measure_times
 
@@ -112,6 +116,7 @@ def test_a_number_of_steps_is_refused(flags, cli, text, tiny, tmp_path):
     assert_refused(cli, tmp_path, args, ["--time-limit", f"leave out {flags[0]}"], COMMAND)
 
 
+@pytest.mark.slow
 def test_a_limit_without_a_step_is_refused(cli, text, tiny, tmp_path):
     args = ["--data", text, "--model", tiny, "--max-length", 32, "--time-limit", 0.001]
     args += ["-o", tmp_path / "run"]

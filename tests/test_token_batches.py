@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_features, make_toy_rows, send_sigterm_after, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_equivalence import SGD, assert_close, of_lengths, weights
@@ -37,6 +37,7 @@ def test_epoch_contains_each_example_once_within_the_budget(examples, tokens, ba
     assert len(found) == len(batches)
 
 
+@pytest.mark.slow
 @given(examples=examples, tokens=st.integers(60, 500), batches_per_step=counts)
 def test_all_epochs_have_the_same_number_of_steps_and_batches(examples, tokens, batches_per_step):
     batches = make_sampler(examples, tokens, batches_per_step)
@@ -48,6 +49,7 @@ def test_all_epochs_have_the_same_number_of_steps_and_batches(examples, tokens, 
         assert steps[-1] <= batches_per_step
 
 
+@pytest.mark.slow
 @given(examples=examples, tokens=st.integers(60, 500), batches_per_step=counts)
 def test_seen_examples_are_counted_by_steps(examples, tokens, batches_per_step):
     batches = make_sampler(examples, tokens, batches_per_step)
@@ -85,12 +87,11 @@ def test_document_above_the_budget_has_its_own_batch():
 # ---- runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
 def test_step_uses_the_union_of_its_batches(task, tiny_without_dropout, tmp_path):
     """If a step contains all examples, a token budget gives the weights of one large batch."""
-    data = write_rows(
-        tmp_path / "rows.jsonl", make_toy_rows(60) if task == "classify" else ROW_MAKERS[task](60)
-    )
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](30))
 
     def run(name, **sizes):
         return getattr(bertkit, task)(
@@ -99,25 +100,30 @@ def test_step_uses_the_union_of_its_batches(task, tiny_without_dropout, tmp_path
             set=["logging_steps=1"], **SGD, **sizes,
         )  # fmt: skip
 
-    whole = run("whole", batch_size=60)
-    accumulated = run("cut", tokens_per_batch=160, gradient_accumulation_steps=60)
+    whole = run("whole", batch_size=30)
+    accumulated = run("cut", tokens_per_batch=160, gradient_accumulation_steps=30)
     assert accumulated.metrics["training"]["loss"] == pytest.approx(
         whole.metrics["training"]["loss"], rel=1e-5
     )
     assert_close(weights(whole), weights(accumulated), 1e-5)
 
 
-@pytest.mark.parametrize("step", [4, 13])
-def test_run_interrupted_within_an_epoch_resumes_bit_identically(cli, tiny, tmp_path, stop_at, step):
-    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(80))
+@pytest.mark.slow
+def test_run_interrupted_within_an_epoch_resumes_bit_identically(cli, tiny, tmp_path, monkeypatch):
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(40))
     args = ["--data", data, "--model", tiny, "--epochs", 3, "--no-bf16", "--lr", "1e-3"]
     args += ["--tokens-per-batch", 64, "--max-length", 32, "--gradient-accumulation-steps", 2]
-    assert cli("classify", *args, "-o", tmp_path / "whole")[0] == 0
-    stop_at(step)
-    assert cli("classify", *args, "-o", tmp_path / "cut")[0] == 130
-    assert cli("classify", "--resume", "-o", tmp_path / "cut")[0] == 0
-    for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    status, out, _ = cli("classify", *args, "-o", tmp_path / "whole", "--json")
+    assert status == 0
+    epoch = json.loads(out)["training"]["steps"] // 3
+    assert epoch > 3
+    for name, step in (("first", epoch // 2), ("second", epoch + epoch // 2)):
+        with monkeypatch.context() as patch:
+            send_sigterm_after(patch, step)
+            assert cli("classify", *args, "-o", tmp_path / name)[0] == 130
+        assert cli("classify", "--resume", "-o", tmp_path / name)[0] == 0
+        for file in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def write_text(path):
@@ -127,6 +133,7 @@ def write_text(path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_pretraining_batch_fills_the_budget(tiny, tmp_path):
     given = {"data": write_text(tmp_path / "text.txt"), "model": str(tiny), "max_steps": 3, "bf16": False}
 
@@ -143,6 +150,7 @@ def test_budget_below_the_longest_phase_is_refused(tiny, tmp_path):
         bertkit.pretrain_mlm_nsp(data=text, model=str(tiny), phases="32:0.5,16:0.5", tokens_per_batch=20)
 
 
+@pytest.mark.slow
 def test_incompatible_settings_are_refused(cli, tiny, toy, tmp_path):
     args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run"]
     wrong = {
@@ -169,6 +177,7 @@ def test_huge_budget_gives_one_batch():
     assert len(TokenBudgetBatchSampler(examples, 10**30)) == 1
 
 
+@pytest.mark.slow
 def test_padding_is_measured_on_training_batches(tiny, tmp_path):
     rows = [{"text": "good " * (1 if n % 2 else 9), "label": "ab"[n % 2]} for n in range(60)]
     other = [{"text": "we saw it", "label": "a"}, {"text": "it was bad", "label": "b"}]
@@ -180,6 +189,7 @@ def test_padding_is_measured_on_training_batches(tiny, tmp_path):
     assert run.metrics["training"]["padding"] == pytest.approx(30 * (11 - 3) / (60 * 11))
 
 
+@pytest.mark.slow
 def test_slow_data_loading_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
@@ -196,6 +206,7 @@ def test_slow_data_loading_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     assert 0.05 < waited < 1
 
 
+@pytest.mark.slow
 def test_dataloader_workers_do_not_change_batches(tiny, toy, tmp_path):
     def run(name, **more):
         given = {"data": str(toy), "model": str(tiny), "max_steps": 3, "bf16": False, "batch_size": 8}

@@ -12,6 +12,8 @@ from bertkit.errors import UserError
 from bertkit.training.callbacks import ReporterCallback
 from bertkit.utils.reporting import silence_libraries
 
+pytestmark = pytest.mark.slow
+
 
 def arguments(toy, tiny, folder, tracker):
     short = ["--max-steps", 4, "--batch-size", 36, "--no-bf16", "--set", "logging_steps=1"]

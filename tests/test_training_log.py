@@ -54,6 +54,7 @@ def test_accuracy_excludes_positions_without_predictions():
     }
 
 
+@pytest.mark.slow
 def test_loss_parts_add_up_for_all_batch_sizes(tiny_without_dropout, tmp_path):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
 
@@ -76,6 +77,7 @@ def test_loss_parts_add_up_for_all_batch_sizes(tiny_without_dropout, tmp_path):
     assert whole[-1]["eval_loss"] == pytest.approx(run.metrics["validation"]["loss"])
 
 
+@pytest.mark.slow
 def test_loss_with_one_part_has_no_part_entries(tiny, toy, tmp_path):
     run = bertkit.classify(data=str(toy), model=str(tiny), max_steps=3, batch_size=8, bf16=False,
                            output_dir=str(tmp_path / "run"))  # fmt: skip

@@ -1,12 +1,15 @@
 """The model repository for Triton has the signature of the exported model."""
 
+import shutil
+
 import onnxruntime
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 import bertkit
+from bertkit.infer import onnx_graph
 
-pytestmark = pytest.mark.usefixtures("onnx_exporter")
+pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
 
 # The fields of Triton's model_config.proto that the configuration uses: name, type, and whether it repeats.
 MESSAGES = {
@@ -48,6 +51,22 @@ def list_tensors(tensors):
     return [(tensor.name, tensor.type, sizes) for tensor, sizes in zip(tensors, dims, strict=True)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trace_once(tmp_path_factory):
+    """Trace the graph of each task once; later exports of the task copy it."""
+    folder, write_graph = tmp_path_factory.mktemp("graphs"), onnx_graph.write_graph
+
+    def write(model, has_choices, path, metadata):
+        copy = folder / f"{metadata['task']}.onnx"
+        if not copy.exists():
+            write_graph(model, has_choices, copy, metadata)
+        shutil.copy(copy, path)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(onnx_graph, "write_graph", write)
+        yield
+
+
 @pytest.mark.parametrize("task", ["swag", "qa"])
 def test_the_configuration_has_the_signature_of_the_graph(task, runs, tmp_path):
     exported = bertkit.export(runs / task, output_dir=str(tmp_path / "onnx"), triton=True).output_dir
@@ -68,9 +87,9 @@ def test_the_configuration_has_the_signature_of_the_graph(task, runs, tmp_path):
 
 def test_both_variants_are_in_the_repository_and_replaced_together(runs, tmp_path):
     settings = {"output_dir": str(tmp_path / "onnx"), "max_eval_samples": 2}
-    exported = bertkit.export(runs / "classify", quantize="int8", triton=True, **settings).output_dir
-    for name, source in (("classify", exported), ("classify-int8", exported / "int8")):
+    exported = bertkit.export(runs / "qa", quantize="int8", triton=True, **settings).output_dir
+    for name, source in (("qa", exported), ("qa-int8", exported / "int8")):
         copy = exported / "triton" / name / "1" / "model.onnx"
         assert copy.read_bytes() == (source / "model.onnx").read_bytes()
-    bertkit.export(runs / "classify", overwrite=True, **settings)
+    bertkit.export(runs / "qa", overwrite=True, **settings)
     assert not (exported / "triton").exists()

@@ -136,6 +136,7 @@ def read_source(one):
         return ""
 
 
+@pytest.mark.slow
 def test_the_page_lists_exactly_the_private_names_in_use():
     inherited = {name for own_class in iter_classes() for name in find_inherited_names(own_class)}
     in_use = find_accessed_names(parse_modules().values()) | inherited

@@ -80,12 +80,13 @@ def test_kernel_of_a_causal_model_hides_later_tokens(kernel):
     assert set(kernel) == {(-1, 0)}
 
 
+@pytest.mark.slow
 def test_long_sequences_of_modernbert_have_local_windows_and_positions(kernel, monkeypatch):
-    long = {"max_position_embeddings": 8192, "local_attention": 128}
+    long = {"max_position_embeddings": 2048, "local_attention": 128}
     monkeypatch.setitem(ARCHITECTURES, "modernbert", ARCHITECTURES["modernbert"] | long)
-    lengths = [8192, 300]
-    ids = torch.randint(5, 40, (2, 8192), generator=torch.Generator().manual_seed(0))
-    mask = (torch.arange(8192) < torch.tensor(lengths)[:, None]).long()
+    lengths = [2048, 300]
+    ids = torch.randint(5, 40, (2, 2048), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(2048) < torch.tensor(lengths)[:, None]).long()
     packed, plain = untrained("modernbert", 0.0).base_model, untrained("modernbert", 0.0).base_model
     enable_packing(packed)
     with torch.no_grad():
@@ -109,6 +110,7 @@ def test_attention_dropout_can_be_set(name):
     assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 def test_run_without_attention_dropout_keeps_the_value_in_the_config(tiny_without_dropout, tmp_path):
     folder = shutil.copytree(tiny_without_dropout, tmp_path / "model")
     settings = json.loads((folder / "config.json").read_text()) | {"attention_probs_dropout_prob": 0.5}

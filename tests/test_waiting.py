@@ -122,6 +122,7 @@ def train(kind, model, tmp_path, name="run", **options):
     return getattr(bertkit, task)(data=str(data), model=str(model), **defaults | settings | options)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("pack", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("kind", RUNS)
@@ -130,6 +131,7 @@ def test_step_of_fine_tuning_reads_no_tensor(kind, pack, tiny, tmp_path, detecto
     assert detector.reads == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("pack", [False, True], ids=["padded", "packed"])
 def test_step_of_modernbert_reads_no_tensor(pack, tmp_path, detector):
@@ -140,6 +142,7 @@ def test_step_of_modernbert_reads_no_tensor(pack, tmp_path, detector):
     assert detector.reads == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("objective", ["mlm+nsp", "ltr"])
 def test_step_of_pretraining_reads_no_tensor(objective, tmp_path, detector):
@@ -150,11 +153,13 @@ def test_step_of_pretraining_reads_no_tensor(objective, tmp_path, detector):
     assert detector.reads == []
 
 
+@pytest.mark.slow
 def test_step_on_a_cpu_reads_the_loss_and_the_mask(tiny, tmp_path, detector):
     train("nli", tiny, tmp_path)
     assert detector.reads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNS)
 def test_weights_are_the_same_as_on_a_cpu(kind, tiny_without_dropout, tmp_path, monkeypatch):
     # The modules and the clipping for CPUs round differently, and are not used on accelerators.
@@ -204,6 +209,7 @@ def test_first_loss_that_is_not_finite_is_reported_when_it_is_read(loss):
         check.raise_if_recorded()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("bad_step", [2, 3, 5])
 def test_no_checkpoint_and_no_log_entry_after_a_loss_that_is_not_finite(
@@ -222,6 +228,7 @@ def test_no_checkpoint_and_no_log_entry_after_a_loss_that_is_not_finite(
 # ---- settings of an accelerator
 
 
+@pytest.mark.slow
 def test_batches_are_copied_without_waiting(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "copies_asynchronously", lambda: True)
     loaders = []

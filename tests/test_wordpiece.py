@@ -165,6 +165,7 @@ def test_equally_rare_characters_are_treated_alike():
     assert select_alphabet(counts, 0.5, 4) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_words_too_long_for_bert_are_counted_and_skipped():
     """The trainer takes time quadratic in a word: this one would take a quarter of an hour."""
     endless = "lowest" * 200_000
@@ -195,6 +196,7 @@ def test_samples_are_bounded_and_evenly_spaced_whole_words(name):
     assert np.mean(words) == pytest.approx(total / 2, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_unk_fraction_is_measured_over_the_whole_text():
     texts = ["lowest" * 200_000, *["low low lowest\n" * 70_000] * 2]
     made = evaluate_tokenizer(train(texts).tokenizer, iter(texts))
@@ -236,6 +238,7 @@ def test_data_can_be_files_directories_patterns_and_the_sample(cli, tmp_path):
     assert (status, "runs/tokenizer-sample" in out, "accents are stripped" in err) == (0, True, True)
 
 
+@pytest.mark.slow
 def test_the_text_is_read_as_in_pre_training(cli, tmp_path):
     """Column, encoding and document separator are those of the settings."""
     rows = [json.dumps({"lyrics": text, "note": "Zzz"}) for text in ENGLISH]
@@ -255,6 +258,7 @@ def test_the_text_is_read_as_in_pre_training(cli, tmp_path):
     assert err.count("bad.txt: 2 bytes left out: not UTF-8") == 1
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_replaced_only_with_overwrite(cli, tmp_path):
     file, folder = write(tmp_path / "en.txt", ENGLISH), tmp_path / "tok"
     args = ["--data", file, "-o", folder]

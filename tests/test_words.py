@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.ner.decoding import compute_emissions
 from bertkit.data.ner.documents import ContextColumn
 from bertkit.data.ner.features import build_windows, build_word_features, expand_windows
@@ -72,6 +71,7 @@ def spaced(sentences):
     return [" ".join(tokens) for tokens in sentences]
 
 
+@pytest.mark.slow
 @given(st.lists(TOKENS, min_size=1, max_size=5))
 def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
     tokenizer = TOKENIZERS["wordpiece"]
@@ -89,6 +89,7 @@ def test_tokens_belong_to_the_words_that_the_tokenizer_reports(sentences):
         at += len(tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(sentences=st.lists(TOKENS, min_size=1, max_size=5), max_length=st.integers(8, 40))
 def test_labels_survive_tokenization_and_prediction(family, sentences, max_length):
@@ -112,6 +113,7 @@ def test_labels_survive_tokenization_and_prediction(family, sentences, max_lengt
     assert len(features) == len(features.sequence_lengths)  # a window is an example: no sentence is too long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TOKENIZERS)
 @given(tokens=st.lists(st.sampled_from([*NEUTRAL_WORDS, *STRANGE[:6]]), min_size=1, max_size=12))
 def test_tokens_of_a_word_spell_it(family, tokens):
@@ -185,6 +187,7 @@ def test_words_cover_the_whole_text(text):
     assert [text[a:b] for a, b in zip(sentence.start, sentence.stop, strict=True)] == words
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(4, 20))
 def test_each_token_is_predicted_once_where_it_has_most_context(lengths, budget):
     bounds = np.cumsum([0, *lengths])
@@ -246,9 +249,10 @@ def test_context_is_read_and_not_predicted():
     assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]
 
 
-def test_sentences_in_several_parts_give_the_predictions_of_each_sentence():
+def test_sentences_in_several_parts_give_the_predictions_of_each_sentence(monkeypatch):
     """More sentences than are processed at a time: the parts are numbered consecutively."""
-    words = [[*NEUTRAL_WORDS[: 1 + number % 7], "\x07"] for number in range(CHUNK_ROWS + 100)]
+    words = [[*NEUTRAL_WORDS[: 1 + number % 7], "\x07"] for number in range(2 * 64 + 40)]
+    monkeypatch.setattr("bertkit.data.ner.features.CHUNK_ROWS", 64)
     labels = np.arange(sum(map(len, words))) % 5
     features = build_word_features(words, spaced(words), labels, make_tokenizer(), 6, cache=False)
     predictions, labels_by_word = features.prediction_index, labels

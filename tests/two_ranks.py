@@ -8,30 +8,27 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 NUM_RANKS = 2
 
 
-def run_on_two_ranks(jobs, folder):
-    """Run jobs one after the other on two ranks of one process group; return the outcomes of each rank.
+def run_on_two_ranks(jobs, command, folder):
+    """Run jobs one after the other on two ranks of one process group; then run a command with --nproc 2.
 
-    A job is {"task", "settings"}; the optional "stop": [rank, step] sends a signal to that rank only. An
-    outcome is the metrics of a run, or {"error": class name, "message", "should_report"}.
+    All ranks are forks of one process, which has imported the libraries and computed nothing. A job is
+    {"task", "settings"}; the optional "stop": [rank, step] sends a signal to that rank only. An outcome is
+    the metrics of a run, or {"error": class name, "message", "should_report"}.
+
+    Returns:
+        The outcomes of each rank, and the process: its status and output are those of the command.
     """
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    sizes = {"WORLD_SIZE": str(NUM_RANKS), "LOCAL_WORLD_SIZE": str(NUM_RANKS)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder)],
-            env=os.environ | shared | sizes | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(NUM_RANKS)
-    ]
-    assert [process.wait() for process in processes] == [0] * NUM_RANKS
-    return [json.loads((folder / f"outcomes{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+    (folder / "jobs.json").write_text(json.dumps([jobs, command]))
+    done = subprocess.run([sys.executable, __file__, str(folder)], capture_output=True, text=True)
+    outcomes = [folder / f"outcomes{rank}.json" for rank in range(NUM_RANKS)]
+    assert all(path.exists() for path in outcomes), done.stderr
+    return [json.loads(path.read_text()) for path in outcomes], done
 
 
 def find_rank_process(launcher, rank):
@@ -95,24 +92,88 @@ def send_sigterm_at(rank, step):
     return lambda: setattr(ReporterCallback, "on_step_end", on_step_end)
 
 
-def main(folder):
-    """Run all jobs in one process group, with empty charts."""
-    import pytest
-    from conftest import empty_charts
+def run_jobs(jobs, folder, rank, port):
+    """Run all jobs on one rank of a process group, and write their outcomes."""
     from torch import distributed
 
-    empty_charts(pytest.MonkeyPatch())
-
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS, "LOCAL_WORLD_SIZE": NUM_RANKS}
+    os.environ |= {name: str(value) for name, value in ranks.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     distributed.init_process_group("gloo")
     outcomes = []
-    for job in json.loads((folder / "jobs.json").read_text()):
+    for job in jobs:
         undo = send_sigterm_at(*job["stop"]) if "stop" in job else lambda: None
         outcomes.append(run_job(job))
         undo()
         gc.freeze()  # Trainer collects garbage in each run, which takes long with the libraries
-    (folder / f"outcomes{os.environ['RANK']}.json").write_text(json.dumps(outcomes))
+    (folder / f"outcomes{rank}.json").write_text(json.dumps(outcomes))
     distributed.destroy_process_group()
 
 
+class ForkedRank:
+    """A rank that `--nproc` starts: a fork, because a new Python would import the libraries again."""
+
+    def __init__(self, command, env, **_):
+        assert command[1:3] == ["-m", "bertkit"]
+        self.returncode = None
+        self.pid = fork(lambda: run_command(command[3:], env))
+
+    def poll(self):
+        """Return the exit status, or None if the process has not ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def run_command(arguments, environment):
+    """Run `bertkit ARGUMENTS`, and return its exit status."""
+    from bertkit.cli.app import main
+
+    os.environ |= environment
+    sys.argv = ["bertkit", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+
+
+def fork(function):
+    """Call a function in a fork, which ends with the status that it returns; return the process id."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            status = function() or 0
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    return pid
+
+
+def main(folder):
+    """Run all jobs and the command, without the costly parts of runs."""
+    gc.disable()  # collections would take a quarter of the time of the imports
+    import pytest
+    from conftest import freeze_libraries, import_libraries, make_runs_cheap
+
+    import_libraries()
+    freeze_libraries()
+    gc.enable()
+    make_runs_cheap(pytest.MonkeyPatch())
+    jobs, command = json.loads((folder / "jobs.json").read_text())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ranks = [fork(lambda rank=rank: run_jobs(jobs, folder, rank, port)) for rank in range(NUM_RANKS)]
+    assert [os.waitpid(pid, 0)[1] for pid in ranks] == [0] * NUM_RANKS
+
+    from bertkit.utils import processes
+
+    processes.subprocess.Popen = ForkedRank
+    return run_command(command, {})
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -27,6 +27,7 @@ def add_adapters(model: Any, rank: int) -> None:
         UserError: The layers of the encoder cannot be found, or the rank is larger than the hidden size.
     """
     from peft import LoraConfig, LoraModel
+    from transformers.pytorch_utils import Conv1D
 
     size = model.config.hidden_size
     if rank > size:
@@ -34,7 +35,11 @@ def add_adapters(model: Any, rank: int) -> None:
     head = find_head_parameters(model, "--lora")  # peft freezes all parameters
     trainable = [parameter for parameter in head if parameter.requires_grad]
     targets = _choose_target_modules(model)
-    LoraModel(model, LoraConfig(r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets), "default")
+    is_transposed = any(isinstance(module, Conv1D) for module in model.modules())  # the layers of GPT-2
+    config = LoraConfig(
+        r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=is_transposed
+    )
+    LoraModel(model, config, "default")
     for parameter in trainable:
         parameter.requires_grad_(True)
     for layer in _find_adapted_layers(model).values():

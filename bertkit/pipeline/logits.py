@@ -39,7 +39,8 @@ def read_logits(path: Path) -> tuple[np.ndarray, dict[str, float]]:
         UserError: The file is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # numpy does not close a damaged file that it opened itself.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             params = {name: float(arrays[name]) for name in arrays.files if name != LOGITS_KEY}
             return arrays[LOGITS_KEY], params
     except READ_ERRORS as error:

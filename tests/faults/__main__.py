@@ -8,6 +8,7 @@ without faults.
 """
 
 import argparse
+import gc
 import os
 import random
 import sys
@@ -22,8 +23,10 @@ from pathlib import Path
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
 
 import pytest
-from conftest import empty_charts
+import typer
+from conftest import freeze_libraries, import_libraries, make_runs_cheap
 
+from bertkit.cli.app import app
 from faults.fault_types import FAULTS
 from faults.harness import FaultHarness
 
@@ -66,7 +69,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default="", help="inject only faults whose name contains this text")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--empty-charts", action="store_true", help="draw no charts, which takes long")
+    parser.add_argument(
+        "--cheap", action="store_true", help="leave out charts, linear probes and most resamples"
+    )
     return parser.parse_args()
 
 
@@ -77,8 +82,14 @@ def main() -> int:
     injected: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     rng, started = random.Random(args.seed), time.monotonic()
-    if args.empty_charts:
-        empty_charts(pytest.MonkeyPatch())
+    gc.disable()  # collections would take a quarter of the time of the imports
+    import_libraries()  # once, as the commands of the command line, and not in each fork
+    command_line = typer.main.get_command(app)
+    typer.main.get_command = lambda _: command_line
+    freeze_libraries()
+    gc.enable()
+    if args.cheap:
+        make_runs_cheap(pytest.MonkeyPatch())
     with make_temporary_folder() as folder:
         harnesses = prepare_harnesses(args.tasks.split(","), folder, args.seed)
         for number, (task, harness) in zip(range(args.count), cycle(harnesses.items()), strict=False):

@@ -70,7 +70,8 @@ def _open_parquet(path: Any) -> Iterator[Any]:
     # Pre-buffering would read all row groups of a column before the first row is returned.
     with (
         convert_arrow_errors(path, "Parquet"),
-        pq.ParquetFile(_open_source(path), buffer_size=CHUNK_BYTES, pre_buffer=False) as file,
+        _open_source(path) as source,
+        pq.ParquetFile(source, buffer_size=CHUNK_BYTES, pre_buffer=False) as file,
     ):
         yield file
 
@@ -94,16 +95,20 @@ def convert_arrow_errors(path: Any, file_format: str) -> Iterator[None]:
         ) from error
 
 
-def _open_source(path: Any) -> Any:
+@contextmanager
+def _open_source(path: Any) -> Iterator[Any]:
     if not isinstance(path, Path):
-        return path.open(block_size=BLOCK_SIZE)
+        with path.open(block_size=BLOCK_SIZE) as file:
+            yield file
+        return
     with path.open("rb") as file:
         is_uncompressed = file.read(4) == PARQUET_MAGIC
     if is_uncompressed:
-        return path
+        yield path
+        return
     import pyarrow as pa
 
-    return pa.BufferReader(b"".join(read_chunks(path)))
+    yield pa.BufferReader(b"".join(read_chunks(path)))
 
 
 def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
