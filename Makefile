@@ -13,7 +13,7 @@ help: ## List the targets
 	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 # Folders of wheels that pip is configured with. Without one, torch is a CPU build if there is no GPU: other builds are
-# several GB. uv installs in a tenth of the time of pip, and does not read pip's configuration.
+# several GB. uv is faster than pip, and does not read pip's configuration.
 WHEELS = $(shell $(PYTHON) -m pip config list | sed -n "s/^.*find-links='\(.*\)'$$/\1/p" | sort -u)
 HAS_GPU = $(shell command -v nvidia-smi 2>/dev/null)
 ifneq ($(shell command -v uv 2>/dev/null),)
@@ -46,12 +46,12 @@ demo: $(INSTALLED) ## Fine-tune on film reviews in a minute or two, without the 
 	@echo
 	@echo "The page of this run: runs/demo/report.html. Next, try:"
 	@echo "  $(BIN)/bertkit predict runs/demo --text 'A warm and funny film.'"
-	@echo "  $(BIN)/bertkit classify --data sample.csv  # a CSV of yours with the columns text and label"
+	@echo "  $(BIN)/bertkit classify --data FILE.csv  # a file of yours with the columns text and label"
 
 test: $(INSTALLED_DEV) ## Run the tests
 	$(BIN)/python -m pytest
 
-test-fast: $(INSTALLED_DEV) ## Run the tests that neither train a model nor start a process, in a minute of CPU time
+test-fast: $(INSTALLED_DEV) ## Run the tests without the mark `slow`, in a little over a minute on two cores
 	$(BIN)/python -m pytest -m "not slow"
 
 $(OLDEST)/.installed: pyproject.toml requirements/oldest.txt

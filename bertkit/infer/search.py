@@ -224,6 +224,7 @@ def _read_npy_metadata(path: Path) -> str | None:
 
 def _read_npy(path: Path, _: VectorProvenance) -> tuple[Any, list[list[Any]]]:
     try:
+        # np.load would leave a damaged file open.
         return np.lib.format.open_memmap(path, mode="r"), []
     except HEADER_ERRORS as error:
         raise ValueError("its header does not describe an array") from error
