@@ -61,8 +61,8 @@ class Setup:
     precision: str = "fp32"
     options: tuple[str, ...] = ()
     batch_size: int = 32
-    warmup_steps: int = 10  # not timed: the device warms up, layers are compiled
-    steps: int = 30
+    warmup_steps: int = 20  # not timed: the device warms up, layers are compiled, most graphs are recorded
+    steps: int = 40
     vocab_size: int = 30_522
 
     def __str__(self) -> str:
@@ -79,6 +79,7 @@ class Measurements:
     tokens_per_second: float
     mfu: float
     peak_memory_mb: float
+    step_ms: float = 0.0  # mean duration of a step
     peak_source: str = ""  # where the peak rate is from
 
     def __str__(self) -> str:
@@ -86,39 +87,63 @@ class Measurements:
 
 
 class StepTimer(TrainerCallback):
-    """A collator that counts tokens, and a callback that times all steps after the warm-up."""
+    """A collator that counts tokens, and a callback that times the steps after the warm-up.
 
-    def __init__(self, collate: Any, setup: Setup) -> None:
-        self.collator, self.setup = collate, setup
+    Steps that record a CUDA graph are not timed: a run has at most one for each shape of a batch.
+    """
+
+    def __init__(self, trainer: Any, setup: Setup) -> None:
+        self.trainer, self.collator, self.setup = trainer, trainer.data_collator, setup
         self.lengths: list[torch.Tensor] = []  # number of tokens of each sequence, per batch
         self.predictions: list[int] = []  # number of predicted tokens in pre-training, per batch
-        self.started = self.seconds = 0.0
+        self.ends: list[Any] = []  # time of the end of each step
+        self.num_graphs: list[int] = []  # number of recorded graphs at the end of each step
+        trainer.data_collator = self
+        trainer.add_callback(self)
 
     def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
         """Return the batch of these examples."""
         batch = self.collator(items)
         self.lengths.append(batch["attention_mask"].sum(1))
+        num_predictions = 0
         if "next_sentence_label" in batch:  # the stock model has labels for all positions
             token_labels = batch["masked_lm_labels" if "masked_lm_labels" in batch else "labels"]
-            self.predictions.append(int((token_labels != IGNORE_INDEX).sum()))
+            num_predictions = int((token_labels != IGNORE_INDEX).sum())
+        self.predictions.append(num_predictions)
         return batch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure the time from the end of the last warm-up step to the end of the last step."""
-        last_step = self.setup.warmup_steps + self.setup.steps
-        if state.global_step not in (self.setup.warmup_steps, last_step):
-            return  # a step must not wait for the previous one
+        """Record the time on the device, for which a step does not wait."""
+        if torch.cuda.is_available():
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end.record()
+            self.ends.append(end)
+        else:
+            self.ends.append(time.perf_counter())
+        graphs = getattr(self.trainer, "step_graphs", None)
+        self.num_graphs.append(len(graphs.graphs) if graphs else 0)
+
+    def list_timed_steps(self) -> list[int]:
+        """Return the numbers of the timed steps, from 0."""
+        steps = range(self.setup.warmup_steps, self.setup.warmup_steps + self.setup.steps)
+        return [step for step in steps if self.num_graphs[step] == self.num_graphs[step - 1]]
+
+    @property
+    def seconds(self) -> float:
+        """Duration of all timed steps."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        if state.global_step == last_step:
-            self.seconds = time.perf_counter() - self.started
-        else:
-            self.started = time.perf_counter()
+            durations = [
+                self.ends[step - 1].elapsed_time(self.ends[step]) for step in self.list_timed_steps()
+            ]
+            return float(sum(durations)) / 1000
+        return float(sum(self.ends[step] - self.ends[step - 1] for step in self.list_timed_steps()))
 
     def count_timed_sequences(self) -> SequenceCounts:
         """Return the counts of the timed steps."""
-        timed = slice(self.setup.warmup_steps, self.setup.warmup_steps + self.setup.steps)
-        return SequenceCounts(torch.bincount(torch.cat(self.lengths[timed])), sum(self.predictions[timed]))
+        steps = self.list_timed_steps()
+        lengths = torch.cat([self.lengths[step] for step in steps])
+        return SequenceCounts(torch.bincount(lengths), sum(self.predictions[step] for step in steps))
 
 
 def measure(setup: Setup) -> Measurements:
@@ -133,9 +158,7 @@ def measure(setup: Setup) -> Measurements:
         prepared = prepare_setup(setup, Path(scratch))
         build_trainer = {BERTKIT: build_bertkit_trainer, TRAINER: build_stock_trainer}[setup.system]
         trainer = build_trainer(setup, prepared, Path(scratch) / "run")
-        timer = StepTimer(trainer.data_collator, setup)
-        trainer.data_collator = timer
-        trainer.add_callback(timer)
+        timer = StepTimer(trainer, setup)
         trainer.train()
     if not all(weight.isfinite().all() for weight in trainer.model.parameters()):
         raise UserError("NaN or infinite weights after training")
@@ -144,7 +167,8 @@ def measure(setup: Setup) -> Measurements:
     flops = count_training_flops(trainer.model, counts) or 0.0
     return Measurements(
         int(counts.length_counts.sum()) / timer.seconds, counts.num_tokens / timer.seconds,
-        flops / timer.seconds / peak.value, peak_memory, peak.source,
+        flops / timer.seconds / peak.value, peak_memory,
+        timer.seconds / len(timer.list_timed_steps()) * 1000, peak.source,
     )  # fmt: skip
 
 
@@ -162,7 +186,9 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
         settings |= OPTION_SETTINGS.get(option, {option: True})
     if setup.workload == "pre-training":
         settings |= {"text_format": "sentences"}
-        data = synthetic.write_text(folder / "text.txt", rows * setup.length // 2, setup.vocab_size)
+        # in long documents, 90 % of the examples have the maximum length
+        num_tokens, sentences = rows * setup.length // 2, max(12, setup.length // 4)
+        data = synthetic.write_text(folder / "text.txt", num_tokens, setup.vocab_size, sentences)
     else:
         median = MEDIAN_SHORT_TEXT if setup.workload == SHORT_TEXTS else 0.4 * setup.length
         data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size, median)

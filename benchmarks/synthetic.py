@@ -75,15 +75,18 @@ def write_rows(path: Path, rows: int, length: int, vocabulary: int, median: floa
     return path
 
 
-def write_text(path: Path, tokens: int, vocabulary: int) -> Path:
-    """Write documents with at least this number of tokens, one sentence of 5 to 40 words per line."""
+def write_text(path: Path, tokens: int, vocabulary: int, sentences: int = SENTENCES_PER_DOCUMENT) -> Path:
+    """Write documents with at least this number of tokens, one sentence of 5 to 40 words per line.
+
+    `sentences` is the number of sentences of a document.
+    """
     rng = np.random.default_rng(SEED)
     lines: list[str] = []
     written = 0
-    while written < tokens or len(lines) < 3 * SENTENCES_PER_DOCUMENT:
+    while written < tokens or len(lines) < 3 * sentences:
         size = int(rng.integers(5, 40))
         lines.append(_words(rng, size, vocabulary) + " .")
-        if len(lines) % SENTENCES_PER_DOCUMENT == 0:
+        if len(lines) % sentences == 0:
             lines.append("")
         written += size + 1
     path.write_text("\n".join(lines) + "\n", "utf-8")

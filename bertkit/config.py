@@ -207,6 +207,11 @@ class RunConfig(Settings):
         False,
         "Compile the encoder layers with torch.compile, once for all shapes; needs a C++ compiler on a CPU.",
     )
+    cuda_graphs: bool = setting(
+        True,
+        "On a GPU, record the kernels of a training step once for each shape, and start them with one call.",
+        flags=("--cuda-graphs/--no-cuda-graphs",),
+    )
     pack: bool = setting(
         False, "Concatenate the examples of a batch into one row without padding; the loss does not change."
     )

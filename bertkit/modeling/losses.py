@@ -69,7 +69,8 @@ class CrossEntropy:
     """Cross-entropy for labels of one class each: logits `[..., num_classes]`, integer labels `[...]`.
 
     For the start and end of an answer, the classes are the positions of the sequence. With class weights,
-    each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`.
+    each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`. Without them, labels of
+    -100 are left out.
 
     Args:
         class_weights: `[num_classes]`, or None to count all labels alike.
@@ -83,7 +84,7 @@ class CrossEntropy:
         """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
         if self.class_weights is None:
-            return {"loss": _full(labels.numel(), labels.device)}
+            return {"loss": (labels != IGNORE_INDEX).sum().float()}
         return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ from bertkit.config import RunConfig
 from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.batch_lengths import build_masks_from_lengths
 from bertkit.modeling.cpu.acceleration import accelerate_on_cpu
+from bertkit.modeling.layer_norm import use_autocast_layer_norm
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, list_submodels
 from bertkit.modeling.packing import describe_packed_attention, enable_packing
 from bertkit.utils import devices, distributed
@@ -32,6 +33,8 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
         keep_freed_memory()
         if not config.compile:
             accelerate_on_cpu(model, is_single_process=distributed.get_world_size() == 1)
+    elif precision == "bf16":  # in fp16, the sums of residual connections could overflow
+        use_autocast_layer_norm(model)
     if config.gradient_checkpointing:
         check_activation_checkpointing(model)
     if config.pack:

@@ -23,6 +23,7 @@ from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
+from bertkit.training.memory import merge_batches
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 
@@ -368,6 +369,13 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
         reporter.info(f"chosen {reason}: {values}")
+    requested = task.config
+    task.config = merge_batches(requested, prepared.model_config, requested.max_training_length())
+    if task.config != requested:
+        reporter.info(
+            f"batch_size {task.config.batch_size}, gradient_accumulation_steps "
+            f"{task.config.gradient_accumulation_steps}: the same effective batch size in larger batches"
+        )
 
 
 def count_parameters(model_config: Any) -> int:

@@ -114,6 +114,7 @@ class Session:
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
+            use_graphs=self._uses_graphs(), pad_token_id=self.prepared.tokenizer.pad_token_id,
         ))  # fmt: skip
         self._convert_trainer_errors(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)
@@ -130,6 +131,16 @@ class Session:
         for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
+
+    def _uses_graphs(self) -> bool:
+        """Return whether passes run as CUDA graphs.
+
+        Gradient checkpointing reads the state of the random number generator in each pass, and packing builds
+        indices from the lengths of each batch, which a graph cannot do.
+        """
+        config = self.prepared.config
+        can_record = not (config.gradient_checkpointing or config.pack or distributed.get_world_size() > 1)
+        return config.cuda_graphs and can_record and devices.supports_graphs()
 
     def _choose_trainer(self, loss: "Loss") -> "tuple[type[BertkitTrainer], Loss]":
         """Return the class of the trainer and the loss; a student may learn the teacher's hidden states."""

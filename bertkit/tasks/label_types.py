@@ -9,6 +9,7 @@ from bertkit.tasks.label_type import LabelType
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from bertkit.data.rows import Rows
     from bertkit.metrics.calibration import Decisions
@@ -35,10 +36,9 @@ class SingleLabel(LabelType):
 
     def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return cross-entropy."""
-        from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import CrossEntropy
 
-        weights = compute_class_weights(targets, len(self.labels)) if balanced else None
+        weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return CrossEntropy(weights, smoothing)
 
     def predict(self, logits: "np.ndarray") -> "np.ndarray":
@@ -124,10 +124,9 @@ class MultiLabel(LabelType):
 
     def make_loss(self, targets: "np.ndarray", balanced: bool, smoothing: float) -> "Loss":
         """Return the mean binary cross-entropy over all rows and labels."""
-        from bertkit.modeling.heads import compute_class_weights
         from bertkit.modeling.losses import BinaryCrossEntropy
 
-        weights = compute_class_weights(targets, len(self.labels)) if balanced else None
+        weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
@@ -277,3 +276,11 @@ class Regression(LabelType):
     def decode_label(self, value: Any) -> float:
         """Return the number as a Python float."""
         return float(value)
+
+
+def _compute_weights(targets: "np.ndarray", num_classes: int) -> "torch.Tensor":
+    """Return the weight of each class on the device, to which a CUDA graph could not copy it."""
+    from bertkit.modeling.heads import compute_class_weights
+    from bertkit.utils import devices
+
+    return compute_class_weights(targets, num_classes).to(devices.get_device())

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import torch
+
 from bertkit.modeling.hidden_states import HiddenStateLoss
-from bertkit.training.trainer import BertkitTrainer
+from bertkit.training.trainer import BertkitTrainer, PassResult
 
 
 class DistillationTrainer(BertkitTrainer):
@@ -11,10 +13,9 @@ class DistillationTrainer(BertkitTrainer):
 
     loss: HiddenStateLoss
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Return the contribution of this batch to the mean loss of the effective batch."""
+    def _compute_pass(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
+    ) -> tuple[PassResult, Any]:
         # The recording ends before the backward pass, in which gradient checkpointing runs the layers again.
         with self.loss.student.record():
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super()._compute_pass(model, inputs, num_items_in_batch)

@@ -21,11 +21,20 @@ import torch
 from bertkit.data.collator import BATCH_SHAPE, BatchShape
 from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures
 from bertkit.data.features import Features
+from bertkit.data.stored_logits import TEACHER_LOGITS
 from bertkit.errors import UserError
+from bertkit.masking.collator import ORIGINAL_IDS
+from bertkit.masking.masker import IGNORE_INDEX
+from bertkit.modeling.pretraining import MASKED_POSITIONS
 
 # Number of effective batches whose examples are sorted by length together. A larger pool needs less padding,
 # but makes batches less random.
 EFFECTIVE_BATCHES_PER_POOL = 50
+NUM_PADDED_LENGTHS = 16  # with more lengths, batches have less padding, and more graphs need memory
+MASKED_LM_INPUTS = (MASKED_POSITIONS, "masked_lm_labels", "is_masked", "sampling_uniform")
+# Values of padding; token ids have that of [PAD]. All others are 0.
+PADDING_VALUES = {"labels": IGNORE_INDEX, "masked_lm_labels": IGNORE_INDEX}
+TOKEN_IDS = ("input_ids", ORIGINAL_IDS)  # keys of the model inputs that are padded with [PAD]
 DUMMY_BATCH = "dummy_batch"  # key of the model inputs that marks a dummy batch
 
 
@@ -319,6 +328,54 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
 
 
 @dataclass(frozen=True)
+class LengthPadding:
+    """Padding of batches to a length from a short list, so that few different shapes occur.
+
+    Attributes:
+        multiple: Number of which each length is a multiple.
+        longest: Length of the longest sequence, the last length of the list.
+        pad_token_id: Id of the padding token.
+    """
+
+    multiple: int
+    longest: int
+    pad_token_id: int
+
+    @classmethod
+    def from_longest(cls, longest: int, pad_token_id: int) -> "LengthPadding":
+        """Choose at most `NUM_PADDED_LENGTHS` lengths, multiples of 8, which matrix products prefer."""
+        return cls(8 * math.ceil(longest / NUM_PADDED_LENGTHS / 8), longest, pad_token_id)
+
+    def __call__(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Pad sequences on the right to the next length of the list, and predictions of words likewise.
+
+        Padded predictions have the label `IGNORE_INDEX`, which the losses leave out.
+        """
+        seq_len = batch["attention_mask"].shape[1]
+        padded_len = min(math.ceil(seq_len / self.multiple) * self.multiple, max(self.longest, seq_len))
+        amounts = dict.fromkeys(("attention_mask", "token_type_ids", *TOKEN_IDS), padded_len - seq_len)
+        if (
+            MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1
+        ):  # one for each token
+            amounts |= dict.fromkeys(MASKED_LM_INPUTS, padded_len - seq_len)
+        if "position" in batch and TEACHER_LOGITS not in batch:
+            amounts |= dict.fromkeys(
+                ("sequence", "position", "labels"), _count_missing(len(batch["position"]))
+            )
+        values = PADDING_VALUES | dict.fromkeys(TOKEN_IDS, self.pad_token_id)
+        return batch | {
+            name: torch.nn.functional.pad(batch[name], (0, amount), value=values.get(name, 0))
+            for name, amount in amounts.items()
+            if name in batch
+        }
+
+
+def _count_missing(count: int) -> int:
+    """Return how many numbers are missing up to the next of at most eight sizes between powers of two."""
+    return -count % max(16, 2 ** (count.bit_length() - 4))
+
+
+@dataclass(frozen=True)
 class TrainingCollator:
     """Collator that adds the `BatchShape`, and replaces an empty batch by a dummy batch.
 
@@ -328,10 +385,12 @@ class TrainingCollator:
     Attributes:
         collator: Turns examples into a batch.
         features: Provides the example of a dummy batch.
+        padding: Pads batches of token ids further, or None.
     """
 
     collator: Callable[..., dict[str, torch.Tensor]]
     features: Features
+    padding: LengthPadding | None = None
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the batch of `examples`, or a dummy batch if there are none."""
@@ -342,4 +401,6 @@ class TrainingCollator:
 
     def _collate(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = self.collator(examples)
+        if self.padding is not None and "input_ids" in batch:
+            batch = self.padding(batch)
         return batch | {BATCH_SHAPE: BatchShape.measure(batch)}

@@ -3,9 +3,10 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.data_loader import prepare_data_loader
@@ -27,14 +28,38 @@ from bertkit.training.runtime_errors import explain_runtime_error
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
+    LengthPadding,
     PhasedBatchSampler,
     TokenBudgetBatchSampler,
     TrainingCollator,
 )
+from bertkit.training.step_graphs import CaptureError, StepGraphs, can_record
 from bertkit.utils import devices, distributed
+from bertkit.utils.reporting import report_info
 
 # Key under which `trainer_state.json` stores the statistics since the last log entry.
 UNLOGGED_KEY = "unlogged"
+
+
+class PassResult(NamedTuple):
+    """Loss of a batch, and its statistics by part of the loss, as scalars on the device.
+
+    Attributes:
+        loss: Contribution to the mean loss of the effective batch.
+        sums: Sum of losses.
+        correct: Number of correct predictions; empty if the loss counts none.
+        counts: Number of items; empty if the loss counts no correct predictions.
+    """
+
+    loss: torch.Tensor
+    sums: dict[str, torch.Tensor]
+    correct: dict[str, torch.Tensor]
+    counts: dict[str, torch.Tensor]
+
+    def detach(self) -> "PassResult":
+        """Return the result without its autograd graph."""
+        sums = {part: value.detach() for part, value in self.sums.items()}
+        return PassResult(self.loss.detach(), sums, self.correct, self.counts)
 
 
 class BertkitTrainer(AtomicCheckpointTrainer):
@@ -49,6 +74,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
         use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
             `train_sampling_strategy`.
+        use_graphs: Whether to run passes as CUDA graphs.
+        pad_token_id: Id of the padding token.
         **trainer: Arguments of Trainer.
     """
 
@@ -63,7 +90,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def __init__(
         self, *, loss: Loss, evaluate_fn: Callable[[], dict[str, float]], best_metric: tuple[str, int],
         early_stopping: int | None = None, layer_decay: float | None = None,
-        tokens_per_batch: int | None = None, use_own_sampler: bool = True, **trainer: Any,
+        tokens_per_batch: int | None = None, use_own_sampler: bool = True, use_graphs: bool = False,
+        pad_token_id: int = 0, **trainer: Any,
     ) -> None:  # fmt: skip
         super().__init__(**trainer)
         self.loss = loss
@@ -73,6 +101,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.layer_decay = layer_decay
         self.tokens_per_batch = tokens_per_batch
         self.use_own_sampler = use_own_sampler
+        self.use_graphs = use_graphs
+        self.pad_token_id = pad_token_id
+        self.step_graphs: StepGraphs | None = None
         self.evaluation_seconds = 0.0
         self.loss_check = LossCheck()
         self.gradient_clipper: GradientClipper | None = None
@@ -93,6 +124,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
         self.remove_unfinished_checkpoints()
+        self.step_graphs = None  # those of earlier steps, which measured the time, have another model
         try:
             if checkpoint is not None and self._restore_ended_training(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
@@ -206,7 +238,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             return super().get_train_dataloader()
         loader = DataLoader(
             self.train_dataset, batch_sampler=self.build_batch_sampler(),
-            collate_fn=TrainingCollator(self.data_collator, self.train_dataset),
+            collate_fn=self.build_training_collator(),
             num_workers=self.args.dataloader_num_workers, pin_memory=self.args.dataloader_pin_memory,
         )  # fmt: skip
         return prepare_data_loader(
@@ -217,6 +249,16 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             put_on_device=True,
             non_blocking=devices.copies_asynchronously(),
         )
+
+    def build_training_collator(self) -> TrainingCollator:
+        """Create the collator of the training batches; graphs need batches of few different lengths."""
+        padding = None
+        if self.use_graphs:
+            features = self.train_dataset
+            parts = features.phase_features if isinstance(features, PhasedFeatures) else [features]
+            longest = max(int(part.sequence_lengths.max()) for part in parts)
+            padding = LengthPadding.from_longest(longest, self.pad_token_id)
+        return TrainingCollator(self.data_collator, self.train_dataset, padding)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """Return the batches of an optimizer step, and add them to the input statistics."""
@@ -253,24 +295,65 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             totals = {part: self.accelerator.gather(total).sum() for part, total in totals.items()}
         return totals
 
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Run the forward and backward pass of a batch, and return its contribution to the mean loss."""
+        inputs = self._prepare_inputs(inputs)
+        if not (self.use_graphs and can_record(inputs)):
+            return super().training_step(model, inputs, num_items_in_batch)
+        if self.step_graphs is None:
+            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            self.step_graphs = StepGraphs(partial(self._run_pass, model), parameters)
+        if not model.training:
+            model.train()
+        try:
+            result = self.step_graphs.run(inputs, num_items_in_batch)
+        except CaptureError as error:
+            report_info(f"training without CUDA graphs: {error}")
+            self.use_graphs, self.step_graphs = False, None
+            return super().training_step(model, inputs, num_items_in_batch)
+        self._record(result)
+        return result.loss
+
+    def _run_pass(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
+    ) -> PassResult:
+        """Run the forward and backward pass of a batch; the returned tensors have no graph."""
+        with self.compute_loss_context_manager():
+            result, _ = self._compute_pass(model, inputs, num_items_in_batch)
+        self.accelerator.backward(result.loss)
+        return result.detach()
+
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the contribution of this batch to the mean loss of the effective batch."""
+        result, logits = self._compute_pass(model, inputs, num_items_in_batch)
+        self._record(result)
+        return (result.loss, logits) if return_outputs else result.loss
+
+    def _compute_pass(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
+    ) -> tuple[PassResult, Any]:
+        """Return the loss of a batch with its statistics, and the logits; nothing is read from the device."""
         is_dummy = inputs.pop(DUMMY_BATCH, None) is not None
         logits = compute_logits(model, inputs)
         sums = _zero_if_dummy(self.loss.sum_losses(logits, inputs), is_dummy)
+        correct: dict[str, torch.Tensor] = {}
+        counts: dict[str, torch.Tensor] = {}
         if isinstance(self.loss, LossWithAccuracy):
             correct = _zero_if_dummy(self.loss.count_correct(logits, inputs), is_dummy)
             counts = _zero_if_dummy(self.loss.count_items(inputs), is_dummy)
-            self.loss_meter.add(sums, correct, counts)
         # The loss is 0 if the effective batch has no items, for example if all labeled words are truncated.
         divisors = {part: torch.where(count > 0, count, 1) for part, count in num_items_in_batch.items()}
         # DDP averages gradients over ranks, but the mean over the effective batch needs their sum.
         mean_loss = sum_parts(self.loss, {part: sums[part] / divisors[part] for part in sums})
-        loss: Any = mean_loss * distributed.get_world_size()
-        self.loss_check.add(loss, self.state.global_step + 1)
-        return (loss, logits) if return_outputs else loss
+        return PassResult(mean_loss * distributed.get_world_size(), sums, correct, counts), logits
+
+    def _record(self, result: PassResult) -> None:
+        """Add the losses of a batch to the statistics, and check the loss."""
+        if result.correct:
+            self.loss_meter.add(result.sums, result.correct, result.counts)
+        self.loss_check.add(result.loss, self.state.global_step + 1)
 
     # ---- optimizer
 

@@ -116,6 +116,11 @@ def report_position(position: int) -> None:
     _position_callback.get()(position)
 
 
+def report_info(message: str) -> None:
+    """Report information to the reporter of `use_reporter`."""
+    _active_reporter.get().info(message)
+
+
 def track_progress(
     batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
