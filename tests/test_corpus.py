@@ -258,27 +258,27 @@ def test_running_text_is_not_taken_for_rows(file, prose):
     assert "".join(read(file(prose))[0]).replace(" ", "") == prose.replace("\n", "").replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    {
-        "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
-        "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text column holds 3, not a text"),
-        "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
-        "document": ('[{"text": "a"}]', "write one object per line"),
-        "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),
-        "zero": (b"some text\0", "a zero byte at offset 9"),
-        "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
-        "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
-        "parquet": (b"PAR1" + b"x" * 20, "broken Parquet file"),
-        "empty": (b"", "no text: the file is empty"),
-        "blank": (b"\n \n\n", "no text: the file holds only white space"),
-        "no rows": (b"text\n", "no text: the file has no rows"),
-        "nulls": (
-            '{"text": null}\n{"text": null}\n',
-            r"no text: all 2 rows are empty in the text column; .*--text-column",
-        ),
-    }.values(),
-)
+UNREADABLE = {
+    "json": ('{"text": "a"}\n{"text": \n', "row 2: broken JSON"),
+    "number": ('{"text": "a"}\n{"text": 3}\n', "row 2: the text column holds 3, not a text"),
+    "list": ('{"text": "a"}\n[1]\n', "row 2: not a JSON object"),
+    "document": ('[{"text": "a"}]', "write one object per line"),
+    "fields": (b"id,text\n" + b"1,a\n" * 30 + b"2\n", "row 31: expected 2 fields"),
+    "zero": (b"some text\0", "a zero byte at offset 9"),
+    "pdf": (b"%PDF-1.4", "not a text file but a PDF"),
+    "gzip": (gzip.compress(NOVEL.encode() * 99)[:-30], "cannot be read"),
+    "parquet": (b"PAR1" + b"x" * 20, "broken Parquet file"),
+    "empty": (b"", "no text: the file is empty"),
+    "blank": (b"\n \n\n", "no text: the file holds only white space"),
+    "no rows": (b"text\n", "no text: the file has no rows"),
+    "nulls": (
+        '{"text": null}\n{"text": null}\n',
+        r"no text: all 2 rows are empty in the text column; .*--text-column",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), UNREADABLE.values(), ids=UNREADABLE)
 def test_unreadable_files_are_reported_with_their_cause(file, content, message):
     with pytest.raises(UserError, match=f"data.bin: .*{message}"):
         read(file(content))

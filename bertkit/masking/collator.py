@@ -111,7 +111,8 @@ class CausalLmCollator:
         """Build the labeled batch of some items."""
         batch = self.pad(items)
         input_ids, is_token = batch["input_ids"], batch["attention_mask"].bool()
-        batch["masked_lm_positions"] = torch.arange(input_ids.shape[1] - 1).expand(len(input_ids), -1)
+        # `repeat` copies: the rows of an expanded tensor are the same memory, which cannot be pinned
+        batch["masked_lm_positions"] = torch.arange(input_ids.shape[1] - 1).repeat(len(input_ids), 1)
         is_predicted = is_token[:, :-1] & is_token[:, 1:]
         batch["masked_lm_labels"] = torch.where(is_predicted, input_ids[:, 1:], IGNORE_INDEX)
         return batch
