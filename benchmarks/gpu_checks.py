@@ -27,6 +27,7 @@ from transformers import TrainerCallback
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.session import Session
+from bertkit.training.determinism import choose_deterministic_workspace, restore_algorithms
 from bertkit.utils.reporting import Reporter, silence_libraries
 from gpu_step import Setup, measure, prepare_setup
 
@@ -52,11 +53,9 @@ def check_resume(setup: Setup, deterministic: bool) -> Result:
     Returns:
         `is_identical`, whether all weights are bit-identical, and `sequences_per_second` of the first run.
     """
-    with tempfile.TemporaryDirectory() as scratch, silence_libraries():
+    with tempfile.TemporaryDirectory() as scratch, silence_libraries(), restore_algorithms():
         prepared = prepare_setup(setup, Path(scratch))
-        if deterministic:
-            settings = [*prepared.config.set, "full_determinism=true"]
-            prepared.task.config = dataclasses.replace(prepared.config, set=settings)
+        prepared.task.config = dataclasses.replace(prepared.config, deterministic=deterministic)
         whole, measurements = train(prepared, Path(scratch) / "whole")
         half = (setup.warmup_steps + setup.steps) // 2
         resumed, _ = train(prepared, Path(scratch) / "resumed", interrupted_at=half)
@@ -94,9 +93,9 @@ def run_checks(setup: Setup) -> dict[str, Result | str]:
     checks = {
         "resume": lambda: check_resume(setup, deterministic=False),
         f"fp16, {FP16_STEPS} steps": lambda: check_fp16(setup),
-        # the last one, because deterministic algorithms stay on in this process
         "resume, deterministic": lambda: check_resume(setup, deterministic=True),
     }
+    choose_deterministic_workspace()  # for all checks, because PyTorch reads it once in a process
     results: dict[str, Result | str] = {}
     for name, check in checks.items():
         try:

@@ -232,6 +232,11 @@ class RunConfig(Settings):
         max=MAX_SEED,
         training_argument="seed",
     )
+    deterministic: bool = setting(
+        False,
+        "Use only deterministic algorithms, which are slower; on a GPU, a resumed run is then bit-identical.",
+        training_argument="full_determinism",
+    )
     early_stopping: int | None = setting(
         None, "Stop after N consecutive evaluations without a better validation score.", min=1
     )

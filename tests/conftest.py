@@ -142,25 +142,79 @@ def costly_parts(*parts):
         _costly.update(before)
 
 
+# Models run on the accelerator of the machine, if it has one. Tests about the CPU have the mark `cpu`.
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_visible_gpus = os.environ.get(VISIBLE_GPUS)
+_is_cpu_chosen = False
+
+
+@contextlib.contextmanager
+def choose_cpu(is_chosen):
+    """Let this process, and those that it starts, choose the CPU, or else the accelerator of the machine."""
+    before = _is_cpu_chosen
+    _set_cpu_chosen(is_chosen)
+    try:
+        yield
+    finally:
+        _set_cpu_chosen(before)
+
+
+def _set_cpu_chosen(is_chosen):
+    global _is_cpu_chosen
+    if is_chosen == _is_cpu_chosen:
+        return
+    import torch
+
+    from bertkit.utils import devices
+
+    torch.cuda.is_available()  # CUDA reads the variable once in a process, and must find the GPUs
+    if is_chosen:
+        os.environ[VISIBLE_GPUS] = ""
+    elif _visible_gpus is None:
+        del os.environ[VISIBLE_GPUS]
+    else:
+        os.environ[VISIBLE_GPUS] = _visible_gpus
+    devices._find_device.cache_clear()
+    _is_cpu_chosen = is_chosen
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _device_of_the_mark():
+    """Make bertkit choose the CPU in tests with the mark `cpu`."""
+    from bertkit.utils import devices
+
+    choose_device = devices._choose_device
+
+    def choose():
+        return devices._find_device("cpu") if _is_cpu_chosen else choose_device()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(devices, "_choose_device", choose)
+        yield
+
+
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    """Let the runs of a test have the parts that its marks name."""
-    with costly_parts(*_find_costly_marks(item)):
+    """Let the runs of a test have the parts and the device that its marks name."""
+    with _follow_marks(item):
         yield
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_fixture_setup(fixturedef, request):
-    """Let the runs of a shared fixture have the parts that the marks of its module name.
+    """Let the runs of a shared fixture have the parts and the device that the marks of its module name.
 
     Otherwise, they would depend on the test that needs the fixture first.
     """
-    with costly_parts(*_find_costly_marks(request.node)):
+    with _follow_marks(request.node):
         yield
 
 
-def _find_costly_marks(node):
-    return [part for part in COSTLY if node.get_closest_marker(part)]
+@contextlib.contextmanager
+def _follow_marks(node):
+    parts = [part for part in COSTLY if node.get_closest_marker(part)]
+    with costly_parts(*parts), choose_cpu(node.get_closest_marker("cpu") is not None):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -68,12 +68,21 @@ def launch(processes: int, device: str) -> int:
 
 def check_process_count(processes: int, device: str) -> None:
     """Raise `UserError` if there are more processes than GPUs or, on the CPU, than cores."""
-    num_gpus = 0 if device == "cpu" else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    num_gpus = 0 if device == "cpu" else _count_gpus()
     max_processes = num_gpus or count_cores()
     if processes > max_processes:
         cores = f"{max_processes} cores" + (" and no GPU" if device != "cpu" else "")
         devices = f"{num_gpus} GPUs" if num_gpus else cores
         raise UserError(f"--nproc {processes}: this machine has {devices}; pass at most {max_processes}")
+
+
+def _count_gpus() -> int:
+    """Return the number of GPUs of this machine that programs may use, without importing PyTorch."""
+    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return num_gpus
+    return min(num_gpus, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
 
 
 def _start_processes(processes: int) -> list[subprocess.Popen]:

@@ -89,7 +89,6 @@ def embed(
     _check_settings(config)
     reporter = reporter or Reporter()
     devices.request_device(config.device)
-    devices.report_device(reporter)
     with silence_libraries(), use_reporter(reporter):
         index = read_index(expand_home(config.index)) if config.index else None
         return Embedder(config, index, reporter).run(stdin)
@@ -205,6 +204,7 @@ class Embedder:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
+        devices.report_device(self.reporter)
         return Encoder(
             self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.config.normalize
         )

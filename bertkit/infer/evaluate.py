@@ -77,6 +77,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         loaded_modules = load_modules(config.metric)
         if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, columns, reporter)
+            devices.report_device(reporter, inputs.predictor.model)
         else:
             inputs = _load_text_inputs(task, config, reporter)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
@@ -184,7 +185,6 @@ def _load_row_inputs(
     from bertkit.pipeline.finished_run import reload_run_data
 
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
-    devices.report_device(reporter, predictor.model)
     predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
     passed = config.data if isinstance(config.data, DataObject) else None

@@ -72,7 +72,6 @@ def fill_mask(
         )
     config = FillMaskConfig(**values)
     devices.request_device(config.device)
-    devices.report_device(reporter)
     with silence_libraries():
         return MaskFiller(config.model).fill(_load_rows(config, stdin, reporter), config.top, reporter)
 
@@ -158,6 +157,7 @@ class MaskFiller:
         hint = f"use its generator, {generator.folder}" if generator else MODEL_HINT
         model = load_with_trained_head(AutoModelForMaskedLM, self.source, self.config, "masked LM head", hint)
         model = add_masked_position_hook(prepare_for_inference(model))
+        devices.report_device(reporter)
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         rows = range(len(features))
         batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]

@@ -18,7 +18,8 @@ from bertkit.modeling.pretraining import (
 
 GENERATOR_FOLDER = "generator"  # subdirectory of a run
 DEFAULT_GENERATOR_SIZE = 0.25  # Clark et al. 2020, 3.2: the best generators have 1/4 to 1/2 of the size
-MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of probabilities is below this sum
+NUM_COUNTS = 2**30  # resolution of the probabilities of sampled tokens; their sum fits into 32 bits
+MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of counts is below this sum
 HEAD_SIZE = 64  # hidden units per attention head of a generator, as in google-research/electra
 
 
@@ -122,9 +123,11 @@ def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     Returns:
         [...] token ids.
     """
-    cumulative = logits.float().softmax(-1).cumsum(-1)
-    below_one = uniform.to(cumulative.dtype).clamp(max=MAX_UNIFORM)
-    thresholds = below_one.unsqueeze(-1) * cumulative[..., -1:]
+    # Sums of integers do not depend on their order; those of floats have no deterministic kernel on GPUs.
+    counts = (logits.float().softmax(-1) * NUM_COUNTS).to(torch.int32)
+    cumulative = counts.cumsum(-1, dtype=torch.int32)
+    below_one = uniform.float().clamp(max=MAX_UNIFORM)
+    thresholds = (below_one.unsqueeze(-1) * cumulative[..., -1:]).to(torch.int32)
     ids = torch.searchsorted(cumulative, thresholds, right=True).squeeze(-1)
     return ids.clamp(max=logits.shape[-1] - 1)  # NaN logits must not give an invalid token
 

@@ -9,11 +9,13 @@ from typing import Any
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.session import Session
 from bertkit.pipeline.time_limit import plan_time_limit
+from bertkit.training.determinism import restore_algorithms
 from bertkit.training.memory import get_peak_memory_mb, report_out_of_memory, suggest_memory_fixes
 from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
 
+@restore_algorithms()
 def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
     """Train one step on the longest batch, and estimate the time and memory of the run.
 

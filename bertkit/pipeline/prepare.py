@@ -23,6 +23,7 @@ from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
 from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
+from bertkit.training.determinism import choose_deterministic_workspace
 from bertkit.training.memory import merge_batches
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
@@ -131,6 +132,8 @@ def prepare(
         UserError: The data, the model or a setting is not usable.
     """
     check_precision(config)
+    if config.deterministic:
+        choose_deterministic_workspace()
     probe = load_probe(config, reporter)
     if data is None:
         data = load_data(task_name, config, reporter)

@@ -26,6 +26,7 @@ from bertkit.pipeline.settings import resolve_settings
 from bertkit.reports.model_card import build_model_card
 from bertkit.tasks import task_class
 from bertkit.tasks.evaluation import Outputs
+from bertkit.training.determinism import restore_algorithms
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import stage_files, write_jsonl, write_text
 from bertkit.utils.output_paths import check_output_directory, require_disk_space
@@ -177,6 +178,7 @@ def require_unchanged_data(
         )
 
 
+@restore_algorithms()
 def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     from bertkit.pipeline.memory_retry import train_with_retry

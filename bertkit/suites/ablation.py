@@ -27,7 +27,9 @@ from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.utils.reporting import Reporter
 
 # Settings of the suite that also apply to fine-tuning.
-MACHINE_SETTINGS = ("data_dir", "seed", "fp16", "bf16", "compile", "gradient_checkpointing", "report_to")
+MACHINE_SETTINGS = (
+    "data_dir", "seed", "fp16", "bf16", "compile", "deterministic", "gradient_checkpointing", "report_to",
+)  # fmt: skip
 # Settings of the suite that apply only to fine-tuning, with their names in a fine-tuning run.
 TASK_SETTINGS = {
     "task_train_samples": "max_train_samples",

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from bertkit.training.checkpoints import RESTART_HINT
+from bertkit.training.determinism import WORKSPACE_SIZE, WORKSPACE_VARIABLE
+
+NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
 
 
 def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
@@ -13,6 +16,8 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
         checkpoint: The checkpoint of a resumed run; None for a new run.
     """
     first, *others = message.splitlines() or [""]
+    if problem := _explain_determinism(first):
+        return problem
     if first.startswith("DataLoader worker"):
         return (
             f"--set dataloader_num_workers: a worker process died ({first}); "
@@ -23,5 +28,18 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
         return (
             f"{checkpoint}: its weights do not fit the settings in run.yaml ({mismatch}); "
             f"restore run.yaml, or {RESTART_HINT}"
+        )
+    return None
+
+
+def _explain_determinism(first_line: str) -> str | None:
+    """Return the error for the user if an operation is refused because of `--deterministic`, else None."""
+    operation, separator, _ = first_line.partition(NO_DETERMINISTIC_ALGORITHM)
+    if separator:
+        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
+    if first_line.startswith("Deterministic behavior was enabled"):
+        return (
+            "--deterministic: this process has used the GPU before; start a new process, or set "
+            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
         )
     return None
