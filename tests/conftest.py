@@ -13,6 +13,9 @@ import sys
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# PyTorch reads it once in a process, and the first matrix product on a GPU may be that of any test.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 import hypothesis
 import numpy as np
 import pytest

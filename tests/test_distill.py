@@ -326,8 +326,9 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
     for index in range(0, len(features), 7):
         item = features[index]
         with torch.no_grad():
-            logits = compute_logits(teacher.model, collator([item]))
-        assert item["teacher_logits"] == pytest.approx(logits.flatten().numpy(), abs=1e-5)
+            batch = {name: tensor.to(teacher.model.device) for name, tensor in collator([item]).items()}
+            logits = compute_logits(teacher.model, batch)
+        assert item["teacher_logits"] == pytest.approx(logits.flatten().cpu().numpy(), abs=1e-5)
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from bertkit.errors import UserError
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import processes
 
+pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
+
 STEPS = 6  # an epoch has 5
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
@@ -315,11 +317,33 @@ def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypa
 def test_processes_on_the_cpu_are_limited_by_its_cores(monkeypatch):
     monkeypatch.setattr(launch, "count_cores", lambda: 4)
     monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path("/dev/nvidia0")])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     launch.check_process_count(4, "cpu")
     with pytest.raises(UserError, match="--nproc 2: this machine has 1 GPU"):
         launch.check_process_count(2, "auto")
     with pytest.raises(UserError, match="has 4 cores; pass at most 4"):
         launch.check_process_count(5, "cpu")
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,2", 2), ("3", 1), ("0,1,2,3,4", 4)])
+def test_only_visible_gpus_count(visible, count, monkeypatch):
+    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    launch.check_process_count(count, "auto")
+    with pytest.raises(UserError, match=f"this machine has {count} GPU"):
+        launch.check_process_count(count + 1, "auto")
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_leave_the_cores(visible, monkeypatch):
+    monkeypatch.setattr(launch, "count_cores", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    launch.check_process_count(2, "auto")
+    with pytest.raises(UserError, match="2 cores and no GPU"):
+        launch.check_process_count(3, "auto")
 
 
 HANDLE_SIGNAL = """

@@ -119,10 +119,10 @@ def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
     assert one == two
 
 
-def test_bf16_is_chosen_if_the_device_supports_it(monkeypatch):
+@pytest.mark.cpu
+def test_bf16_is_chosen_if_the_cpu_computes_it_natively(monkeypatch):
     from bertkit.tasks.classify import ClassifyConfig
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for able, wanted in (({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: able, raising=False)
         assert choose_precision(ClassifyConfig())[0] == wanted

@@ -157,7 +157,7 @@ def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, s
         (["--features", ","], ["--features: is empty"]),
         (["--data", "nowhere.conll"], ["--data nowhere.conll", "no such file"]),
         (["--test", "nowhere.conll"], ["nowhere.conll"]),
-        (["--fp16"], ["--fp16"]),
+        (["--fp16", "--device", "cpu"], ["--fp16"]),
         (["--resume"], ["--resume", "does not contain a run"]),
         (["--recipe", "ner/feature-based/last"], ["a recipe for ner"]),
     ],

@@ -155,9 +155,10 @@ def test_metrics_and_model_card_contain_the_utilization(tiny, tmp_path):
     run = bertkit.classify(data=str(data), model=str(tiny), max_steps=4, bf16=False, output_dir="run")
     training = run.metrics["training"]
     assert 0 < training["mfu"] < 1
-    assert training["peak_flops_source"] == "measured, fp32"
+    source = training["peak_flops_source"]
+    assert source.endswith(", fp32")  # "measured" or a data sheet
     assert f"MFU {training['mfu']:.1%} of" in (run.output_dir / "README.md").read_text()
-    assert "measured, fp32" in (run.output_dir / "report.html").read_text()
+    assert source in (run.output_dir / "report.html").read_text()
 
 
 def test_pretraining_has_a_utilization_that_includes_the_vocabulary_projection(tmp_path, monkeypatch):

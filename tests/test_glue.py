@@ -277,7 +277,7 @@ def test_seeds_are_averaged_over_the_same_rows(cli, tiny, tmp_path):
         (["--learning-rates", "papr"], ["--learning-rates papr", "paper"]),
         (["--learning-rates", "3"], ["--learning-rates 3"]),
         (["--learning-rates", "paper", "--lr", "1e-4"], ["pass one of them"]),
-        (["--fp16"], ["--fp16"]),
+        (["--fp16", "--device", "cpu"], ["--fp16"]),
         (["--set", "nonsense=1"], ["nonsense"]),
         (["--tasks", "rte", "--max-length", 999], ["--max-length 999"]),
         (["--resume"], ["--resume", "does not contain a run"]),

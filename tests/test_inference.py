@@ -15,11 +15,7 @@ from bertkit.modeling.encoder import Encoder
 from bertkit.modeling.loading import ModelSource, load_config, load_tokenizer
 from bertkit.utils.allocator import keep_freed_memory
 
-
-@pytest.fixture(autouse=True)
-def _cpu(monkeypatch):
-    """Predict on the CPU, whose layers these tests are about."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+pytestmark = pytest.mark.cpu
 
 
 def list_linear_types(model):

@@ -89,5 +89,5 @@ def test_continued_pretraining_has_a_lower_learning_rate_than_training_from_scra
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(60))
     args = ["--data", text, "--max-length", 32, "--max-steps", 4, "--dry-run"]
     assert "learning_rate 2e-05" in cli("pretrain-mlm-nsp", *args, "--model", tiny)[2]
-    assert "learning_rate 0.0015" in cli("pretrain-mlm-nsp", *args, "--vocab-size", 80)[2]
+    assert "learning_rate 0.0015" in cli("pretrain-mlm-nsp", *args, "--size", "tiny", "--vocab-size", 80)[2]
     assert "learning_rate" not in cli("pretrain-mlm-nsp", *args, "--model", tiny, "--lr", 1e-4)[2]

@@ -162,6 +162,7 @@ def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, m
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
 def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", compiler)

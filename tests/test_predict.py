@@ -264,6 +264,7 @@ def test_the_longest_cells_of_a_table_are_shortened(monkeypatch):
     assert table.getvalue().count("\n") == 5
 
 
+@pytest.mark.cpu
 def test_standard_error_is_empty_without_a_terminal(runs, cli):
     assert cli("predict", runs / "classify", "--text", "a good film")[2] == ""
 
@@ -281,6 +282,7 @@ def test_a_lone_surrogate_is_kept_in_json(runs, cli, tmp_path):
         assert lines(output)[0]["text"] == LONE_SURROGATE["text"]
 
 
+@pytest.mark.cpu
 def test_the_number_of_truncated_texts_is_reported(runs, cli, tmp_path):
     rows = [{"text": "good " * 40}, {"text": "bad"}]
     _, _, err = cli("predict", runs / "classify", "--data", write_rows(tmp_path / "long.jsonl", rows))

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from conftest import ROW_MAKERS, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_document_rows, make_toy_rows, write_rows
 from test_architectures import ARCHITECTURES, few_steps
 from test_attention import untrained
 from test_equivalence import SGD, assert_close, weights
@@ -154,12 +154,14 @@ def test_step_of_pretraining_reads_no_tensor(objective, tmp_path, detector):
 
 
 @pytest.mark.slow
+@pytest.mark.cpu
 def test_step_on_a_cpu_reads_the_loss_and_the_mask(tiny, tmp_path, detector):
     train("nli", tiny, tmp_path)
     assert detector.reads
 
 
 @pytest.mark.slow
+@pytest.mark.cpu
 @pytest.mark.parametrize("kind", RUNS)
 def test_weights_are_the_same_as_on_a_cpu(kind, tiny_without_dropout, tmp_path, monkeypatch):
     # The modules and the clipping for CPUs round differently, and are not used on accelerators.
@@ -228,6 +230,53 @@ def test_no_checkpoint_and_no_log_entry_after_a_loss_that_is_not_finite(
 # ---- settings of an accelerator
 
 
+FURTHER_BATCHES = {
+    "contrastive": ("classify", {"method": "contrastive"}),
+    "frozen": ("ner", {"head": "bilstm", "features": "sum-all"}),
+    **{objective: ("pretrain_mlm_nsp", {"objective": objective}) for objective in ("mlm", "mlm+nsp", "ltr")},
+    "rtd": ("pretrain_mlm_nsp", {"objective": "rtd", "model": None, "hidden_size": 16, "num_heads": 2,
+                                 "vocab_size": 60}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def collated_tensors(monkeypatch):
+    """Return the tensors of all training batches, with their names."""
+    tensors = []
+
+    def collate(self, examples, call=TrainingCollator.__call__):
+        batch = call(self, examples)
+        tensors.extend((name, value) for name, value in batch.items() if isinstance(value, torch.Tensor))
+        return batch
+
+    monkeypatch.setattr(TrainingCollator, "__call__", collate)
+    return tensors
+
+
+def assert_pinnable(tensors):
+    """The elements of a tensor in pinned memory must not share memory, as those of an expanded tensor do."""
+    assert len(tensors) > 2
+    assert {name for name, tensor in tensors if not tensor.is_contiguous()} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*RUNS, *FURTHER_BATCHES])
+def test_batches_can_be_pinned(kind, tiny, tmp_path, collated_tensors):
+    task, settings = (RUNS | FURTHER_BATCHES)[kind]
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS.get(task, make_document_rows)(48))
+    options = {"data": data, "model": tiny, "max_length": 32, "max_steps": 2, "batch_size": 8, "bf16": False}
+    getattr(bertkit, task)(**options | settings, output_dir=tmp_path / "run")
+    assert_pinnable(collated_tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classify", "ner", "qa", "swag"])
+def test_batches_of_a_student_can_be_pinned(task, runs, tmp_path, collated_tensors):
+    bertkit.distill(runs / task, num_layers=1, max_steps=2, output_dir=tmp_path / "student")
+    assert "teacher_logits" in dict(collated_tensors)
+    assert_pinnable(collated_tensors)
+
+
 @pytest.mark.slow
 def test_batches_are_copied_without_waiting(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "copies_asynchronously", lambda: True)
@@ -243,6 +292,7 @@ def test_batches_are_copied_without_waiting(tiny, tmp_path, monkeypatch):
     assert [loader._non_blocking for loader in loaders] == [True, True]
 
 
+@pytest.mark.cpu
 def test_tf32_is_off_unless_it_is_set(tmp_path, monkeypatch):
     config, tf32 = ClassifyConfig(data="sample"), ClassifyConfig(data="sample", set=["tf32=true"])
     assert build_training_arguments(config, tmp_path, "bf16").tf32 is False
@@ -252,6 +302,8 @@ def test_tf32_is_off_unless_it_is_set(tmp_path, monkeypatch):
     assert describe_tf32(tf32) == "TF32 on"
 
 
-def test_tf32_without_a_gpu_is_refused(tmp_path):
+@pytest.mark.cpu
+def test_tf32_without_a_gpu_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: False)
     with pytest.raises(UserError, match=r"tf32.*; change --set or leave it out"):
         build_training_arguments(ClassifyConfig(data="sample", set=["tf32=true"]), tmp_path, "fp32")
