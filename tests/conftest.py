@@ -170,7 +170,9 @@ def _set_cpu_chosen(is_chosen):
 
     from bertkit.utils import devices
 
-    torch.cuda.is_available()  # CUDA reads the variable once in a process, and must find the GPUs
+    if torch.cuda.is_available():  # CUDA and PyTorch read the variable once in a process: now
+        torch.cuda.init()
+        torch.cuda.device_count()
     if is_chosen:
         os.environ[VISIBLE_GPUS] = ""
     elif _visible_gpus is None:
