@@ -283,12 +283,12 @@ def test_ratio_uses_the_same_precision_and_failures_are_shown():
     }
     results = {
         setups["Trainer, fp32"]: gpu_step.Measurements(10.0, 200.0, 0.1, 50.0),
-        setups["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0),
+        setups["bertkit, fp32"]: gpu_step.Measurements(25.0, 500.0, 0.25, 40.0, 8.0),
         setups[PACKED]: "out of memory",
     }
     report = gpu.format_text(gpu.parse_args(["--small"]), results, {"resume": "out of memory"})
     assert "* resume: out of memory" in report
-    assert "| bertkit, fp32 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in report
+    assert "| bertkit, fp32 | 8.0 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in report
     assert f"| {PACKED} | out of memory |" in report
 
 

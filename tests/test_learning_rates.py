@@ -1,7 +1,13 @@
-"""Default learning rates: the ranges of the authors of many encoders, and continued pre-training."""
+"""Default learning rates and batches: the rates of the authors of many encoders, and continued pre-training."""
+
+from types import SimpleNamespace
 
 import pytest
 from conftest import make_document_rows, save_tiny_model, write_rows
+
+from bertkit.tasks.classify import ClassifyConfig
+from bertkit.training.defaults import merge_batches
+from bertkit.utils import devices
 
 # Published encoders: type, layers, hidden size, and the range of learning rates of their authors.
 # ELECTRA's rates are combined with a layer-wise decay of 0.8 or 0.9, so the lower end is that of BERT.
@@ -82,6 +88,33 @@ def test_shared_layers_and_large_vocabularies_do_not_change_the_learning_rate(cl
     folder = save_tiny_model(tmp_path / "albert", config)
     args = ["--data", toy, "--model", folder, "--max-steps", 1, "--warmup", 0, "--batch-size", 1, "--dry-run"]
     assert "learning_rate 2e-05" in cli("classify", *args)[2]
+
+
+BASE = SimpleNamespace(num_hidden_layers=12, hidden_size=768)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "steps", "tokens", "memory", "merged"),
+    [
+        (32, 8, 512, 80e9, (64, 4)),  # half of the memory
+        (32, 8, 512, 140e9, (128, 2)),  # 2**16 tokens
+        (32, 8, 128, 80e9, (256, 1)),
+        (8, 6, 512, 16e9, (16, 3)),
+        (32, 7, 512, 140e9, (32, 7)),
+        (32, 1, 128, 80e9, (32, 1)),
+        (32, 8, 512, 8e9, (32, 8)),
+    ],
+)
+def test_accumulation_steps_become_larger_batches_on_an_accelerator(
+    batch_size, steps, tokens, memory, merged, monkeypatch
+):
+    config = ClassifyConfig(data="sample", batch_size=batch_size, gradient_accumulation_steps=steps)
+    monkeypatch.setattr(devices, "has_accelerator", lambda: False)
+    assert merge_batches(config, BASE, tokens) == config
+    monkeypatch.setattr(devices, "has_accelerator", lambda: True)
+    monkeypatch.setattr(devices, "get_total_memory", lambda: memory)
+    config = merge_batches(config, BASE, tokens)
+    assert (config.batch_size, config.gradient_accumulation_steps) == merged
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import UNLABELED_ROWS, Splits, fingerprint_splits
@@ -22,9 +24,13 @@ from bertkit.pipeline.selected_layers import name_model, select_layers
 from bertkit.setting import fill_unset
 from bertkit.tasks.base import Scores, Task
 from bertkit.training.arguments import describe_tf32
-from bertkit.training.defaults import check_precision, choose_precision, suggest_hyperparameters
+from bertkit.training.defaults import (
+    check_precision,
+    choose_precision,
+    merge_batches,
+    suggest_hyperparameters,
+)
 from bertkit.training.determinism import choose_deterministic_workspace
-from bertkit.training.memory import merge_batches
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter
 
@@ -372,12 +378,18 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
         reporter.info(f"chosen {reason}: {values}")
-    requested = task.config
-    task.config = merge_batches(requested, prepared.model_config, requested.max_training_length())
-    if task.config != requested:
+    _merge_batches(prepared, reporter)
+
+
+def _merge_batches(prepared: PreparedRun, reporter: Reporter) -> None:
+    """Replace accumulation steps by larger batches on an accelerator, and report it."""
+    config, num_sequences = prepared.config, np.diff(prepared.features["train"].sequence_offsets).max()
+    merged = merge_batches(config, prepared.model_config, int(num_sequences) * config.max_training_length())
+    if merged.batch_size != config.batch_size:
+        prepared.task.config = merged
         reporter.info(
-            f"batch_size {task.config.batch_size}, gradient_accumulation_steps "
-            f"{task.config.gradient_accumulation_steps}: the same effective batch size in larger batches"
+            f"batch_size {merged.batch_size}, gradient_accumulation_steps "
+            f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
 
 

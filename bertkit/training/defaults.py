@@ -5,10 +5,12 @@ epochs. For smaller BERT models, the README of google-research/bert recommends l
 3e-4.
 """
 
+import dataclasses
 from typing import Any
 
 from bertkit.config import RunConfig
 from bertkit.errors import UserError, format_count
+from bertkit.setting import ConfigT
 from bertkit.utils import devices
 
 # Numbers of parameters in all layers; see `compute_layer_parameters`.
@@ -18,6 +20,8 @@ MAX_LARGE_MODEL_RATES = {"deberta": 1e-5, "deberta-v2": 1e-5}
 # Learning rate of adapters, relative to full fine-tuning. Hu et al. 2021, table 9, use 4e-4 and 5e-4 for
 # RoBERTa-base, and 2e-4 to 4e-4 for RoBERTa-large.
 LORA_RATE_FACTOR = 10
+MAX_MERGED_TOKENS = 2**16  # of a batch; with more tokens, BERT-BASE is not faster on an H200
+ACTIVATION_BYTES = 100  # for each token, layer and hidden unit, in bf16 with dropout; measured for BERT-BASE
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
 
 
@@ -47,6 +51,31 @@ def suggest_hyperparameters(
     if is_lora:
         learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
+
+
+def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> ConfigT:
+    """Return the settings with larger batches on an accelerator, and the same effective batch size.
+
+    An accelerator computes a few large batches faster than many small ones. The batch size is multiplied by
+    a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
+    activations probably fit into half of the memory.
+
+    Args:
+        config: The settings of the run.
+        model_config: The transformers config of the model.
+        example_tokens: Upper bound of the number of tokens of an example.
+    """
+    assert isinstance(config, RunConfig)
+    steps = config.gradient_accumulation_steps
+    if config.batch_size is None or steps == 1 or not devices.has_accelerator():
+        return config
+    bytes_per_token = ACTIVATION_BYTES * model_config.num_hidden_layers * model_config.hidden_size
+    max_tokens = min(MAX_MERGED_TOKENS, devices.get_total_memory() / 2 / bytes_per_token)
+    max_factor = max_tokens / (config.batch_size * example_tokens)
+    factor = max((n for n in range(2, steps + 1) if steps % n == 0 and n <= max_factor), default=1)
+    return dataclasses.replace(
+        config, batch_size=factor * config.batch_size, gradient_accumulation_steps=steps // factor
+    )
 
 
 def suggest_pretraining_rate(model_config: Any) -> float:

@@ -16,8 +16,6 @@ from bertkit.utils.memory import get_peak_memory
 # Parts of the messages of PyTorch's allocators for CPU and MPS, which raise a plain RuntimeError.
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "MPS backend out of memory")
 BATCH_SETTINGS = ("batch_size", "tokens_per_batch", "gradient_accumulation_steps")
-MAX_MERGED_TOKENS = 2**16  # of a batch; with more tokens, BERT-BASE is not faster on an H200
-ACTIVATION_BYTES = 100  # for each token, layer and hidden unit, in bf16 with dropout; measured for BERT-BASE
 
 
 class OutOfMemory(TrainingFailed):
@@ -96,31 +94,6 @@ def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
             steps = effective_batch_size // size
             return dataclasses.replace(config, batch_size=size, gradient_accumulation_steps=steps)
     return None
-
-
-def merge_batches(config: ConfigT, model_config: Any, max_length: int) -> ConfigT:
-    """Return the settings with larger batches on an accelerator, and the same effective batch size.
-
-    An accelerator computes a few large batches faster than many small ones. The batch size is multiplied by
-    a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
-    activations probably fit into half of the memory.
-
-    Args:
-        config: The settings of the run.
-        model_config: The transformers config of the model.
-        max_length: Number of tokens of the longest sequence.
-    """
-    assert isinstance(config, RunConfig)
-    steps = config.gradient_accumulation_steps
-    if config.batch_size is None or steps == 1 or not devices.has_accelerator():
-        return config
-    bytes_per_token = ACTIVATION_BYTES * model_config.num_hidden_layers * model_config.hidden_size
-    max_tokens = min(MAX_MERGED_TOKENS, devices.get_total_memory() / 2 / bytes_per_token)
-    max_factor = max_tokens / (config.batch_size * max_length)
-    factor = max((n for n in range(2, steps + 1) if steps % n == 0 and n <= max_factor), default=1)
-    return dataclasses.replace(
-        config, batch_size=factor * config.batch_size, gradient_accumulation_steps=steps // factor
-    )
 
 
 def release_memory() -> None:

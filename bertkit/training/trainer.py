@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate.data_loader import prepare_data_loader
+from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -297,7 +298,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run the forward and backward pass of a batch, and return its contribution to the mean loss."""
-        inputs = self._prepare_inputs(inputs)
+        inputs = send_to_device(inputs, self.args.device)
         if not (self.use_graphs and can_record(inputs)):
             return super().training_step(model, inputs, num_items_in_batch)
         if self.step_graphs is None:
