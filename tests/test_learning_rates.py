@@ -1,4 +1,4 @@
-"""Default learning rates and batches: the rates of the authors of many encoders, and continued pre-training."""
+"""Default learning rates and batches: the rates of many encoders' authors, and continued pre-training."""
 
 from types import SimpleNamespace
 
