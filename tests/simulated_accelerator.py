@@ -24,7 +24,6 @@ import contextlib
 import ctypes
 import os
 import traceback
-import warnings
 from functools import cache
 
 import torch
@@ -35,7 +34,14 @@ READING_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "bincount", "equal", "_unique", "_unique2", "unique_dim",
     "unique_consecutive", "unique_dim_consecutive",
 }  # fmt: skip
-INDEXING_OPERATORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+INDEXING_OPERATORS = {
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index",
+    "_unsafe_index_put",
+}
 
 # ---- memory
 
@@ -79,7 +85,13 @@ def _to_device(value):
 
 _host_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _excluded_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-for _key in ("AutogradFunctionality", "AutogradOther", "AutogradCPU", "ADInplaceOrView", "AutocastPrivateUse1"):
+for _key in (
+    "AutogradFunctionality",
+    "AutogradOther",
+    "AutogradCPU",
+    "ADInplaceOrView",
+    "AutocastPrivateUse1",
+):
     _excluded_keys = _excluded_keys.add(getattr(torch._C.DispatchKey, _key))
 
 
@@ -185,7 +197,9 @@ def _resize(tensor, size, memory_format=None):
             _copy(new[: old.numel()], old)
         tensor.set_(new.untyped_storage(), tensor.storage_offset(), size)
         return tensor
-    strides = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+    strides = torch.empty(
+        size, device="meta", memory_format=memory_format or torch.contiguous_format
+    ).stride()
     return tensor.set_(tensor.untyped_storage(), tensor.storage_offset(), size, strides)
 
 
@@ -293,7 +307,9 @@ def _autocast(operator, choose_dtype):
             dtype = choose_dtype(args)
             if dtype is None:
                 return operator(*args, **kwargs)
-            return operator(*_cast(args, dtype), **{key: _cast(value, dtype) for key, value in kwargs.items()})
+            return operator(
+                *_cast(args, dtype), **{key: _cast(value, dtype) for key, value in kwargs.items()}
+            )
 
     return run
 
@@ -366,7 +382,7 @@ def install():
         return
     os.environ["ACCELERATE_TORCH_DEVICE"] = f"{NAME}:0"
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=device_module)
-    torch.Tensor.pin_memory = _pin
+    torch.Tensor.pin_memory, torch.accelerator.synchronize = _pin, device_module.synchronize
     torch.serialization.register_package(0, _get_location, _load_storage)
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_run, "PrivateUse1")
@@ -392,5 +408,6 @@ def _get_operator(name):
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-if __name__ != "__main__" and os.environ.get("BERTKIT_TEST_DEVICE") == NAME:
+def pytest_configure():
+    """Install the device at the start of a test run with `-p simulated_accelerator`."""
     install()

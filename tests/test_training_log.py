@@ -9,7 +9,7 @@ from test_pretrain import pretrained
 import bertkit
 from bertkit.modeling.losses import PretrainingLoss
 from bertkit.modeling.pretraining import PretrainingLogits
-from bertkit.training.meters import LossMeter, merge_log_history
+from bertkit.training.meters import LossMeter, compute_part_metrics, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 
@@ -23,22 +23,16 @@ def test_means_cover_all_items_and_are_reset():
     parts.add(*make_statistics(6.0, 1, 2.0))
     parts.add(*make_statistics(0.0, 0, 0.0))  # a batch without masked tokens
     parts.add(*make_statistics(3.0, 3, 4.0))
-    assert parts.compute_and_reset(lambda sums: sums) == {
-        "mlm_loss": 1.5,
-        "mlm_accuracy": pytest.approx(4 / 6),
-    }
-    assert parts.compute_and_reset(lambda sums: sums) == {}
+    sums = {part: [values.tolist()] for part, values in parts.sums.items()}
+    assert compute_part_metrics(sums) == {"mlm_loss": 1.5, "mlm_accuracy": pytest.approx(4 / 6)}
+    parts.reset()
+    assert parts.sums == {}
 
 
-def test_meter_sums_over_ranks_and_restores_each_rank():
-    def both(sums):
-        return torch.cat([sums, torch.tensor([4.0, 0.0, 2.0])])  # as accelerate gathers
-
+def test_means_cover_all_ranks_and_each_rank_restores_its_sums():
+    read = {"mlm": [[6.0, 1.0, 2.0], [4.0, 0.0, 2.0]]}
+    assert compute_part_metrics(read) == {"mlm_loss": 2.5, "mlm_accuracy": 0.25}
     parts = LossMeter()
-    parts.add(*make_statistics(6.0, 1, 2.0))
-    read = parts.gather_sums(both)
-    assert read == {"mlm": [[6.0, 1.0, 2.0], [4.0, 0.0, 2.0]]}
-    assert parts.compute_and_reset(both) == {"mlm_loss": 2.5, "mlm_accuracy": 0.25}
     parts.load_sums(read, 1, torch.device("cpu"))
     assert parts.sums["mlm"].tolist() == [4.0, 0.0, 2.0]
 

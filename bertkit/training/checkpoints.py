@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError
-from bertkit.utils import distributed
+from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 
 RESTART_HINT = "start again with --overwrite"
@@ -55,6 +56,26 @@ class AtomicCheckpointTrainer(Trainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._staging) if self._is_writing else super()._get_output_dir(trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Also save the random state of the device. Trainer saves only those of some types: not MPS or XPU."""
+        super()._save_rng_state(output_dir)
+        if devices.has_accelerator():
+            state = torch.get_device_module(self.args.device).get_rng_state()
+            torch.save(state, self._get_device_state_path(output_dir))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None or not devices.has_accelerator():
+            return
+        path = self._get_device_state_path(checkpoint)
+        if path.exists():  # not in checkpoints of earlier versions
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            torch.get_device_module(self.args.device).set_rng_state(state)
+
+    def _get_device_state_path(self, checkpoint: str) -> Path:
+        """Return the path of the random state of this rank's device."""
+        return Path(checkpoint) / f"device_rng_state_{distributed.get_rank()}.pth"
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.remove_unfinished_checkpoints()

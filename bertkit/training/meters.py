@@ -1,7 +1,7 @@
 """Statistics collected during training: the batches, the time waiting for them, and the parts of the loss."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,38 +115,27 @@ class LossMeter:
             sums = torch.stack([value.detach().float() for value in values])
             self.sums[part] = self.sums[part] + sums if part in self.sums else sums
 
-    def gather_sums(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, list[list[float]]]:
-        """Return the sums of all ranks by part.
-
-        Args:
-            gather: Concatenates the tensors of all ranks.
-
-        Returns:
-            For each part, one list of three sums per rank.
-        """
-        return {part: gather(sums).view(-1, 3).tolist() for part, sums in self.sums.items()}
-
     def load_sums(self, saved: dict[str, list[list[float]]], rank: int, device: torch.device) -> None:
-        """Restore the sums of this rank from `saved`, the output of `gather_sums`."""
+        """Restore the sums of this rank from `saved`: for each part, the sums of each rank."""
         self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in saved.items()}
 
-    def compute_and_reset(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return the mean loss and the accuracy over the items of all ranks, and reset the sums.
-
-        Args:
-            gather: Concatenates the tensors of all ranks.
-
-        Returns:
-            Metrics such as `mlm_loss` and `mlm_accuracy`.
-        """
-        gathered_sums = self.gather_sums(gather)
+    def reset(self) -> None:
+        """Start the next log entry."""
         self.sums = {}
-        metrics = {}
-        for part, rank_sums in gathered_sums.items():
-            loss, correct, count = map(sum, zip(*rank_sums, strict=True))
-            metrics[f"{part}_loss"] = loss / max(count, 1)
-            metrics[f"{part}_accuracy"] = correct / max(count, 1)
-        return metrics
+
+
+def compute_part_metrics(sums: dict[str, list[list[float]]]) -> dict[str, float]:
+    """Return the mean loss and the accuracy over the items of all ranks, such as `mlm_loss` and `mlm_accuracy`.
+
+    Args:
+        sums: For each part, the three sums of a `LossMeter` of each rank.
+    """
+    metrics = {}
+    for part, rank_sums in sums.items():
+        loss, correct, count = map(sum, zip(*rank_sums, strict=True))
+        metrics[f"{part}_loss"] = loss / max(count, 1)
+        metrics[f"{part}_accuracy"] = correct / max(count, 1)
+    return metrics
 
 
 def merge_log_history(history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from bertkit.modeling.layers import map_parameters_to_layers
 from bertkit.modeling.losses import Loss, LossWithAccuracy, sum_parts
 from bertkit.training.callbacks import TrainBeginCallback
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.loss_check import LossCheck
-from bertkit.training.meters import InputStats, LossMeter
+from bertkit.training.loss_check import LossCheck, raise_if_not_finite
+from bertkit.training.meters import InputStats, LossMeter, compute_part_metrics
 from bertkit.training.runtime_errors import explain_runtime_error
 from bertkit.training.samplers import (
     DUMMY_BATCH,
@@ -87,6 +87,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     control: Any
     optimizer: Any
     _tr_loss: torch.Tensor
+    _total_loss_scalar: float
+    _globalstep_last_logged: int
 
     def __init__(
         self, *, loss: Loss, evaluate_fn: Callable[[], dict[str, float]], best_metric: tuple[str, int],
@@ -186,19 +188,62 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log metrics; with the loss, also log the loss and accuracy of each part of the loss."""
+        """Log metrics, unless a loss was not finite."""
         self.loss_check.raise_if_recorded()
-        parts = self.loss_meter.compute_and_reset(self.accelerator.gather) if "loss" in logs else {}
-        super().log(logs | parts, start_time)
+        super().log(logs, start_time)
+
+    def _maybe_log_save_evaluate(
+        self, tr_loss: torch.Tensor, grad_norm: Any, model: Any, trial: Any, epoch: float, ignore_keys: Any,
+        start_time: float, learning_rate: float | None = None,
+    ) -> None:  # fmt: skip
+        """Log a step first, so that Trainer finds nothing to log: it reads each value on its own."""
+        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+            self._log_step(grad_norm, start_time, learning_rate)
+        super()._maybe_log_save_evaluate(
+            tr_loss, grad_norm, model, trial, epoch, ignore_keys, start_time, learning_rate
+        )
+
+    def _log_step(self, grad_norm: Any, start_time: float, learning_rate: float | None) -> None:
+        """Log the means since the last log entry, with a single read: each read waits for all pending kernels.
+
+        Args:
+            grad_norm: Norm of the gradients of this step.
+            start_time: Time at which training began.
+            learning_rate: Learning rate of this step.
+        """
+        values = {"loss": self._tr_loss}
+        if (recorded := self.loss_check.recorded) is not None:
+            values["recorded"] = recorded
+        if isinstance(grad_norm, torch.Tensor) and not self.is_sharded:
+            values["grad_norm"] = grad_norm
+        sums = self._read_on_all_ranks(values | self.loss_meter.sums)  # by part, after the values are removed
+        losses = sums.pop("loss")
+        for step, loss in sums.pop("recorded", []):
+            raise_if_not_finite(loss, int(step))
+        total_loss = float(torch.tensor(losses).mean())
+        logs = {"loss": total_loss / (self.state.global_step - self._globalstep_last_logged)}
+        if grad_norm is not None:
+            logs["grad_norm"] = sums.pop("grad_norm")[0][0] if "grad_norm" in sums else float(grad_norm)
+        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+        self._tr_loss.zero_()
+        self.loss_meter.reset()
+        self._total_loss_scalar += total_loss
+        self._globalstep_last_logged = self.state.global_step
+        self.store_flos()
+        super().log(logs | compute_part_metrics(sums), start_time)
+
+    def _read_on_all_ranks(self, values: dict[str, torch.Tensor]) -> dict[str, list[list[float]]]:
+        """Return the elements of small tensors with a single read: by name, one list per rank."""
+        flat = torch.cat([value.detach().float().flatten() for value in values.values()])
+        ranks = self.accelerator.gather(flat).view(-1, len(flat)).cpu()
+        elements = ranks.split([value.numel() for value in values.values()], dim=1)
+        return {name: part.tolist() for name, part in zip(values, elements, strict=True)}
 
     def _collect_unlogged(self) -> dict[str, Any]:
         """Return the statistics of all ranks since the last log entry, for the state of a checkpoint."""
-        gather = self.accelerator.gather
-        return {
-            "step": self._globalstep_last_logged,
-            "loss": gather(self._tr_loss).view(-1).tolist(),
-            "parts": self.loss_meter.gather_sums(gather),
-        }
+        read = self._read_on_all_ranks({"loss": self._tr_loss} | self.loss_meter.sums)
+        loss = [value for (value,) in read.pop("loss")]
+        return {"step": self._globalstep_last_logged, "loss": loss, "parts": read}
 
     def compute_mean_loss(self) -> float:
         """Return the mean loss of all logged steps, including steps before a resume."""

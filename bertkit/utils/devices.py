@@ -211,10 +211,15 @@ def supports_graphs() -> bool:
 
 
 def copies_asynchronously() -> bool:
-    """Return whether copies to the device may run in the background, as CUDA does safely."""
-    return get_device().type == "cuda"
+    """Return whether copies to the device of this process may run in the background."""
+    return _copies_asynchronously_to(get_device())
+
+
+def _copies_asynchronously_to(device: "torch.device") -> bool:
+    """Return whether copies to a device may run in the background; on MPS, they may read changed memory."""
+    return device.type not in ("cpu", "mps")
 
 
 def copy_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
-    """Copy a small tensor from the host to a device, without waiting for pending kernels on CUDA."""
-    return tensor.to(device, non_blocking=device.type == "cuda")
+    """Copy a small tensor from the host to a device, without waiting for pending kernels."""
+    return tensor.to(device, non_blocking=_copies_asynchronously_to(device))

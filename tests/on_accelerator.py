@@ -1,0 +1,259 @@
+"""Every command of every task on the simulated accelerator, and six faults that it must catch.
+
+`tests/test_simulated_accelerator.py` runs these tests in a process of their own. To run some of them:
+`python -m pytest -n0 tests/on_accelerator.py -k ner`.
+"""
+
+import contextlib
+
+import numpy as np
+import pytest
+import simulated_accelerator
+import torch
+from conftest import (
+    ROW_MAKERS,
+    make_document_rows,
+    make_neutral_texts,
+    make_nli_rows,
+    make_toy_rows,
+    save_tiny_model,
+    send_sigterm_after,
+    write_rows,
+)
+from safetensors.torch import load_file
+from simulated_accelerator import NAME, record_synchronizations
+from transformers import TrainerCallback
+
+import bertkit
+from bertkit.data.collator import PaddingCollator
+from bertkit.errors import RunInterrupted
+from bertkit.modeling.losses import CrossEntropy
+from bertkit.training.checkpoints import AtomicCheckpointTrainer
+from bertkit.training.trainer import BertkitTrainer
+from bertkit.utils import devices
+
+simulated_accelerator.install()
+
+STEPS, LOGGING_STEPS, CHECKPOINT = 5, 2, 3
+
+
+def make_pairs(count):
+    return [
+        {"text1": row["premise"], "text2": row["hypothesis"], "label": row["label"]}
+        for row in make_nli_rows(count)
+    ]
+
+
+def make_label_sets(count):
+    return [
+        row | {"label": [row["label"], "long"][: 1 + len(row["text"]) // 40]} for row in make_toy_rows(count)
+    ]
+
+
+def make_numbers(count):
+    return [row | {"label": len(row["text"]) / 50} for row in make_toy_rows(count)]
+
+
+# By name: the function, the rows, and settings.
+TASKS = {
+    "classify": ("classify", make_toy_rows, {}),
+    "pairs": ("classify", make_pairs, {}),
+    "multi-label": ("classify", make_label_sets, {"problem": "multi-label"}),
+    "regression": ("classify", make_numbers, {"problem": "regression"}),
+    "windows": ("classify", make_toy_rows, {"long_texts": "windows", "max_length": 10}),
+    "nli": ("nli", make_nli_rows, {}),
+    "ner": ("ner", ROW_MAKERS["ner"], {}),
+    "qa": ("qa", ROW_MAKERS["qa"], {}),
+    "swag": ("swag", ROW_MAKERS["swag"], {}),
+}
+OBJECTIVES = ["mlm", "mlm+nsp", "ltr", "rtd"]
+NOT_EXPLAINED = ("ner", "qa", "swag")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cheap_measurement():
+    """Measure the rate of the device with small matrices."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("bertkit.training.peak_flops.ACCELERATOR_SHAPE", (8, 8, 8))
+        yield
+
+
+class StepWatch(TrainerCallback):
+    """What waited for the device from the end of each step to the end of the next, by step."""
+
+    def __init__(self):
+        self.found, self._context = {}, contextlib.ExitStack()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._context.close()
+        self.found[state.global_step] = self._context.enter_context(record_synchronizations())
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._context.close()
+
+    def assert_few(self):
+        """Assert that a step waits at most once, and only to log. A checkpoint and an evaluation wait too."""
+        for step in range(1, STEPS):
+            if step != CHECKPOINT:
+                assert len(self.found[step]) <= (step % LOGGING_STEPS == 0), (step, self.found[step])
+
+
+@contextlib.contextmanager
+def watch_steps():
+    watch = StepWatch()
+
+    def construct(self, *args, init=BertkitTrainer.__init__, **kwargs):
+        init(self, *args, **kwargs)
+        self.add_callback(watch)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(BertkitTrainer, "__init__", construct)
+        yield watch
+
+
+def train(name, model, folder, **more):
+    """Train a few steps of a task or an objective."""
+    settings = {
+        "output_dir": folder, "max_steps": STEPS, "batch_size": 8, "max_length": 32, "save_steps": CHECKPOINT,
+        "set": [f"logging_steps={LOGGING_STEPS}"],
+    }  # fmt: skip
+    if name in OBJECTIVES:
+        data = write_rows(folder.parent / "text.jsonl", make_document_rows(40))
+        shape = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 120}
+        return bertkit.pretrain_mlm_nsp(data=data, objective=name, **shape | settings | more)
+    function, make_rows, own = TASKS[name]
+    data = write_rows(folder.parent / f"{name}.jsonl", make_rows(48))
+    return getattr(bertkit, function)(data=data, model=model, **settings | own | more)
+
+
+class Trained:
+    """A finished run, its steps, and the file of its rows."""
+
+    def __init__(self, name, model, folder, **more):
+        self.name, self.data = name, folder.parent / f"{name}.jsonl"
+        with watch_steps() as self.watch:
+            self.run = train(name, model, folder, **more)
+        self.folder = self.run.output_dir
+
+
+@pytest.fixture(scope="module", params=[*TASKS, *OBJECTIVES])
+def trained(request, tiny, tmp_path_factory):
+    return Trained(request.param, tiny, tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny, tmp_path_factory):
+    """A run for the tests of single faults."""
+    return Trained("classify", tiny, tmp_path_factory.mktemp("classifier") / "run")
+
+
+def skip_unless(condition):
+    if not condition:
+        pytest.skip("is not a command of this task")
+
+
+def load_rows(trained):
+    return TASKS[trained.name][1](6)
+
+
+def read_weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal_weights(one, other):
+    one, other = read_weights(one), read_weights(other)
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+# ---- every command of every task
+
+
+def test_a_run_trains_on_the_device(trained):
+    assert trained.run.metrics["training"]["device"] == NAME
+    assert np.isfinite(trained.run.metrics["training"]["loss"])
+
+
+def test_a_step_waits_for_the_device_only_to_log(trained):
+    trained.watch.assert_few()
+
+
+def test_a_resumed_run_is_bit_identical(trained, tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patches, pytest.raises(RunInterrupted):
+        send_sigterm_after(patches, CHECKPOINT - 1)  # ends with the step after it
+        train(trained.name, tiny, tmp_path / "run")
+    train(trained.name, tiny, tmp_path / "run", resume=True)
+    assert_equal_weights(trained.folder, tmp_path / "run")
+    logs = [(folder / "training_log.jsonl").read_text() for folder in (trained.folder, tmp_path / "run")]
+    assert logs[0] == logs[1]
+
+
+def test_a_run_is_evaluated_with_the_scores_of_training(trained):
+    skip_unless(trained.name in TASKS)
+    found, expected = bertkit.evaluate(trained.folder).metrics, trained.run.metrics
+    assert_close(found["validation"], expected["validation"])
+
+
+def test_a_run_predicts_as_on_the_cpu(trained):
+    skip_unless(trained.name in TASKS)
+    rows = load_rows(trained)
+    on_device, on_cpu = (
+        list(bertkit.load(trained.folder, device).predict(rows)) for device in ("auto", "cpu")
+    )
+    devices.request_device("auto")
+    assert_close(on_device, on_cpu)
+
+
+def assert_close(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_close(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_close(*pair)
+    else:
+        assert one == (pytest.approx(other, abs=1e-5) if isinstance(one, float) else other)
+
+
+def test_predictions_are_explained(trained):
+    skip_unless(trained.name in TASKS and trained.name not in NOT_EXPLAINED)
+    rows = load_rows(trained)[:2]
+    for record in bertkit.predict(trained.folder, data=rows, explain=True):
+        assert all(np.isfinite(word["attribution"]) for word in record["explanation"])
+
+
+def test_texts_are_embedded(trained):
+    texts = make_neutral_texts(5)
+    found, expected = (
+        bertkit.embed(model=trained.folder, text=texts, device=device).vectors for device in ("auto", "cpu")
+    )
+    devices.request_device("auto")
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_masks_are_filled(trained):
+    skip_unless(trained.name in ("mlm", "mlm+nsp"))
+    [found] = bertkit.fill_mask(model=trained.folder, text=["the [MASK] was good"], top=2).texts
+    assert len(found["masks"][0]) == 2
+
+
+def test_a_run_is_distilled(trained, tmp_path):
+    skip_unless(trained.name in TASKS)
+    student = bertkit.distill(trained.folder, num_layers=1, max_steps=2, output_dir=tmp_path / "student")
+    assert np.isfinite(student.metrics["training"]["loss"])
+
+
+@pytest.mark.usefixtures("onnx_exporter")
+def test_a_run_is_exported(trained, tmp_path):
+    skip_unless(trained.name in TASKS)
+    exported = bertkit.export(trained.folder, output_dir=tmp_path / "exported").output_dir
+    rows = load_rows(trained)
+    assert len(list(bertkit.load(exported).predict(rows))) == len(rows)
