@@ -22,13 +22,11 @@ from conftest import (
 )
 from safetensors.torch import load_file
 from simulated_accelerator import NAME, record_synchronizations
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 import bertkit
-from bertkit.data.collator import PaddingCollator
 from bertkit.errors import RunInterrupted
-from bertkit.modeling.losses import CrossEntropy
-from bertkit.training.checkpoints import AtomicCheckpointTrainer
+from bertkit.training.samplers import TrainingCollator
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils import devices
 
@@ -183,13 +181,19 @@ def test_a_step_waits_for_the_device_only_to_log(trained):
     trained.watch.assert_few()
 
 
-def test_a_resumed_run_is_bit_identical(trained, tiny, tmp_path, monkeypatch):
-    with monkeypatch.context() as patches, pytest.raises(RunInterrupted):
-        send_sigterm_after(patches, CHECKPOINT - 1)  # ends with the step after it
-        train(trained.name, tiny, tmp_path / "run")
-    train(trained.name, tiny, tmp_path / "run", resume=True)
-    assert_equal_weights(trained.folder, tmp_path / "run")
-    logs = [(folder / "training_log.jsonl").read_text() for folder in (trained.folder, tmp_path / "run")]
+def test_a_resumed_run_is_bit_identical(trained, tiny, tmp_path):
+    assert_resume_is_bit_identical(trained, tiny, tmp_path)
+
+
+def assert_resume_is_bit_identical(trained, model, folder):
+    """Interrupt a run, resume it, and compare it with one that was not interrupted."""
+    with pytest.MonkeyPatch.context() as patches:
+        send_sigterm_after(patches, CHECKPOINT - 1)  # the run ends with the step after it
+        with pytest.raises(RunInterrupted):
+            train(trained.name, model, folder / "run")
+    train(trained.name, model, folder / "run", resume=True)
+    assert_equal_weights(trained.folder, folder / "run")
+    logs = [(run / "training_log.jsonl").read_text() for run in (trained.folder, folder / "run")]
     assert logs[0] == logs[1]
 
 
@@ -257,3 +261,87 @@ def test_a_run_is_exported(trained, tmp_path):
     exported = bertkit.export(trained.folder, output_dir=tmp_path / "exported").output_dir
     rows = load_rows(trained)
     assert len(list(bertkit.load(exported).predict(rows))) == len(rows)
+
+
+# ---- number formats
+
+
+def find_number_formats(run, folder):
+    """Distill a run in bf16 with a loss of hidden states; return the formats of linear layers in a step."""
+    formats, own = {}, set()
+
+    def step(self, model, *args, original=BertkitTrainer.training_step):
+        own.update(model.modules())
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(torch.nn.Linear, "forward", forward)
+            return original(self, model, *args)
+
+    def forward(self, input, original=torch.nn.Linear.forward):
+        output = original(self, input)
+        formats.setdefault("student" if self in own else "teacher", set()).add(output.dtype)
+        return output
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(BertkitTrainer, "training_step", step)
+        settings = {"num_layers": 1, "max_steps": 1, "bf16": True, "hidden_loss_weight": 0.5}
+        bertkit.distill(run, output_dir=folder, **settings)
+    return formats
+
+
+def test_student_and_teacher_compute_in_bf16(classifier, tmp_path):
+    formats = find_number_formats(classifier.folder, tmp_path / "run")
+    assert formats == {"student": {torch.bfloat16}, "teacher": {torch.bfloat16}}
+
+
+# ---- faults: each is put back into bertkit, and must be caught
+
+
+def test_tensors_of_both_devices_are_caught(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.modeling.losses.copy_to_device", lambda tensor, _: tensor)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        train("classify", tiny, tmp_path / "run", class_weights="balanced")
+
+
+def test_reading_an_array_from_the_device_is_caught(classifier, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: tensor)
+    with pytest.raises(TypeError, match="can't convert sim:0 device type tensor to numpy"):
+        bertkit.evaluate(classifier.folder)
+
+
+def test_expanded_tensors_in_a_batch_are_caught(tiny, tmp_path, monkeypatch):
+    def collate(self, examples, original=TrainingCollator._collate):
+        batch = original(self, examples)
+        return batch | {"token_type_ids": torch.zeros(1, 1, dtype=torch.long).expand_as(batch["input_ids"])}
+
+    monkeypatch.setattr(TrainingCollator, "_collate", collate)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        train("classify", tiny, tmp_path / "run")
+
+
+def test_autocast_of_another_device_is_caught(classifier, tmp_path, monkeypatch):
+    def autocast(device_type, *args, original=torch.autocast, **options):
+        return original("cpu" if args else device_type, *args, **options)  # Trainer passes names only
+
+    monkeypatch.setattr(torch, "autocast", autocast)
+    assert find_number_formats(classifier.folder, tmp_path / "run")["teacher"] == {torch.float32}
+
+
+def test_a_random_state_that_is_not_saved_is_caught(classifier, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(BertkitTrainer, "_save_rng_state", Trainer._save_rng_state)
+    with pytest.raises(AssertionError):
+        assert_resume_is_bit_identical(classifier, tiny, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["_maybe_log_save_evaluate", "compute_loss"])
+def test_a_second_wait_in_a_step_is_caught(name, tiny, tmp_path, monkeypatch):
+    """Trainer's own logging waits several times, and reading the loss waits in each step."""
+
+    def compute_loss(*args, original=BertkitTrainer.compute_loss, **kwargs):
+        loss = original(*args, **kwargs)
+        loss.item()
+        return loss
+
+    faults = {"_maybe_log_save_evaluate": Trainer._maybe_log_save_evaluate, "compute_loss": compute_loss}
+    monkeypatch.setattr(BertkitTrainer, name, faults[name])
+    with pytest.raises(AssertionError, match="_local_scalar_dense"):
+        Trained("classify", tiny, tmp_path / "run").watch.assert_few()

@@ -1,23 +1,24 @@
 """A simulated accelerator, on which the faults of a GPU are errors.
 
-`install()` registers a PyTorch device `sim` in this process, as its only accelerator. It is a backend for the dispatch
-key PrivateUse1, written in Python. Memory of the device is memory of the host, and each operator runs on aliases of
-its tensors on the CPU. PyTorch and all libraries see ordinary tensors with an ordinary storage on another device.
+`install()` registers a PyTorch device `sim` in this process, as its only accelerator. It is a backend for
+the dispatch key PrivateUse1, written in Python. Memory of the device is memory of the host, and an operator
+runs on aliases of its tensors on the CPU. For PyTorch and all libraries, they are ordinary tensors of another
+device.
 
 These faults behave as on a GPU:
 
-* An operator with tensors of both devices is an error, except for scalars (tensors without dimensions) in pointwise
-  operators, and for indices on the host. So is `.numpy()` on a tensor of the device.
+* An operator with tensors of both devices is an error, except for scalars (tensors without dimensions) in
+  pointwise operators, and for indices on the host. So is `.numpy()` on a tensor of the device.
 * The device has a random state of its own. A generator of the CPU does not work there.
 * Autocast of other device types has no effect. That of the device chooses the number format by operator.
-* A batch that is pinned is copied. This fails if several of its elements share memory, as in an expanded tensor.
-* `record_synchronizations` lists what would wait for all kernels before it: reading values or their number, and
-  copies to or from the device, except for those to it with `non_blocking=True`.
+* Pinning a batch copies it. It fails if elements of a tensor share memory, as those of an expanded tensor do.
+* `record_synchronizations` lists what would wait for all kernels before it: reading values or their number,
+  and copies to or from the device, except for those to it with `non_blocking=True`.
 
-Kernels do not run in the background. A device, once registered, remains until the process ends. The tests that need it
-therefore run in one process of their own: `tests/test_simulated_accelerator.py` starts `tests/on_accelerator.py`. As a
-plugin, this module runs any other file of tests on the device: `PYTHONPATH=tests python -m pytest -n0
--p simulated_accelerator FILE`.
+Kernels do not run in the background, and only one device exists. A registered device remains until the
+process ends. The tests that need it therefore run in one process of their own:
+`tests/test_simulated_accelerator.py` starts `tests/on_accelerator.py`. As a plugin, this module runs any
+other file of tests on the device: `PYTHONPATH=tests python -m pytest -n0 -p simulated_accelerator FILE`.
 """
 
 import contextlib
@@ -28,11 +29,12 @@ from functools import cache
 
 import torch
 from torch.utils import backend_registration
+from transformers import training_args
 
 NAME = "sim"
 READING_OPERATORS = {
-    "_local_scalar_dense", "nonzero", "masked_select", "bincount", "equal", "_unique", "_unique2", "unique_dim",
-    "unique_consecutive", "unique_dim_consecutive",
+    "_local_scalar_dense", "nonzero", "masked_select", "bincount", "equal", "_unique", "_unique2",
+    "unique_dim", "unique_consecutive", "unique_dim_consecutive",
 }  # fmt: skip
 INDEXING_OPERATORS = {
     "index",
@@ -97,7 +99,7 @@ for _key in (
 
 @cache
 def _describe(operator):
-    """Return the name, the positions of arguments that the operator writes, and two facts about it."""
+    """Return what `_run` needs to know about an operator."""
     schema = operator._schema
     written = [
         (index, argument.name, argument.kwarg_only)
@@ -105,23 +107,36 @@ def _describe(operator):
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     has_generator = any(argument.name == "generator" for argument in schema.arguments)
+    takes_numbers = torch._C._should_allow_numbers_as_tensors(operator.overloadpacket.__name__)
+    tensors = [
+        index
+        for index, argument in enumerate(schema.arguments)
+        if isinstance(argument.type, torch.TensorType)
+    ]
     return (
         operator.overloadpacket.__name__,
         written,
         has_generator,
         torch.Tag.nondeterministic_seeded in operator.tags,
         torch.Tag.pointwise in operator.tags,
+        [] if takes_numbers else tensors,
     )
 
 
 def _run(operator, *args, **kwargs):
     """Run an operator whose arguments or result are on the device."""
-    name, written, has_generator, is_random, is_pointwise = _describe(operator)
+    name, written, has_generator, is_random, is_pointwise, tensor_positions = _describe(operator)
     _check_devices(operator, name, is_pointwise, args, kwargs)
     if _synchronizations is not None and _reads_values(name, args, kwargs):
         _record(name)
+    for index in tensor_positions:
+        if index < len(args) and isinstance(args[index], int | float):  # a scalar of the caller
+            like = args[0] if isinstance(args[0], torch.Tensor) else args[1]
+            is_exact = like.is_floating_point() or isinstance(args[index], int)
+            number = torch.tensor(args[index], dtype=like.dtype if is_exact else None)
+            args = (*args[:index], number, *args[index + 1 :])
     host_args, host_kwargs = _to_host(args), {key: _to_host(value) for key, value in kwargs.items()}
-    for index, key, is_keyword in written:
+    for _, key, is_keyword in written:
         # An empty result gets its size from the operator, which cannot resize an alias.
         if is_keyword and not kwargs[key].numel():
             host_kwargs[key] = torch.empty(0, dtype=kwargs[key].dtype)
@@ -133,7 +148,7 @@ def _run(operator, *args, **kwargs):
     if not written:
         return _to_device(result)
     originals = [kwargs[key] if is_keyword else args[index] for index, key, is_keyword in written]
-    for index, key, is_keyword in written:
+    for _, key, is_keyword in written:
         if is_keyword and host_kwargs[key].numel() != kwargs[key].numel():
             _copy(_resize(kwargs[key], host_kwargs[key].size()), _to_device(host_kwargs[key]))
     returns = operator._schema.returns
@@ -148,18 +163,20 @@ def _check_devices(operator, name, is_pointwise, args, kwargs):
     """Raise the error of a GPU if an operator gets tensors of the host."""
     tensors = []
     for value in (*args, *kwargs.values()):
-        if isinstance(value, list | tuple):
-            if name in INDEXING_OPERATORS:
-                continue  # indices of the host are copied
-            tensors += [each for each in value if isinstance(each, torch.Tensor)]
-        elif isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
             tensors.append(value)
-        elif isinstance(value, torch.Generator) and value.device.type != NAME:
+        elif isinstance(value, list | tuple):
+            tensors += [each for each in value if isinstance(each, torch.Tensor)]
+        elif isinstance(value, torch.Generator) and value is not device_module.generator:
             raise RuntimeError(f"{operator}: expected a generator of {NAME}, found one of {value.device}")
+    is_indexing = name in INDEXING_OPERATORS
+    if is_indexing and is_on_device(args[0]):
+        tensors = [args[0], *(value for value in args[2:] if isinstance(value, torch.Tensor))]
+    allows_scalars = is_pointwise or is_indexing or name in ("masked_fill", "masked_fill_", "fill_")
     devices = {
-        tensor.device for tensor in tensors if tensor.device.type == NAME or tensor.dim() or not is_pointwise
+        tensor.device for tensor in tensors if tensor.dim() or not allows_scalars or is_on_device(tensor)
     }
-    if len(devices) > 1 and name not in ("copy_", "masked_fill", "masked_fill_", "index_fill_"):
+    if len(devices) > 1:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{' and '.join(sorted(map(str, devices)))}! ({operator})"
@@ -218,8 +235,33 @@ def _copy_from(source, target, non_blocking=False):
     return _copy(target, source, non_blocking)
 
 
+def _run_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    """Return the states of an LSTM cell and its gates; the CPU has no such operator."""
+    gates = input_gates + hidden_gates
+    if input_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+def _differentiate_lstm_cell(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    """Return the gradients of the gates, of the previous state and of the biases."""
+    i, f, g, o = workspace.chunk(4, 1)
+    grad_hy = torch.zeros_like(cy) if grad_hy is None else grad_hy
+    # dc = dcy + dhy * o * (1 - tanh(cy)^2); ds = s * (1 - s) for a sigmoid s, and dt = 1 - t^2 for a tanh t
+    tanh_cy = cy.tanh()
+    dc = grad_hy * o * (1 - tanh_cy * tanh_cy)
+    dc = dc if grad_cy is None else dc + grad_cy
+    di, df = dc * g * i * (1 - i), dc * cx * f * (1 - f)
+    dg, do = dc * i * (1 - g * g), grad_hy * tanh_cy * o * (1 - o)
+    grad_gates = torch.cat([di, df, dg, do], 1)
+    return grad_gates, dc * f, grad_gates.sum(0) if has_bias else None
+
+
 def _pin(tensor, device=None):
-    """Return a copy in pinned memory, with the strides of the tensor, as `Tensor.pin_memory` does with a GPU."""
+    """Return a copy with the strides of the tensor, as `Tensor.pin_memory` does with a GPU."""
     if is_on_device(tensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(tensor)
@@ -277,11 +319,11 @@ LOWER_PRECISION = [
     "scaled_dot_product_attention", "conv1d", "conv2d", "prelu",
 ]  # fmt: skip
 FP32 = [
-    "acos", "asin", "binary_cross_entropy_with_logits", "cosh", "cosine_similarity", "cumprod", "cumsum", "dist",
-    "erfinv", "exp", "expm1", "hinge_embedding_loss", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p",
-    "log2", "log_softmax.int", "logsumexp", "mse_loss", "nll_loss", "norm.Scalar", "norm.ScalarOpt_dim",
-    "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "prod", "reciprocal", "renorm", "rsqrt", "sinh",
-    "smooth_l1_loss", "softmax.int", "softplus", "sum", "sum.dim_IntList", "tan",
+    "acos", "asin", "binary_cross_entropy_with_logits", "cosh", "cosine_similarity", "cumprod", "cumsum",
+    "dist", "erfinv", "exp", "expm1", "hinge_embedding_loss", "kl_div", "l1_loss", "layer_norm", "log",
+    "log10", "log1p", "log2", "log_softmax.int", "logsumexp", "mse_loss", "nll_loss", "norm.Scalar",
+    "norm.ScalarOpt_dim", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "prod", "reciprocal",
+    "renorm", "rsqrt", "sinh", "smooth_l1_loss", "softmax.int", "softplus", "sum", "sum.dim_IntList", "tan",
 ]  # fmt: skip
 WIDEST = ["addcdiv", "addcmul", "atan2", "bilinear", "cat", "cross", "dot", "index_put", "stack", "tensordot"]
 _autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
@@ -381,6 +423,7 @@ def install():
     if _libraries:
         return
     os.environ["ACCELERATE_TORCH_DEVICE"] = f"{NAME}:0"
+    training_args.is_torch_bf16_gpu_available = lambda: True
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=device_module)
     torch.Tensor.pin_memory, torch.accelerator.synchronize = _pin, device_module.synchronize
     torch.serialization.register_package(0, _get_location, _load_storage)
@@ -394,7 +437,11 @@ def install():
         "set_.source_Storage_storage_offset", "set_.source_Tensor", "set_.source_Storage", "set_",
     ):  # fmt: skip
         aten.impl(name, _run_on_metadata(_get_operator(name)), "PrivateUse1")
-    for name, kernel in {"resize_": _resize, "copy_": _copy, "_copy_from": _copy_from}.items():
+    kernels = {
+        "resize_": _resize, "copy_": _copy, "_copy_from": _copy_from, "_thnn_fused_lstm_cell": _run_lstm_cell,
+        "_thnn_fused_lstm_cell_backward_impl": _differentiate_lstm_cell,
+    }  # fmt: skip
+    for name, kernel in kernels.items():
         aten.impl(name, kernel, "PrivateUse1")
     for names, choose_dtype in (
         (LOWER_PRECISION, _get_lower_precision), (FP32, _get_fp32), (WIDEST, _get_widest)

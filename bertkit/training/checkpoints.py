@@ -58,7 +58,7 @@ class AtomicCheckpointTrainer(Trainer):
         return str(self._staging) if self._is_writing else super()._get_output_dir(trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Also save the random state of the device. Trainer saves only those of some types: not MPS or XPU."""
+        """Also save the random state of the device. Trainer leaves out that of MPS, XPU and others."""
         super()._save_rng_state(output_dir)
         if devices.has_accelerator():
             state = torch.get_device_module(self.args.device).get_rng_state()

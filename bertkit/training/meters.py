@@ -125,7 +125,7 @@ class LossMeter:
 
 
 def compute_part_metrics(sums: dict[str, list[list[float]]]) -> dict[str, float]:
-    """Return the mean loss and the accuracy over the items of all ranks, such as `mlm_loss` and `mlm_accuracy`.
+    """Return the mean loss and the accuracy over the items of all ranks, such as `mlm_loss`.
 
     Args:
         sums: For each part, the three sums of a `LossMeter` of each rank.

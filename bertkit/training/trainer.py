@@ -204,7 +204,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def _log_step(self, grad_norm: Any, start_time: float, learning_rate: float | None) -> None:
-        """Log the means since the last log entry, with a single read: each read waits for all pending kernels.
+        """Log the means since the last log entry, with a single read, which waits for all pending kernels.
 
         Args:
             grad_norm: Norm of the gradients of this step.
