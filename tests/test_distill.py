@@ -323,10 +323,11 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
     features = add_teacher_logits(prepared, Reporter())
     teacher = prepared.distillation.load_teacher()
     collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
+    device = next(teacher.model.parameters()).device
     for index in range(0, len(features), 7):
         item = features[index]
+        batch = {name: tensor.to(device) for name, tensor in collator([item]).items()}
         with torch.no_grad():
-            batch = {name: tensor.to(teacher.model.device) for name, tensor in collator([item]).items()}
             logits = compute_logits(teacher.model, batch)
         assert item["teacher_logits"] == pytest.approx(logits.flatten().cpu().numpy(), abs=1e-5)
 

@@ -32,6 +32,13 @@ PARAMETERS = {
     "transformers.Trainer._clip_grad_norm": ["self", "model"],
     "transformers.Trainer._get_output_dir": ["self", "trial"],
     "transformers.Trainer._save_checkpoint": ["self", "model", "trial"],
+    "transformers.Trainer._save_rng_state": ["self", "output_dir"],
+    "transformers.Trainer._load_rng_state": ["self", "checkpoint"],
+    "transformers.Trainer._get_learning_rate": ["self"],
+    "transformers.Trainer._maybe_log_save_evaluate": [
+        "self", "tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval", "start_time",
+        "learning_rate",
+    ],
     "transformers.Trainer._load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
     "transformers.Trainer._load_best_model": ["self"],
     "torch.utils._pytree.tree_leaves": ["tree", "is_leaf"],
