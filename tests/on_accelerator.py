@@ -297,9 +297,9 @@ def test_student_and_teacher_compute_in_bf16(classifier, tmp_path):
 
 
 def test_tensors_of_both_devices_are_caught(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.modeling.losses.copy_to_device", lambda tensor, _: tensor)
+    monkeypatch.setattr("bertkit.modeling.forward.copy_to_device", lambda tensor, _: tensor)
     with pytest.raises(RuntimeError, match="on the same device"):
-        train("classify", tiny, tmp_path / "run", class_weights="balanced")
+        train("classify", tiny, tmp_path / "run", long_texts="windows", max_length=10)
 
 
 def test_reading_an_array_from_the_device_is_caught(classifier, monkeypatch):
