@@ -30,6 +30,9 @@ from bertkit.api import (
     train_tokenizer,
 )
 from bertkit.errors import RunInterrupted, UserError
+from bertkit.utils.openmp import limit_spinning
+
+limit_spinning()  # before torch is imported: every entry point imports this package first
 
 __all__ = [
     "RunInterrupted",

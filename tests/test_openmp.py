@@ -1,0 +1,73 @@
+"""Waiting threads of OpenMP spin only briefly, unless the user has set it; see docs/platforms.md."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bertkit.utils import openmp
+from bertkit.utils.openmp import SPIN_LIMITS, USER_VARIABLES, limit_spinning
+
+PRINT_VARIABLES = """
+import json, os
+print(json.dumps({name: os.environ[name] for name in (*SPIN_LIMITS, "OMP_WAIT_POLICY") if name in os.environ}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_torch(monkeypatch):
+    monkeypatch.setattr(openmp, "sys", SimpleNamespace(modules={}))
+
+
+def test_waiting_threads_spin_briefly():
+    environment = {"PATH": "/bin"}
+    limit_spinning(environment)
+    assert environment == {"PATH": "/bin", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+
+
+@pytest.mark.parametrize("name", USER_VARIABLES)
+def test_setting_of_the_user_wins(name):
+    environment = {name: "own"}
+    limit_spinning(environment)
+    assert environment == {name: "own"}
+
+
+def test_nothing_is_set_if_torch_has_read_the_variables(monkeypatch):
+    monkeypatch.setitem(openmp.sys.modules, "torch", object())
+    environment = {}
+    limit_spinning(environment)
+    assert environment == {}
+
+
+def run_python(code, monkeypatch, **variables):
+    """Run code in a process without OpenMP variables except `variables`; return the output as JSON."""
+    for name in (*SPIN_LIMITS, *USER_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code = f"SPIN_LIMITS = {list(SPIN_LIMITS)}\n{code}"
+    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["bertkit", "bertkit.cli.app"])
+def test_importing_bertkit_limits_spinning(module, monkeypatch):
+    code = f"import {module}\n{PRINT_VARIABLES}"
+    assert run_python(code, monkeypatch) == SPIN_LIMITS
+    assert run_python(code, monkeypatch, OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
+@pytest.mark.slow
+def test_the_runtime_of_torch_reads_the_limit(monkeypatch):
+    """With OMP_DISPLAY_ENV, OpenMP prints its settings when torch loads it."""
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    for name in (*SPIN_LIMITS, *USER_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    run = subprocess.run(
+        [sys.executable, "-c", "import bertkit, torch"], capture_output=True, text=True, check=True
+    )
+    if "GOMP_SPINCOUNT" not in run.stderr:
+        pytest.skip("torch uses another runtime than libgomp")
+    assert "GOMP_SPINCOUNT = '1000'" in run.stderr
