@@ -33,6 +33,7 @@ def grads(model):
 @pytest.fixture(params=[0, 2**62], ids=["oneDNN", "MKL"])
 def fp32_library(request, monkeypatch):
     """Make one library compute all fp32 products; otherwise, their size selects it."""
+    monkeypatch.setattr(linear, "USES_ONEDNN_IN_FP32", True)
     monkeypatch.setattr(linear, "MIN_PRODUCTS", request.param)
 
 
@@ -58,6 +59,20 @@ def test_linear_layer_equals_the_stock_layer(bias, bf16):
         assert one.dtype == other.dtype
         tolerance = 1e-2 if bf16 else 1e-5
         torch.testing.assert_close(one, other, atol=tolerance * float(other.detach().abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("uses_onednn", "name"), [(True, "LinearFunctionBackward"), (False, "AddmmBackward0")]
+)
+def test_layers_in_fp32_are_the_stock_ones_where_mkl_is_faster(uses_onednn, name, monkeypatch):
+    monkeypatch.setattr(linear, "USES_ONEDNN_IN_FP32", uses_onednn)
+    layer = accelerated(nn.Sequential(nn.Linear(4, 4)))[0]
+    output = layer(torch.ones(2, 4))
+    operators = {
+        output.grad_fn.name(),
+        *(function.name() for function, _ in output.grad_fn.next_functions if function),
+    }
+    assert name in operators
 
 
 def test_weight_is_cast_once_until_it_changes(monkeypatch):

@@ -1,7 +1,9 @@
 """Linear layers for a CPU: oneDNN's matrix products, and bf16 copies of the weights.
 
-PyTorch computes fp32 matrix products with MKL. oneDNN, which is also part of PyTorch, is more than twice as
-fast on AMD's processors. `torch.compile` uses the same operator of oneDNN for the layers that it compiles.
+PyTorch computes fp32 matrix products with MKL. On AMD's processors with AVX-512, which MKL does not use
+there, oneDNN is more than twice as fast. It is also part of PyTorch, and `torch.compile` uses the same operator
+for the layers that it compiles. With AVX2 only, MKL is as fast in the forward pass, and faster in the backward
+pass, whose transposed factors oneDNN converts.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
 MIN_PRODUCTS = 2**19  # multiplications; for fewer, preparing a call of oneDNN takes longer than MKL's product
 
 
@@ -73,7 +76,8 @@ class FastLinear(nn.Linear):
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
         dtype = torch.float32 if self.keeps_fp32 else dtype
         is_supported = dtype in (torch.float32, torch.bfloat16) and self.weight.dtype == torch.float32
-        if self.weight.device.type != "cpu" or not is_supported:
+        is_stock = dtype == torch.float32 and not (USES_ONEDNN_IN_FP32 or torch.is_autocast_enabled("cpu"))
+        if self.weight.device.type != "cpu" or not is_supported or is_stock:
             return super().forward(input)
         bias_copy = None if self.bias is None else self.bias_copy.get(self.bias, dtype)
         copies = _to_rows(INPUT_COPY.get(input, dtype)), self.weight_copy.get(self.weight, dtype), bias_copy
