@@ -15,6 +15,7 @@ import review_data
 from harness import SEED
 
 ENDINGS = 4  # of each question of CODAH
+QUESTION_WORDS = ("who", "what", "when", "where", "how", "which")
 VALIDATION_FRACTION = 10  # of the reviews for pre-training, one in this number
 
 
@@ -69,6 +70,7 @@ WORKLOADS = {
         ),
         Workload("wnut17", "WNUT-17", "ner", 1000, 1009, 128, 16, 3e-4, "wnut17", metric="f1"),
         Workload("codah", "CODAH", "swag", 600, 100, 64, 8, 5e-5, "codah"),
+        Workload("questions", "Short questions", "classify", 1600, 100, 32, 16, 5e-5, "squad"),
     )
 }  # fmt: skip
 
@@ -85,6 +87,9 @@ def write_data(work: Workload, data_dir: Path | None, folder: Path) -> None:
         assert data_dir is not None
         qa_data.write_splits(data_dir / "squad" / "dev-v1.1.json", folder, work.rows, work.eval_rows)
         (folder / "dev.json").rename(folder / "validation.json")
+    elif work.name == "questions":
+        assert data_dir is not None
+        write_questions(work, data_dir / "squad" / "dev-v1.1.json", folder)
     else:
         write_rows(work, data_dir, folder)
 
@@ -97,6 +102,29 @@ def write_reviews(work: Workload, folder: Path) -> None:
     for split, part in (("validation", sampled[: work.eval_rows]), ("train", sampled[work.eval_rows :])):
         text = "".join("\n".join(review) + "\n\n" for review in part)
         (folder / f"{split}.txt").write_text(text, "utf-8")
+
+
+def write_questions(work: Workload, source: Path, folder: Path) -> None:
+    """Write questions of SQuAD with 5 to 9 words; the label is the question word.
+
+    They are as short as those of TREC (Li and Roth 2002), about 10 tokens.
+    """
+    articles = json.loads(source.read_text("utf-8"))["data"]
+    questions = [
+        question["question"].strip()
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    rows = [
+        {"text": text, "label": words[0].lower()}
+        for text in dict.fromkeys(questions)
+        if 5 <= len(words := text.split()) <= 9 and words[0].lower() in QUESTION_WORDS
+    ]
+    sampled = random.Random(SEED).sample(rows, work.rows + work.eval_rows)
+    for split, part in (("validation", sampled[: work.eval_rows]), ("train", sampled[work.eval_rows :])):
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
+        (folder / f"{split}.jsonl").write_text("".join(lines), "utf-8")
 
 
 def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import importlib
+import io
 import json
 import re
 import sys
@@ -19,10 +20,12 @@ import gpu
 import gpu_checks
 import gpu_step
 import harness
+import paused_command
 import predict_speed
 import predict_worker
 import process_memory
 import review_data
+import shared_machine
 import start_speed
 import systems
 import tokenize_script
@@ -183,6 +186,35 @@ def test_the_table_has_the_medians():
     assert "- bertkit: 20.0, 61.0" in lines
 
 
+# ---- shared machines
+
+
+def test_paused_training_reports_the_steps_of_a_request(monkeypatch, capsys):
+    monkeypatch.setattr(paused_command.sys, "stdin", io.StringIO("0.0\n"))
+    monkeypatch.setattr(paused_command.os, "_exit", lambda status: sys.exit(status))
+    monkeypatch.setattr(paused_command.sys, "stdout", sys.stdout)
+    pauses = paused_command.Pauses()
+    for _ in range(paused_command.WARMUP_STEPS):
+        pauses.end_step()
+    with pytest.raises(SystemExit):  # the input has ended
+        pauses.end_step()
+    before_the_request, steps = map(json.loads, capsys.readouterr().out.splitlines())
+    assert before_the_request is None
+    assert len(steps) == 1
+
+
+def test_speeds_on_a_shared_machine_are_relative_to_trainer(tmp_path):
+    (tmp_path / "squad").mkdir()
+    (tmp_path / "config.json").touch()
+    args = shared_machine.parse_args(["--data-dir", str(tmp_path), "--model", str(tmp_path)])
+    speeds = {
+        (BEST_FLAGS, "default"): [shared_machine.Speeds(2.0, 0.5), shared_machine.Speeds(4.0, 0.5)],
+        ("bertkit", "default"): [shared_machine.Speeds(3.0, 1.5), shared_machine.Speeds(6.0, 2.0)],
+    }
+    text = shared_machine.format_text(args, speeds)
+    assert "| bertkit, default | 4.50 | 1.50 | 1.75 | 3.50 |" in text
+
+
 # ---- the page
 
 
@@ -196,7 +228,7 @@ def test_section_of_the_docs_page_is_replaced(tmp_path):
         docs_page.replace_section("training", "new", page)
 
 
-@pytest.mark.parametrize("name", ["training", "profile", "bf16", "gpu"])
+@pytest.mark.parametrize("name", ["training", "profile", "shared", "bf16", "gpu"])
 def test_docs_page_has_all_sections(name, tmp_path):
     copy = tmp_path / "page.md"
     copy.write_text(docs_page.PAGE.read_text("utf-8"), "utf-8")

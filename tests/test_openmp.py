@@ -12,7 +12,8 @@ from bertkit.utils.openmp import SPIN_LIMITS, USER_VARIABLES, limit_spinning
 
 PRINT_VARIABLES = """
 import json, os
-print(json.dumps({name: os.environ[name] for name in (*SPIN_LIMITS, "OMP_WAIT_POLICY") if name in os.environ}))
+names = *SPIN_LIMITS, "OMP_WAIT_POLICY"
+print(json.dumps({name: os.environ[name] for name in names if name in os.environ}))
 """
 
 

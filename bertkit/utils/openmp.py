@@ -7,10 +7,10 @@ from collections.abc import MutableMapping
 # PyTorch computes with several threads, and OpenMP's threads wait for each other at the end of each operator.
 # They spin (loop without work) before they sleep: in GNU's runtime (libgomp, in PyTorch's wheels for Linux)
 # 300,000 iterations, about 5 to 10 ms, and in Intel's and LLVM's (macOS, Windows, conda) 200 ms. A spinning
-# thread takes a core from another process. Without spinning, each operator wakes up sleeping threads.
+# thread takes a core from another process. Without spinning, each operator would wake up sleeping threads.
 SPIN_LIMITS = {
     "GOMP_SPINCOUNT": "1000",  # iterations, about 20 to 30 microseconds
-    "KMP_BLOCKTIME": "0",  # milliseconds; older versions have no smaller unit
+    "KMP_BLOCKTIME": "0",  # milliseconds; LLVM 14 refuses smaller units, and 1 ms is too long
 }
 # Variables with which users set the same: the limits then keep the defaults of the runtime.
 USER_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")

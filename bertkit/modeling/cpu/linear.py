@@ -1,9 +1,9 @@
 """Linear layers for a CPU: oneDNN's matrix products, and bf16 copies of the weights.
 
-PyTorch computes fp32 matrix products with MKL. On AMD's processors with AVX-512, which MKL does not use
-there, oneDNN is more than twice as fast. It is also part of PyTorch, and `torch.compile` uses the same operator
-for the layers that it compiles. With AVX2 only, MKL is as fast in the forward pass, and faster in the backward
-pass, whose transposed factors oneDNN converts.
+PyTorch computes fp32 matrix products with MKL. On AMD's processors with AVX-512, oneDNN is more than twice as
+fast. It is also part of PyTorch, and `torch.compile` uses the same operator for the layers that it compiles.
+On processors with AVX2 only, MKL is as fast in the forward pass. In the backward pass, which multiplies
+transposed matrices, oneDNN takes twice as long.
 """
 
 from collections.abc import Callable
