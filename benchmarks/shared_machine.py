@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertkit.utils.openmp import USER_VARIABLES
 from docs_page import format_table, replace_section
 from harness import (
     System,
@@ -38,7 +39,6 @@ from training import require_data
 from workloads import WORKLOADS, write_data
 
 HERE = Path(__file__).resolve().parent
-VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 DEFAULT, PASSIVE, BOUNDED = "default", "OMP_WAIT_POLICY=PASSIVE", "GOMP_SPINCOUNT=1000"
 SYSTEMS = (BEST_FLAGS, BEFORE, BERTKIT)
 
@@ -63,7 +63,7 @@ class PausedTraining:
         scratch.mkdir(parents=True)
         command = system.build_command(data, model, scratch / "output")
         program = command[2:] if command[1] == "-m" else command[1:]
-        inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        inherited = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
         chosen = [] if setting == DEFAULT else [setting.split("=")]
         caches = {name: str(scratch / "cache") for name in ("HF_DATASETS_CACHE", "BERTKIT_CACHE_DIR")}
         checkout = str(system.checkout.resolve())
@@ -84,7 +84,7 @@ class PausedTraining:
         assert self.process.stderr is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args}:\n{self.process.stderr.read()[-4000:]}")
+            raise SystemExit(f"{self.process.args!r}:\n{self.process.stderr.read()[-4000:]}")
         steps: list[float] = json.loads(line)
         return steps
 
@@ -170,7 +170,7 @@ def main() -> None:
         data = Path(scratch) / "data"
         write_data(args.work, args.data_dir, data)
         systems = [system for system in list_systems(args.work, data, args.before) if system.name in names]
-        pairs = {}
+        pairs: dict[tuple[str, str], list[PausedTraining]] = {}
         for system in systems:
             for setting in args.settings.split(","):
                 folder = Path(scratch) / f"{len(pairs)}"
