@@ -14,7 +14,7 @@ import sys
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # PyTorch reads it once in a process, and the first matrix product on a GPU may be that of any test.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
 
 import hypothesis
 import numpy as np

@@ -101,7 +101,7 @@ def test_algorithms_are_deterministic_only_during_the_run(dry_run, tiny, toy, tm
             "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
             "`at::Context::setDeterministicAlgorithms(true)`, but this operation is not deterministic ...",
             "--deterministic: this process has used the GPU before; start a new process, or set "
-            "CUBLAS_WORKSPACE_CONFIG=:4096:8 before the first use",
+            "CUBLAS_WORKSPACE_CONFIG=:16:8 before the first use",
         ),
     ],
 )

@@ -126,6 +126,7 @@ def test_recipes_and_settings_agree():
 
 
 @pytest.mark.slow
+@pytest.mark.cpu  # an LSTM on a GPU is not deterministic
 def test_an_interrupted_suite_is_resumed(cli, four_layer_model, toy, tmp_path, stop_at):
     args = ["feature-based", "--data", toy, "--model", four_layer_model, *FLAGS, "--epochs", 2]
     args += ["--features", "embeddings", "--features", "last"]

@@ -16,7 +16,7 @@ from bertkit.tasks.classify import ClassifyConfig
 from bertkit.training.memory import halve_batch
 from bertkit.utils.reporting import Reporter
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cpu]  # batches are merged on a GPU, and graphs call no functions
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory")
 ERRORS = {"accelerator": torch.OutOfMemoryError("CUDA out of memory"), "cpu": CPU, "python": MemoryError()}

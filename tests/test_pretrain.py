@@ -177,7 +177,12 @@ def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, short
     for saving in (False, True):
         passes.clear()
         run = pretrained(
-            short_text, tmp_path / f"{saving}", model=str(tiny), max_steps=6, gradient_checkpointing=saving
+            short_text,
+            tmp_path / f"{saving}",
+            model=str(tiny),
+            max_steps=6,
+            gradient_checkpointing=saving,
+            cuda_graphs=False,  # their replays do not call the layers
         )
         made.append((run, sum(passes)))
     (plain, once), (saving, twice) = made

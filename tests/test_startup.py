@@ -95,6 +95,7 @@ def test_first_step_and_dry_run_import_nothing_for_results(first_steps):
         assert find_imported(modules, [*RESULT_MODULES, *OPTIONAL_MODULES]) == set()
 
 
+@pytest.mark.cpu  # CUDA freezes objects, too
 def test_callers_of_the_python_function_decide_about_their_own_garbage(first_steps):
     _, state = first_steps[1]
     assert state["frozen"] == 0

@@ -113,7 +113,9 @@ def test_a_pass_that_cannot_be_recorded_runs_as_usual(
     monkeypatch.setattr("bertkit.training.trainer.report_info", messages.append)
     run = train("nli", tiny_without_dropout, tmp_path / "run")
     assert_close(*map(weights, (stock, run)), 1e-5)
-    assert messages == ["training without CUDA graphs: reads a value"]
+    assert messages == [
+        "CUDA graphs are not used: the model or the loss reads values from the GPU (reads a value)"
+    ]
 
 
 @pytest.mark.slow

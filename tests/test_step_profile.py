@@ -43,6 +43,7 @@ def build_command(data, model, max_steps):
     return ["classify", *options, "--output-dir", "run"]
 
 
+@pytest.mark.cpu
 def test_steps_of_a_command_are_profiled(tiny, tmp_path, capsys, monkeypatch):
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(60))
     command = [

@@ -70,5 +70,6 @@ def unflatten_logits(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         like: Logits of the student, as `bertkit.modeling.forward.compute_logits` returns them. They are -inf
             at padding.
     """
-    targets = torch.full_like(like, -torch.inf, dtype=torch.float32)
-    return targets.masked_scatter(like != -torch.inf, flat.to(targets.dtype))
+    is_finite = like != -torch.inf
+    indices = is_finite.flatten().cumsum(0).clamp(min=1) - 1  # a CUDA graph has no `masked_scatter`
+    return flat.float()[indices].view_as(like).masked_fill(~is_finite, -torch.inf)

@@ -114,7 +114,8 @@ class Session:
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
-            use_graphs=self._uses_graphs(), pad_token_id=self.prepared.tokenizer.pad_token_id,
+            use_graphs=self._uses_graphs(), has_compiled_layers=config.compile,
+            pad_token_id=self.prepared.tokenizer.pad_token_id,
         ))  # fmt: skip
         self._convert_trainer_errors(trainer.validate_optimizer)
         trainer.remove_callback(PrinterCallback)

@@ -9,6 +9,7 @@ from typing import Any
 
 import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -16,6 +17,7 @@ from bertkit.errors import UserError
 from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 
+RANDOM_STATE = "random_state"  # name of the state in its file
 RESTART_HINT = "start again with --overwrite"
 
 
@@ -62,7 +64,7 @@ class AtomicCheckpointTrainer(Trainer):
         super()._save_rng_state(output_dir)
         if devices.has_accelerator():
             state = torch.get_device_module(self.args.device).get_rng_state()
-            torch.save(state, self._get_device_state_path(output_dir))
+            save_file({RANDOM_STATE: state}, self._get_device_state_path(output_dir))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
@@ -70,12 +72,11 @@ class AtomicCheckpointTrainer(Trainer):
             return
         path = self._get_device_state_path(checkpoint)
         if path.exists():  # not in checkpoints of earlier versions
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            torch.get_device_module(self.args.device).set_rng_state(state)
+            torch.get_device_module(self.args.device).set_rng_state(load_file(path)[RANDOM_STATE])
 
     def _get_device_state_path(self, checkpoint: str) -> Path:
         """Return the path of the random state of this rank's device."""
-        return Path(checkpoint) / f"device_rng_state_{distributed.get_rank()}.pth"
+        return Path(checkpoint) / f"device_rng_state_{distributed.get_rank()}.safetensors"
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.remove_unfinished_checkpoints()

@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# A size with which cuBLAS is deterministic, and further variables that `enable_full_determinism` sets.
-WORKSPACE_VARIABLE, WORKSPACE_SIZE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+# A size with which cuBLAS and the LSTM of cuDNN are deterministic, and further variables that
+# `enable_full_determinism` sets.
+WORKSPACE_VARIABLE, WORKSPACE_SIZE = "CUBLAS_WORKSPACE_CONFIG", ":16:8"
 VARIABLES = (
     "CUDA_LAUNCH_BLOCKING", "FLASH_ATTENTION_DETERMINISTIC", "ASCEND_LAUNCH_BLOCKING", "HCCL_DETERMINISTIC",
 )  # fmt: skip

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from bertkit.data.collator import BATCH_SHAPE, BatchShape
+from bertkit.data.stored_logits import TEACHER_LOGITS
+from bertkit.training.memory import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph
 
@@ -57,13 +59,22 @@ class CudaGraph:
             try:
                 self.outputs = function()
                 self._graph.capture_end()
-            except RuntimeError as error:
-                with suppress(RuntimeError):  # the recording is invalid already
-                    self._graph.capture_end()
-                if isinstance(error, torch.OutOfMemoryError):
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, RuntimeError) or is_out_of_memory(error):
                     raise
                 raise CaptureError(str(error).splitlines()[0]) from error
         torch.cuda.current_stream().wait_stream(stream)
+
+    def _abandon(self) -> None:
+        """End a recording that failed, and replace the state of the random number generator.
+
+        PyTorch leaves the state marked as recorded, and refuses to draw numbers from it outside of graphs.
+        """
+        with suppress(RuntimeError):  # the recording is invalid already
+            self._graph.capture_end()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self) -> None:
         """Run the kernels."""
@@ -88,15 +99,20 @@ class StepGraphs:
         run_pass: Computes the loss of a batch and its gradients without reading values of tensors. Its
             arguments are the batch and the number of items by part of the loss.
         parameters: The parameters that are trained.
+        is_compiled: Whether layers are compiled. Another shape can compile them again, which a graph cannot.
 
     Attributes:
         graphs: The recorded passes by shape.
     """
 
-    def __init__(self, run_pass: RunPass, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(
+        self, run_pass: RunPass, parameters: Sequence[torch.nn.Parameter], is_compiled: bool = False
+    ) -> None:
         self.run_pass = run_pass
+        self.is_compiled = is_compiled
         self.graphs: dict[Any, RecordedPass] = {}
         self._record = make_recorder()
+        self._seen: set[Any] = set()  # shapes that have run without a graph
         self._parameters = list(parameters)
         # The parameters that get a gradient (a head may not use the pooler), and their gradients.
         self._trained: list[torch.nn.Parameter] = []
@@ -118,7 +134,9 @@ class StepGraphs:
                 outputs = self.run_pass(batch, counts)
                 self._trained = [parameter for parameter in self._parameters if parameter.grad is not None]
                 return outputs
-            if len(self.graphs) == MAX_GRAPHS:
+            is_new = (self.is_compiled or TEACHER_LOGITS in batch) and key not in self._seen
+            if is_new or len(self.graphs) == MAX_GRAPHS:  # logits of a teacher have many different numbers
+                self._seen.add(key)
                 return self.run_pass(batch, counts)
             self.graphs[key] = self._record_pass(batch, counts)
         recording, inputs, static_counts = self.graphs[key]

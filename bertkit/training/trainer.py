@@ -76,6 +76,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
             `train_sampling_strategy`.
         use_graphs: Whether to run passes as CUDA graphs.
+        has_compiled_layers: Whether the layers of the model are compiled.
         pad_token_id: Id of the padding token.
         **trainer: Arguments of Trainer.
     """
@@ -94,7 +95,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self, *, loss: Loss, evaluate_fn: Callable[[], dict[str, float]], best_metric: tuple[str, int],
         early_stopping: int | None = None, layer_decay: float | None = None,
         tokens_per_batch: int | None = None, use_own_sampler: bool = True, use_graphs: bool = False,
-        pad_token_id: int = 0, **trainer: Any,
+        has_compiled_layers: bool = False, pad_token_id: int = 0, **trainer: Any,
     ) -> None:  # fmt: skip
         super().__init__(**trainer)
         self.loss = loss
@@ -105,6 +106,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.tokens_per_batch = tokens_per_batch
         self.use_own_sampler = use_own_sampler
         self.use_graphs = use_graphs
+        self.has_compiled_layers = has_compiled_layers
         self.pad_token_id = pad_token_id
         self.step_graphs: StepGraphs | None = None
         self.evaluation_seconds = 0.0
@@ -297,9 +299,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def build_training_collator(self) -> TrainingCollator:
-        """Create the collator of the training batches; graphs need batches of few different lengths."""
+        """Create the collator of the training batches, of few different lengths where graphs exist."""
         padding = None
-        if self.use_graphs:
+        if devices.supports_graphs():  # also without graphs, so that these do not change dropout
             features = self.train_dataset
             parts = features.phase_features if isinstance(features, PhasedFeatures) else [features]
             longest = max(int(part.sequence_lengths.max()) for part in parts)
@@ -348,13 +350,16 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             return super().training_step(model, inputs, num_items_in_batch)
         if self.step_graphs is None:
             parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            self.step_graphs = StepGraphs(partial(self._run_pass, model), parameters)
+            run_pass = partial(self._run_pass, model)
+            self.step_graphs = StepGraphs(run_pass, parameters, self.has_compiled_layers)
         if not model.training:
             model.train()
         try:
             result = self.step_graphs.run(inputs, num_items_in_batch)
         except CaptureError as error:
-            report_info(f"training without CUDA graphs: {error}")
+            report_info(
+                f"CUDA graphs are not used: the model or the loss reads values from the GPU ({error})"
+            )
             self.use_graphs, self.step_graphs = False, None
             return super().training_step(model, inputs, num_items_in_batch)
         self._record(result)
