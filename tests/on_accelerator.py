@@ -140,11 +140,7 @@ class Trained:
         self.folder = self.run.output_dir
 
 
-# Fails in the collator of left-to-right batches, whose positions are an expanded tensor.
-LTR = pytest.param("ltr", marks=pytest.mark.xfail(raises=RuntimeError, reason="pins an expanded tensor"))
-
-
-@pytest.fixture(scope="module", params=[*TASKS, *(LTR if name == "ltr" else name for name in OBJECTIVES)])
+@pytest.fixture(scope="module", params=[*TASKS, *OBJECTIVES])
 def trained(request, tiny, tmp_path_factory):
     return Trained(request.param, tiny, tmp_path_factory.mktemp("runs") / "run")
 

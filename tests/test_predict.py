@@ -127,7 +127,7 @@ def test_output_as_conll(runs, cli, tmp_path):
     file = tmp_path / "out.conll"
     cli("predict", runs / "ner", "--data", runs / "ner.jsonl", "-o", file)
     sentences = [some.split("\n") for some in file.read_text("utf-8").strip().split("\n\n")]
-    rows = map(json.loads, (runs / "ner.jsonl").open(encoding="utf-8"))
+    rows = map(json.loads, (runs / "ner.jsonl").read_text("utf-8").splitlines())
     wanted = [row["predicted"] for row in load(runs / "ner").predict(rows)]
     assert [[line.split("\t")[-1] for line in some] for some in sentences] == wanted
 
