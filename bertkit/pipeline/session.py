@@ -137,11 +137,13 @@ class Session:
         """Return whether passes run as CUDA graphs.
 
         Gradient checkpointing reads the state of the random number generator in each pass, and packing builds
-        indices from the lengths of each batch, which a graph cannot do.
+        indices from the lengths of each batch, which a graph cannot do. LOMO changes weights in the backward
+        pass, with the learning rate of the step.
         """
-        config = self.prepared.config
-        can_record = not (config.gradient_checkpointing or config.pack or distributed.get_world_size() > 1)
-        return config.cuda_graphs and can_record and devices.supports_graphs()
+        config, args = self.prepared.config, self.training_args
+        excludes = config.gradient_checkpointing or config.pack or "lomo" in str(args.optim)
+        is_excluded = excludes or args.torch_empty_cache_steps or distributed.get_world_size() > 1
+        return config.cuda_graphs and not is_excluded and devices.supports_graphs()
 
     def _choose_trainer(self, loss: "Loss") -> "tuple[type[BertkitTrainer], Loss]":
         """Return the class of the trainer and the loss; a student may learn the teacher's hidden states."""

@@ -60,19 +60,22 @@ class CudaGraph:
                 self.outputs = function()
                 self._graph.capture_end()
             except BaseException as error:
-                self._abandon()
+                self._abandon(pool)
                 if not isinstance(error, RuntimeError) or is_out_of_memory(error):
                     raise
                 raise CaptureError(str(error).splitlines()[0]) from error
         torch.cuda.current_stream().wait_stream(stream)
 
-    def _abandon(self) -> None:
-        """End a recording that failed, and replace the state of the random number generator.
+    def _abandon(self, pool: Any) -> None:
+        """End a recording that failed.
 
-        PyTorch leaves the state marked as recorded, and refuses to draw numbers from it outside of graphs.
+        Its `capture_end` fails, too. PyTorch then continues to keep cached memory for the recording, and
+        refuses to draw random numbers outside of it from the state of the generator, which is replaced.
         """
-        with suppress(RuntimeError):  # the recording is invalid already
+        with suppress(RuntimeError):
             self._graph.capture_end()
+        with suppress(RuntimeError):  # if `capture_end` came as far as this
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         generator.graphsafe_set_state(generator.clone_state())
 

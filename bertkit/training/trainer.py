@@ -354,6 +354,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             self.step_graphs = StepGraphs(run_pass, parameters, self.has_compiled_layers)
         if not model.training:
             model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):  # optimizers without a schedule
+            train()
         try:
             result = self.step_graphs.run(inputs, num_items_in_batch)
         except CaptureError as error:
