@@ -145,6 +145,22 @@ def costly_parts(*parts):
         _costly.update(before)
 
 
+_slow_fixtures = set()  # names of modules and fixtures
+
+
+def slow_fixture(function):
+    """Declare a fixture of a module that trains. Tests that use it get the mark `slow`."""
+    _slow_fixtures.add((function.__module__, function.__name__))
+    return pytest.fixture(scope="module")(function)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if any((item.module.__name__, name) in _slow_fixtures for name in item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+
+
 # Models run on the accelerator of the machine, if it has one. Tests about the CPU have the mark `cpu`.
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _visible_gpus = os.environ.get(VISIBLE_GPUS)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from conftest import assert_refused, costly_parts, make_document_rows, make_qa_rows, write_rows
+from conftest import assert_refused, costly_parts, make_document_rows, make_qa_rows, slow_fixture, write_rows
 from test_glue import COLUMNS, write_split
 
 import bertkit
@@ -44,7 +44,7 @@ def write_squad(path, seed):
     path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def complete_run(text, data_dir, tmp_path_factory):
     """Run all rows of the first table."""
     folder = tmp_path_factory.mktemp("ablation") / "run"
@@ -132,7 +132,7 @@ def test_only_heads_for_whole_texts_get_the_pooling(complete_run):
     assert "pooling" not in read_run_settings(folder / "squad" / "seed0")
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def seeds_run(text, data_dir, tmp_path_factory):
     """Fine-tune the models of two rows with three seeds."""
     with costly_parts("charts"):

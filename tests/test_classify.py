@@ -12,6 +12,7 @@ from conftest import (
     make_toy_rows,
     read_predictions,
     save_tiny_model,
+    slow_fixture,
     write_rows,
 )
 
@@ -23,7 +24,7 @@ from bertkit.utils.cache import get_cache_directory
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def learned(tiny, tmp_path_factory):
     """A run on a separable toy."""
     folder = tmp_path_factory.mktemp("learned")

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROW_MAKERS, assert_refused, make_toy_rows, read_predictions, save_tiny_model, write_rows
+from conftest import (
+    ROW_MAKERS,
+    assert_refused,
+    make_toy_rows,
+    read_predictions,
+    save_tiny_model,
+    slow_fixture,
+    write_rows,
+)
 from safetensors.torch import load_file, save_file
 
 import bertkit
@@ -140,7 +148,7 @@ def deep(tmp_path_factory):
     return save_without_dropout(tmp_path_factory.mktemp("models") / "deep", 4)
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def teacher(deep, tmp_path_factory):
     """A run of `deep`."""
     folder = tmp_path_factory.mktemp("teacher")
@@ -197,7 +205,7 @@ def student_settings(runs, tmp_path_factory):
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def student(student_settings, tmp_path_factory):
     return bertkit.distill(**student_settings, output_dir=tmp_path_factory.mktemp("student")).output_dir
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from conftest import assert_refused, make_ner_rows, save_tiny_model, write_rows
+from conftest import assert_refused, make_ner_rows, save_tiny_model, slow_fixture, write_rows
 
 import bertkit
 from bertkit.modeling.tagger import FEATURE_LAYERS
@@ -34,7 +34,7 @@ def toy(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def complete_run(four_layer_model, toy, tmp_path_factory):
     """Run all six rows."""
     folder = tmp_path_factory.mktemp("feature-based") / "run"

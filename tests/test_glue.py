@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import costly_parts, make_nli_rows, make_toy_rows, read_predictions
+from conftest import costly_parts, make_nli_rows, make_toy_rows, read_predictions, slow_fixture
 
 import bertkit
 from bertkit.data.registry import load_dataset_specs
@@ -84,7 +84,7 @@ def glue_data(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def complete_run(glue_data, tiny, tmp_path_factory):
     """Run all nine tasks for one step each."""
     folder = tmp_path_factory.mktemp("glue") / "run"

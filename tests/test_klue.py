@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import yaml
-from conftest import costly_parts, make_nli_rows, make_toy_rows
+from conftest import costly_parts, make_nli_rows, make_toy_rows, slow_fixture
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 from test_relations import make_rows as make_relation_rows
@@ -213,7 +213,7 @@ def klue_data(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def complete_run(klue_data, tiny, tmp_path_factory):
     """Run all six tasks for one step each."""
     options = {"max_steps": 1, "batch_size": 8, "bf16": False, "max_length": 64, "pooling": "mean"}

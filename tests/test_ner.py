@@ -11,6 +11,7 @@ from conftest import (
     make_ner_rows,
     read_predictions,
     save_tiny_model,
+    slow_fixture,
     write_rows,
 )
 from seqeval.metrics import f1_score
@@ -33,7 +34,7 @@ def written(path, rows, **form):
     return path
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def learned(tiny, tmp_path_factory):
     """A run on separable sentences, and untagged test sentences of which one is longer than the model."""
     folder = tmp_path_factory.mktemp("ner")

@@ -11,6 +11,7 @@ from conftest import (
     make_nli_rows,
     make_toy_rows,
     read_predictions,
+    slow_fixture,
     write_rows,
 )
 from safetensors.torch import load_file, save_file
@@ -23,7 +24,7 @@ STILL = {"max_steps": 1, "learning_rate": 1e-12, "warmup": 0.0, "bf16": False}  
 OTHER_ORDER = ["neutral", "contradiction", "entailment"]
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def learned(tiny_without_dropout, tmp_path_factory):
     """A run on a separable toy, with a mismatched validation split and unlabelled test rows."""
     folder = tmp_path_factory.mktemp("nli")

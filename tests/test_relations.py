@@ -7,7 +7,14 @@ import re
 import time
 
 import pytest
-from conftest import NEGATIVE_WORDS, POSITIVE_WORDS, assert_refused, read_predictions, write_rows
+from conftest import (
+    NEGATIVE_WORDS,
+    POSITIVE_WORDS,
+    assert_refused,
+    read_predictions,
+    slow_fixture,
+    write_rows,
+)
 
 import bertkit
 from bertkit.data.entity_markers import Entity, has_markers, list_markers, mark_entities, parse_entity
@@ -49,7 +56,7 @@ def relations(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def run(relations, tiny, tmp_path_factory):
     settings = {"epochs": 12, "batch_size": 8, "learning_rate": 1e-3, "max_length": 32, "bf16": False}
     return bertkit.classify(

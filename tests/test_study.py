@@ -19,6 +19,7 @@ from conftest import (
     make_toy_rows,
     read_predictions,
     save_tiny_model,
+    slow_fixture,
     write_rows,
 )  # fmt: skip
 from hypothesis import given
@@ -295,7 +296,7 @@ def small(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "small", num_hidden_layers=1)
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def studies(tmp_path_factory, small):
     """A study with folds of each task; that of classify has two seeds, and a labeled validation split."""
     folder, results = tmp_path_factory.mktemp("studies"), {}
@@ -493,7 +494,7 @@ def list_trials(folder):
     ]
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def searched(tmp_path_factory, small):
     """A study with a search, without folds."""
     folder = tmp_path_factory.mktemp("search")

@@ -6,7 +6,14 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import POSITIVE_WORDS, make_neutral_texts, make_swag_rows, read_predictions, write_rows
+from conftest import (
+    POSITIVE_WORDS,
+    make_neutral_texts,
+    make_swag_rows,
+    read_predictions,
+    slow_fixture,
+    write_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -28,7 +35,7 @@ from bertkit.modeling.losses import CrossEntropy
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 
 
-@pytest.fixture(scope="module")
+@slow_fixture
 def learned(tiny, tmp_path_factory):
     """A run on separable rows with two to five endings, and unlabelled test rows."""
     folder = tmp_path_factory.mktemp("swag")
