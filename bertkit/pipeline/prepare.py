@@ -382,7 +382,7 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
 
 
 def _merge_batches(prepared: PreparedRun, reporter: Reporter) -> None:
-    """Replace accumulation steps by larger batches on an accelerator, and report it."""
+    """Replace accumulation steps by larger batches on a GPU, and report it."""
     config, num_sequences = prepared.config, np.diff(prepared.features["train"].sequence_offsets).max()
     merged = merge_batches(config, prepared.model_config, int(num_sequences) * config.max_training_length())
     if merged.batch_size != config.batch_size:

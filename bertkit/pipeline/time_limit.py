@@ -136,8 +136,6 @@ def _repeat_steps(sampler: "LengthGroupedBatchSampler", batches_per_step: int) -
 
 def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
     """Return a function that trains one optimizer step on batches of example keys."""
-    from bertkit.training.samplers import TrainingCollator
-
     trainer = session.trainer
     trainer.create_optimizer()
     for group in trainer.optimizer.param_groups:
@@ -145,7 +143,7 @@ def _build_step(session: "Session") -> Callable[[list[list[int]]], None]:
     # The prepared optimizer skips steps whose gradients overflow in fp16. Such gradients would set the
     # weights to NaN even at a rate of 0.
     model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
-    collate, examples = TrainingCollator(trainer.data_collator, trainer.train_dataset), trainer.train_dataset
+    collate, examples = trainer.build_training_collator(), trainer.train_dataset
 
     def run_step(keys: list[list[int]]) -> None:
         batches: list[Any] = [collate([examples[key] for key in batch]) for batch in keys]

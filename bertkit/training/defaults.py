@@ -20,8 +20,8 @@ MAX_LARGE_MODEL_RATES = {"deberta": 1e-5, "deberta-v2": 1e-5}
 # Learning rate of adapters, relative to full fine-tuning. Hu et al. 2021, table 9, use 4e-4 and 5e-4 for
 # RoBERTa-base, and 2e-4 to 4e-4 for RoBERTa-large.
 LORA_RATE_FACTOR = 10
-MAX_MERGED_TOKENS = 2**16  # of a batch; with more tokens, BERT-BASE is not faster on an H200
-ACTIVATION_BYTES = 100  # for each token, layer and hidden unit, in bf16 with dropout; measured for BERT-BASE
+MAX_MERGED_TOKENS = 2**16  # of a batch, such as 128 sequences of 512 tokens
+ACTIVATION_BYTES = 100  # for each token, layer and hidden unit; BERT-BASE in bf16 takes about half
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
 
 
@@ -54,9 +54,9 @@ def suggest_hyperparameters(
 
 
 def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> ConfigT:
-    """Return the settings with larger batches on an accelerator, and the same effective batch size.
+    """Return the settings with larger batches on a GPU, and the same effective batch size.
 
-    An accelerator computes a few large batches faster than many small ones. The batch size is multiplied by
+    A GPU computes a few large batches faster than many small ones. The batch size is multiplied by
     a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
     activations probably fit into half of the memory.
 
@@ -66,11 +66,11 @@ def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> Co
         example_tokens: Upper bound of the number of tokens of an example.
     """
     assert isinstance(config, RunConfig)
-    steps = config.gradient_accumulation_steps
-    if config.batch_size is None or steps == 1 or not devices.has_accelerator():
+    steps, memory = config.gradient_accumulation_steps, devices.get_total_memory()
+    if config.batch_size is None or steps == 1 or memory is None:
         return config
     bytes_per_token = ACTIVATION_BYTES * model_config.num_hidden_layers * model_config.hidden_size
-    max_tokens = min(MAX_MERGED_TOKENS, devices.get_total_memory() / 2 / bytes_per_token)
+    max_tokens = min(MAX_MERGED_TOKENS, memory / 2 / bytes_per_token)
     max_factor = max_tokens / (config.batch_size * example_tokens)
     factor = max((n for n in range(2, steps + 1) if steps % n == 0 and n <= max_factor), default=1)
     return dataclasses.replace(

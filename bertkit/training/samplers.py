@@ -353,15 +353,13 @@ class LengthPadding:
         """
         seq_len = batch["attention_mask"].shape[1]
         padded_len = min(math.ceil(seq_len / self.multiple) * self.multiple, max(self.longest, seq_len))
-        amounts = dict.fromkeys(("attention_mask", "token_type_ids", *TOKEN_IDS), padded_len - seq_len)
-        if (
-            MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1
-        ):  # one for each token
-            amounts |= dict.fromkeys(MASKED_LM_INPUTS, padded_len - seq_len)
+        num_missing = padded_len - seq_len
+        amounts = dict.fromkeys(("attention_mask", "token_type_ids", *TOKEN_IDS), num_missing)
+        if MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1:
+            amounts |= dict.fromkeys(MASKED_LM_INPUTS, num_missing)  # each token is predicted
         if "position" in batch and TEACHER_LOGITS not in batch:
-            amounts |= dict.fromkeys(
-                ("sequence", "position", "labels"), _count_missing(len(batch["position"]))
-            )
+            num_missing_predictions = _count_missing(len(batch["position"]))
+            amounts |= dict.fromkeys(("sequence", "position", "labels"), num_missing_predictions)
         values = PADDING_VALUES | dict.fromkeys(TOKEN_IDS, self.pad_token_id)
         return batch | {
             name: torch.nn.functional.pad(batch[name], (0, amount), value=values.get(name, 0))

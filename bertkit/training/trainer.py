@@ -129,7 +129,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
         self.remove_unfinished_checkpoints()
-        self.step_graphs = None  # those of earlier steps, which measured the time, have another model
+        self.step_graphs = None  # steps that measured the time may have recorded graphs of another model
         try:
             if checkpoint is not None and self._restore_ended_training(checkpoint):
                 self._load_from_checkpoint(str(checkpoint))
@@ -299,7 +299,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def build_training_collator(self) -> TrainingCollator:
-        """Create the collator of the training batches, of few different lengths where graphs exist."""
+        """Create the collator of the training batches; where CUDA graphs exist, they have few lengths."""
         padding = None
         if devices.supports_graphs():  # also without graphs, so that these do not change dropout
             features = self.train_dataset
@@ -354,7 +354,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             self.step_graphs = StepGraphs(run_pass, parameters, self.has_compiled_layers)
         if not model.training:
             model.train()
-        if callable(train := getattr(self.optimizer, "train", None)):  # optimizers without a schedule
+        if callable(train := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             train()
         try:
             result = self.step_graphs.run(inputs, num_items_in_batch)
@@ -370,7 +370,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def _run_pass(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
     ) -> PassResult:
-        """Run the forward and backward pass of a batch; the returned tensors have no graph."""
+        """Run the forward and backward pass of a batch, and return its detached result."""
         with self.compute_loss_context_manager():
             result, _ = self._compute_pass(model, inputs, num_items_in_batch)
         self.accelerator.backward(result.loss)

@@ -1,6 +1,5 @@
 """The device that models run on, and copies to it."""
 
-import math
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -134,12 +133,12 @@ def describe_device() -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
-def get_total_memory() -> float:
-    """Return the memory of the accelerator in bytes; infinity if PyTorch does not know it (MPS)."""
+def get_total_memory() -> int | None:
+    """Return the memory of an NVIDIA or AMD GPU in bytes; None on other devices."""
     import torch
 
     device = get_device()
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def describe_errors() -> str | None:
