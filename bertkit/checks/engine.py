@@ -219,6 +219,7 @@ class _DataCheck:
         report.model, report.max_length = info.name, task.config.max_length
         if problem := describe_untrained_positions(task, info.name, info.trained_length):
             report.findings.append(Finding("warning", "untrained-positions", *problem))
+        report.findings += generic.find_missing_embeddings(info)
         for name, rows in splits.items():
             counts = self.checks.count_tokens(rows, info.tokenizer)
             report.splits[name] |= generic.summarize_lengths(task, counts)

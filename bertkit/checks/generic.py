@@ -172,6 +172,8 @@ class TokenizerInfo:
         tokenizer: The tokenizer.
         max_positions: Maximum sequence length of the model in tokens; None for no limit.
         trained_length: Length up to which the positions of the model were trained; None for a new model.
+        num_token_ids: Largest token id of the tokenizer plus 1.
+        num_embeddings: Number of token embeddings of the model; None if it is unknown.
     """
 
     name: str
@@ -179,6 +181,8 @@ class TokenizerInfo:
     tokenizer: Any
     max_positions: int | None
     trained_length: int | None
+    num_token_ids: int
+    num_embeddings: int | None
 
     @classmethod
     def load(
@@ -195,13 +199,28 @@ class TokenizerInfo:
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
         tokenizer = loading.load_tokenizer(source)
+        num_token_ids = loading.count_token_ids(tokenizer)
         loading.add_tokens(tokenizer, task.new_tokens)
         is_new_model = getattr(task.config, "tokenizer", None) is not None
         trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
         max_length = resolve_max_length(task, source, config, requested_length, trained_length)
         task.config = dataclasses.replace(task.config, max_length=max_length)
         max_positions = loading.get_max_positions(config)
-        return cls(source.name, is_model_requested, tokenizer, max_positions, trained_length)
+        return cls(
+            source.name, is_model_requested, tokenizer, max_positions, trained_length, num_token_ids,
+            getattr(config, "vocab_size", None),
+        )  # fmt: skip
+
+
+def find_missing_embeddings(info: TokenizerInfo) -> Iterator[Finding]:
+    """Report tokens of the tokenizer for which the model has no embedding; training adds them."""
+    if info.num_embeddings is not None and info.num_token_ids > info.num_embeddings:
+        yield Finding(
+            "note", "embeddings",
+            f"the tokenizer of {info.name} has {info.num_token_ids:,} token ids, but its weights only "
+            f"{info.num_embeddings:,} embeddings",
+            "training adds the others; if you did not add tokens, check whether the files belong together",
+        )  # fmt: skip
 
 
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:

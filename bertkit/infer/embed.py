@@ -32,7 +32,13 @@ from bertkit.modeling.encoder import (
     read_pooling_mode,
     select_pooled_tokens,
 )
-from bertkit.modeling.loading import find_model, get_max_positions, load_config, load_tokenizer
+from bertkit.modeling.loading import (
+    find_model,
+    get_max_positions,
+    load_config,
+    load_tokenizer,
+    require_embeddings,
+)
 from bertkit.pipeline.ensemble import refuse_ensemble
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
@@ -138,6 +144,7 @@ class Embedder:
             raise UserError(f"MODEL {self.source.name}: has a decoder; use an encoder-only model")
         self.layers = parse_layers(config.layer or "-1", self.model_config, self.source.name)
         self.tokenizer = load_tokenizer(self.source)
+        require_embeddings(self.source, self.model_config, self.tokenizer)
         self.pooling = config.pooling or self._default_pooling()
         self.max_length = self._resolve_max_length()
         self.throughput: dict[str, float] = {}

@@ -23,6 +23,7 @@ from bertkit.modeling.loading import (
     load_config,
     load_tokenizer,
     load_with_trained_head,
+    require_embeddings,
     takes_token_type_ids,
 )
 from bertkit.modeling.pooling import is_causal
@@ -107,6 +108,7 @@ class MaskFiller:
                 f"MODEL {self.source.name}: is a causal (left-to-right) model without masks; {MODEL_HINT}"
             )
         self.tokenizer = load_tokenizer(self.source)
+        require_embeddings(self.source, self.config, self.tokenizer)
         if self.tokenizer.mask_token_id is None:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 

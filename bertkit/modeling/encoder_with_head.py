@@ -71,6 +71,10 @@ class EncoderWithHead(nn.Module):
         """Return the word embeddings."""
         return self.base_model.get_input_embeddings()
 
+    def resize_token_embeddings(self, num_tokens: int) -> None:
+        """Change the number of word embeddings."""
+        self.base_model.resize_token_embeddings(num_tokens)
+
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
         """Enable activation checkpointing in the encoder."""
         enable_activation_checkpointing(self.base_model, kwargs)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bertkit.modeling.forward import compute_logits
+from bertkit.modeling.loading import select_inputs, takes_token_type_ids
 
 
 class EnsembleModel(nn.Module):
@@ -26,8 +27,9 @@ class EnsembleModel(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """The encoder of the first member, which shows the inputs that all members accept."""
-        return self.members[0].base_model
+        """The encoder of the first member that takes token type ids, or else of the first member."""
+        members: list[Any] = list(self.members)
+        return next(filter(takes_token_type_ids, members), members[0]).base_model
 
     def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Refuse a single forward pass; the logits of members are combined after `compute_logits`."""
@@ -39,7 +41,8 @@ class EnsembleModel(nn.Module):
         Those of a single member are returned unchanged.
         """
         logits = [
-            compute_logits(type(member).forward.__get__(member), batch).float() for member in self.members
+            compute_logits(type(member).forward.__get__(member), select_inputs(member, batch)).float()
+            for member in self.members
         ]
         return logits[0] if len(logits) == 1 else self.combine(torch.stack(logits))
 

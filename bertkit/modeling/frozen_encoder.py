@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.features import TextFeatures
 from bertkit.modeling.encoder import Encoder, fingerprint_weights, select_pooled_tokens
 from bertkit.modeling.frozen_vectors import finish_cache_key, load_or_compute, start_cache_key
-from bertkit.modeling.loading import ModelSource, find_model, load_config
+from bertkit.modeling.loading import ModelSource, find_model, load_config, require_embeddings
 from bertkit.utils.reporting import Reporter
 
 POOLINGS = ("mean", "cls")
@@ -44,6 +44,14 @@ class FrozenEncoder:
     def _encoder(self) -> Encoder:
         layers = [self._config.num_hidden_layers]
         return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
+
+    def require_embeddings(self, tokenizer: Any) -> None:
+        """Check that the encoder has an embedding for each token; a run may have added embeddings.
+
+        Raises:
+            UserError: It lacks embeddings, or the model cannot be loaded.
+        """
+        require_embeddings(self._source, self._config, tokenizer)
 
     def compute_vectors(self, features: TextFeatures) -> np.ndarray:
         """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from bertkit.errors import UserError
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import choose_layers, require_encoder_layers
-from bertkit.modeling.loading import takes_token_type_ids
+from bertkit.modeling.loading import select_inputs
 from bertkit.modeling.losses import Loss
 
 FLAG = "--hidden-loss-weight"
@@ -118,12 +118,9 @@ class HiddenStateLoss:
 
     def _run_teacher(self, batch: dict[str, torch.Tensor]) -> list[RecordedPass]:
         device = batch["attention_mask"].device
-        inputs = dict(batch)
-        if not takes_token_type_ids(self.teacher):
-            inputs.pop("token_type_ids", None)
         autocast = torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32)
         with torch.no_grad(), autocast, self.teacher_states.record() as passes:
-            compute_logits(self.teacher, inputs)
+            compute_logits(self.teacher, select_inputs(self.teacher, batch))
         return passes
 
 

@@ -194,14 +194,53 @@ def load_tokenizer(source: ModelSource) -> Any:
 
 
 def add_tokens(tokenizer: Any, tokens: Sequence[str]) -> int:
-    """Add tokens that are found in the text before it is normalized; return the number of all tokens.
+    """Add tokens that are found in the text before it is normalized; return the number of new ones.
 
     They are not special tokens, so that they are found although bertkit tokenizes special tokens as text.
     """
     from transformers import AddedToken
 
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens])
-    return len(tokenizer)
+    new_tokens = [AddedToken(token, normalized=False, special=False) for token in tokens]
+    num_added: int = tokenizer.add_tokens(new_tokens)
+    return num_added
+
+
+def count_token_ids(tokenizer: Any) -> int:
+    """Return the largest token id plus 1. It exceeds the number of tokens if some ids are not used."""
+    return 1 + max(tokenizer.get_vocab().values())
+
+
+def count_missing_embeddings(model_config: Any, tokenizer: Any) -> int:
+    """Return how many embeddings the model lacks for the tokens of its tokenizer."""
+    num_embeddings = getattr(model_config, "vocab_size", None)
+    return 0 if num_embeddings is None else max(0, count_token_ids(tokenizer) - num_embeddings)
+
+
+def require_embeddings(source: ModelSource, model_config: Any, tokenizer: Any) -> None:
+    """Check that the model has an embedding for each token of its tokenizer.
+
+    PyTorch would fail at the first text that contains a token without embedding, on a GPU for good.
+
+    Raises:
+        UserError: It lacks embeddings.
+    """
+    if count_missing_embeddings(model_config, tokenizer):
+        num_ids = count_token_ids(tokenizer)
+        fix = (
+            source.fix
+            if source.is_run
+            else f"add them with transformers' resize_token_embeddings({num_ids}), and save the model"
+        )
+        raise UserError(
+            f"{source.label}: its tokenizer has {num_ids:,} token ids, but its weights only "
+            f"{model_config.vocab_size:,} embeddings; {fix}"
+        )
+
+
+def resize_embeddings(model: Any, tokenizer: Any) -> None:
+    """Add the embeddings that the model lacks for its tokens. New vectors are near the mean of the others."""
+    if count_missing_embeddings(model.config, tokenizer):
+        model.resize_token_embeddings(count_token_ids(tokenizer))
 
 
 def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
@@ -342,8 +381,24 @@ def get_trained_length(config: Any, tokenizer: Any) -> int | None:
 
 
 def takes_token_type_ids(model: Any) -> bool:
-    """Return whether the model and its encoder both accept `token_type_ids`."""
-    return all(
+    """Return whether the model and its encoder both accept `token_type_ids`, and know several of them.
+
+    A model with one token type (RoBERTa) sets all ids to 0 if it gets none. A tokenizer made for another
+    model (a BERT vocabulary for RoBERTa weights) may return 1 for the second text, which has no embedding.
+    """
+    return has_token_types(getattr(model.base_model, "config", None)) and all(
         "token_type_ids" in inspect.signature(type(module).forward).parameters
         for module in (model, model.base_model)
     )
+
+
+def has_token_types(config: Any) -> bool:
+    """Return whether a model has several token types, or does not state their number."""
+    return bool(getattr(config, "type_vocab_size", 2) > 1)
+
+
+def select_inputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch that was collated for another model, without token type ids that this one ignores."""
+    if takes_token_type_ids(model):
+        return batch
+    return {name: value for name, value in batch.items() if name != "token_type_ids"}

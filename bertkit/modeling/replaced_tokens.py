@@ -78,6 +78,11 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
         """The models that are saved, by subdirectory."""
         return {"": self.discriminator, GENERATOR_FOLDER: self.generator}
 
+    def resize_token_embeddings(self, num_tokens: int) -> None:
+        """Change the number of word embeddings, which both models share, and of the predicted tokens."""
+        self.generator.resize_token_embeddings(num_tokens)
+        self.discriminator.config.vocab_size = num_tokens
+
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, masked_lm_positions: torch.Tensor,
         original_ids: torch.Tensor, sampling_uniform: torch.Tensor, is_masked: torch.Tensor,

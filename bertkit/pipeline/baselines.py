@@ -41,6 +41,7 @@ def score_encoder_baselines(
         return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
     try:
+        encoder.require_embeddings(tokenizer)
         with report_out_of_memory("out of memory"):
             return score_linear_probe(task, encoder, tokenizer, train, rows)
     except UserError as error:

@@ -154,7 +154,7 @@ def prepare(
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
     select_layers(model_config, task.config, source.name)
-    tokenizer = _load_tokenizer(task, source)
+    tokenizer = _load_tokenizer(task, source, model_config, reporter)
     prepared = PreparedRun(
         task=task,
         dataset=dataset,
@@ -184,13 +184,19 @@ def prepare(
     return prepared
 
 
-def _load_tokenizer(task: Task, source: ModelSource) -> Any:
-    """Load the tokenizer, and add the new tokens of the task to it."""
+def _load_tokenizer(task: Task, source: ModelSource, model_config: Any, reporter: Reporter) -> Any:
+    """Load the tokenizer, add the new tokens of the task to it, and report tokens that the model lacks."""
     tokenizer = loading.load_tokenizer(source)
-    if task.new_tokens:
-        num_known = len(tokenizer)
-        task.num_tokens = loading.add_tokens(tokenizer, task.new_tokens)
-        _require_trained_embeddings(task.config, task.num_tokens - num_known)
+    num_missing = loading.count_missing_embeddings(model_config, tokenizer)
+    if not task.spec.trains_encoder:
+        loading.require_embeddings(source, model_config, tokenizer)
+    if num_missing:
+        reporter.info(
+            f"{source.name}: its tokenizer has {loading.count_token_ids(tokenizer):,} token ids, but its "
+            f"weights only {model_config.vocab_size:,} embeddings; training adds the missing ones"
+        )
+    num_new = loading.add_tokens(tokenizer, task.new_tokens)
+    _require_trained_embeddings(task.config, num_missing + num_new)
     return tokenizer
 
 

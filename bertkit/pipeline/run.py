@@ -315,16 +315,18 @@ def _compute_trained_length(prepared: PreparedRun) -> int | None:
 def _write_model(session: "Session", weights: Any) -> None:
     """Save the model and the tokenizer in the format of transformers.
 
-    The tokenizer is saved with the maximum length and the truncation side of the run. If the model uses token
-    type ids but the tokenizer does not return them, they are added to the tokenizer's outputs. Otherwise
-    `pipeline()` would read both texts of a pair as one text.
+    The tokenizer is saved with the maximum length and the truncation side of the run. It returns token type
+    ids if and only if the model uses them. Without them, `pipeline()` would read both texts of a pair as one
+    text; a model with one token type cannot read the ids of a second text.
     """
     from bertkit.modeling.saving import save_model
 
     tokenizer, config = session.prepared.tokenizer, session.prepared.config
     tokenizer.model_max_length = config.max_length
-    if takes_token_type_ids(session.model) and "token_type_ids" not in tokenizer.model_input_names:
-        tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    token_types = ["token_type_ids"] if takes_token_type_ids(session.model) else []
+    if set(tokenizer.model_input_names) != {*names, *token_types}:
+        tokenizer.model_input_names = [*names, *token_types]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
     if trained_length := _compute_trained_length(session.prepared):
         session.model.config.update({TRAINED_LENGTH_KEY: trained_length})

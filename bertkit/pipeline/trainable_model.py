@@ -3,6 +3,7 @@
 from typing import Any
 
 from bertkit.modeling.layers import count_trainable_parameters, freeze_layers
+from bertkit.modeling.loading import resize_embeddings
 from bertkit.modeling.lora import add_adapters, require_trainable_adapters
 from bertkit.pipeline.optimized_model import optimize_model
 from bertkit.pipeline.prepare import PreparedRun, count_parameters
@@ -22,6 +23,7 @@ def build_trainable_model(prepared: PreparedRun, reporter: Reporter) -> Any:
     """
     config = prepared.config
     model = build_model(prepared.task, prepared.model_config, prepared.model_source)
+    resize_embeddings(model, prepared.tokenizer)
     if config.lora is not None:
         add_adapters(model, config.lora)
     freeze_layers(model, config.freeze)

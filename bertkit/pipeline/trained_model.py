@@ -68,11 +68,11 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
 
     task.use_cache = False
     with silence_libraries():
-        config = loading.load_config(source)
+        config, tokenizer = loading.load_config(source), loading.load_tokenizer(source)
+        loading.require_embeddings(source, config, tokenizer)
         task.load_state(config)
         model = task.build_model(config, source)
         model = model if keep_stock_layers else prepare_for_inference(model)
-        tokenizer = loading.load_tokenizer(source)
     resume_collection()
     return TrainedModel(task, model.eval(), tokenizer)
 

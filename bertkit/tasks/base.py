@@ -138,14 +138,12 @@ class Task(ABC):
         use_cache: Whether tokenized texts are cached on disk.
         new_tokens: Tokens that the task needs in addition to those of the tokenizer; set by `parse_dataset`
             or `load_state`.
-        num_tokens: Number of tokens of the tokenizer with the new ones; 0 if there are no new ones.
     """
 
     spec: TaskSpec
     has_new_head: bool = True
     head_note: str | None = None
     new_tokens: Sequence[str] = ()
-    num_tokens: int = 0
 
     def __init__(self, config: RunConfig) -> None:
         self.config: Any = config

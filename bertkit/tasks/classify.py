@@ -329,10 +329,7 @@ class Classify(SequenceTask):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return a `VectorClassifier` for a head that is fitted to vectors."""
         if not self._has_fitted_head:
-            model = super().build_model(model_config, source)
-            if self.num_tokens > model_config.vocab_size:
-                model.resize_token_embeddings(self.num_tokens)  # new vectors near the mean of the others
-            return model
+            return super().build_model(model_config, source)
         from bertkit.modeling.vector_classifier import load_vector_classifier
 
         return load_vector_classifier(source, model_config, self.has_new_head)
