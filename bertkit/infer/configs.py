@@ -109,7 +109,8 @@ class EmbedConfig(Settings):
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
         "so it includes [CLS] and [SEP].",
         MODEL,
-        default_text="the pooling that the model was trained with, if it is known, otherwise cls",
+        default_text="the pooling that the model was trained with, and the linear layers after it, if they "
+        "are known; otherwise cls",
     )
     layer: str | None = setting(
         None,
@@ -125,7 +126,12 @@ class EmbedConfig(Settings):
         min=4,
         default_text="the model's maximum",
     )
-    normalize: bool = setting(False, "Scale each vector to length 1.", MODEL)
+    normalize: bool | None = setting(
+        None,
+        "Scale each vector to length 1.",
+        MODEL,
+        default_text="yes if the pooling is that of the model, and its last module is Normalize; else no",
+    )
     batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
     device: str = device_setting()
     query: list[str] = setting(

@@ -1,15 +1,18 @@
 """`embed`: compute vectors of texts or of one word, write the vectors to a file, and search them."""
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
+import torch
 
+from bertkit.common_settings import Pooling
 from bertkit.data.features import TextFeatures, build_features
 from bertkit.data.rows import Rows
 from bertkit.data.tokenization import SequenceTemplate
@@ -27,9 +30,10 @@ from bertkit.infer.vector_files import SUFFIXES, VectorProvenance, get_output_co
 from bertkit.modeling.encoder import (
     CONCAT_LAST_4,
     Encoder,
+    PoolStates,
+    average_ranges,
     fingerprint_weights,
     parse_layers,
-    read_pooling_mode,
     select_pooled_tokens,
 )
 from bertkit.modeling.loading import (
@@ -38,6 +42,11 @@ from bertkit.modeling.loading import (
     load_config,
     load_tokenizer,
     require_embeddings,
+)
+from bertkit.modeling.sentence_modules import (
+    SentenceModules,
+    read_default_prompt,
+    read_sentence_modules,
 )
 from bertkit.pipeline.ensemble import refuse_ensemble
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
@@ -49,6 +58,7 @@ from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 from bertkit.validation import validate_settings
 
 INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
+POOLINGS = get_args(Pooling)  # those of --pooling
 MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
@@ -145,21 +155,36 @@ class Embedder:
         self.layers = parse_layers(config.layer or "-1", self.model_config, self.source.name)
         self.tokenizer = load_tokenizer(self.source)
         require_embeddings(self.source, self.model_config, self.tokenizer)
-        self.pooling = config.pooling or self._default_pooling()
+        self.modules = self._choose_modules()
+        self.normalize = self.modules.normalize if config.normalize is None else config.normalize
         self.max_length = self._resolve_max_length()
         self.throughput: dict[str, float] = {}
 
-    def _default_pooling(self) -> str:
-        pooling = read_pooling_mode(self.source, self.model_config)
-        if pooling in ("cls", "mean"):
-            if not self.config.word:
-                self.reporter.info(f"pooling: {pooling}, with which {self.source.name} was trained")
-            return pooling
-        if pooling:
+    def _choose_modules(self) -> SentenceModules:
+        """Return how hidden states become vectors: as in the training of the model, unless the user chose.
+
+        The index may name the modules of the model, which --pooling cannot.
+        """
+        requested, name = self.config.pooling, self.source.name
+        if requested in POOLINGS or self.config.word:
+            return SentenceModules((requested or "cls",))
+        modules = read_sentence_modules(self.source, self.model_config)
+        if modules is None:
+            return SentenceModules()
+        if modules.linear_layers and self.layers != [self.model_config.num_hidden_layers]:
+            layers = format_list(layer.name for layer in modules.linear_layers)
             self.reporter.warn(
-                f"{self.source.name}: was trained with {pooling} pooling, which is not supported; using cls"
+                f"--layer {self.config.layer}: {name} applies {layers} to its last layer only, so the "
+                "vectors are those before it; omit --layer to apply it"
             )
-        return "cls"
+            modules = dataclasses.replace(modules, linear_layers=())
+        self.reporter.info(f"pooling: {modules.name}, with which {name} was trained")
+        if prompt := read_default_prompt(self.source):
+            self.reporter.warn(
+                f"{name}: was trained with {prompt!r} before each text, which bertkit does not add; add it "
+                "to the texts"
+            )
+        return modules
 
     def _resolve_max_length(self) -> int:
         max_positions = get_max_positions(self.model_config) or sys.maxsize
@@ -182,8 +207,8 @@ class Embedder:
         if self.config.word:
             return self._embed_word(self.config.word, texts)
         columns = tuple(get_output_column(name) for name in texts.columns)
-        features, spans = self._featurize_texts(texts)
-        vectors = self._compute_vectors(features, spans, texts.rows, columns)
+        features, pool = self._featurize_texts(texts)
+        vectors = self._compute_vectors(features, pool, texts.rows, columns)
         return self._build_result(vectors, self._search(vectors, texts.get_display_text))
 
     def _build_result(
@@ -195,8 +220,8 @@ class Embedder:
         metadata = {
             "rows": len(vectors), "dimensions": vectors.shape[1], "dtype": "float32",
             "model": self.source.name, "layer": self.layer_name,
-            "pooling": "word" if word_comparison else self.pooling,
-            "max_length": self.max_length, "normalized": self.config.normalize,
+            "pooling": "word" if word_comparison else self.modules.name,
+            "max_length": self.max_length, "normalized": self.normalize,
         }  # fmt: skip
         output = expand_home(self.config.output) if self.config.output else None
         return EmbedResult(vectors, metadata | self.throughput, results, word_comparison, output)
@@ -213,7 +238,7 @@ class Embedder:
         """The encoder with its weights, loaded at first use."""
         devices.report_device(self.reporter)
         return Encoder(
-            self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.config.normalize
+            self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.normalize
         )
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
@@ -224,28 +249,41 @@ class Embedder:
             )
         return features
 
-    def _featurize_texts(self, texts: TextInputs) -> tuple[TextFeatures, np.ndarray]:
-        """Return the features of texts, and the token spans `[n, 2]` that are averaged to their vectors."""
+    def _featurize_texts(self, texts: TextInputs) -> tuple[TextFeatures, PoolStates]:
+        """Return the features of texts, and how their hidden states become vectors."""
         features = self._featurize([texts.rows[column] for column in texts.columns])
         truncation = TruncationCounter()
         truncation.add(features)
         truncation.report(self.max_length, self.reporter)
-        return features, select_pooled_tokens(self.pooling, features.sequence_lengths, self.model_config)
+        lengths = features.sequence_lengths
+        if self.modules.name in POOLINGS:
+            spans = select_pooled_tokens(self.modules.name, lengths, self.model_config)
+            return features, average_ranges(spans)
+
+        def pool(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+            return self.modules.compute(states, torch.from_numpy(lengths[rows]).to(states.device))
+
+        return features, pool
+
+    @property
+    def _dimension(self) -> int:
+        """Size of a vector of a text."""
+        return self.modules.get_dimension(self.encoder.dimension)
 
     def _compute_vectors(
-        self, features: TextFeatures, spans: np.ndarray, rows: Rows, columns: tuple[str, ...]
+        self, features: TextFeatures, pool: PoolStates, rows: Rows, columns: tuple[str, ...]
     ) -> np.ndarray:
         """Compute vectors `[n, dimensions]` in the output file, or in memory if there is no output file."""
-        shape = (len(features), self.encoder.dimension)
+        shape = (len(features), self._dimension)
         batch_size = self.config.batch_size
         started = time.perf_counter()
         if self.config.output is None:
             vectors = np.empty(shape, np.float32)
-            self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
+            self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
         else:
             path = expand_home(self.config.output)
             with open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors:
-                self.encoder.encode_into(vectors, features, spans, batch_size, self.reporter)
+                self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
         seconds = time.perf_counter() - started
         self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
         return vectors
@@ -253,7 +291,7 @@ class Embedder:
     def _build_provenance(self, columns: tuple[str, ...] = ()) -> VectorProvenance:
         return VectorProvenance(
             self.source.name, fingerprint_weights(self.source), self.layer_name,
-            "word" if self.config.word else self.pooling, self.max_length, self.config.word, columns,
+            "word" if self.config.word else self.modules.name, self.max_length, self.config.word, columns,
         )  # fmt: skip
 
     # ---- search
@@ -276,7 +314,7 @@ class Embedder:
 
     def _check_index_settings(self, provenance: VectorProvenance) -> None:
         """Raise `UserError` if a setting of the query differs from the index."""
-        for name, value in {"layer": self.layer_name, "pooling": self.pooling}.items():
+        for name, value in {"layer": self.layer_name, "pooling": self.modules.name}.items():
             index_value = getattr(provenance, name)
             if index_value != value:
                 raise UserError(
@@ -290,9 +328,9 @@ class Embedder:
         if not queries:
             return []
         query_rows = Rows.from_columns({"text": queries}, "--query")
-        features, spans = self._featurize_texts(TextInputs(query_rows, ["text"]))
-        query_vectors = np.empty((len(queries), self.encoder.dimension), np.float32)
-        self.encoder.encode_into(query_vectors, features, spans, self.config.batch_size, Reporter())
+        features, pool = self._featurize_texts(TextInputs(query_rows, ["text"]))
+        query_vectors = np.empty((len(queries), self._dimension), np.float32)
+        self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size, Reporter())
         return [
             {"query": query, "hits": find_nearest_rows(vector, vectors, self.config.top, get_text)}
             for query, vector in zip(queries, query_vectors, strict=True)
@@ -329,7 +367,7 @@ class Embedder:
         features = self._featurize([rows["text"]])
         text_slot = ~0  # the first text in the template
         spans = occurrences.token_spans + template.count_special_tokens_before(text_slot)
-        vectors = self._compute_vectors(features, spans, rows, ("text",))
+        vectors = self._compute_vectors(features, average_ranges(spans), rows, ("text",))
         compared_ids = occurrences.token_ids[:MAX_COMPARED_OCCURRENCES]
         static_vectors = np.stack([self.encoder.average_word_embeddings(ids) for ids in compared_ids])
         comparison = {

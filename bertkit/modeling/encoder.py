@@ -1,7 +1,6 @@
 """An encoder without a head, which returns the mean vectors of ranges of tokens from selected layers."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -13,12 +12,13 @@ from bertkit.data.features import TextFeatures
 from bertkit.errors import UserError
 from bertkit.modeling.forward import batch_by_length
 from bertkit.modeling.inference import prepare_for_inference
-from bertkit.modeling.loading import POOLING_KEY, ModelSource, load_model, takes_token_type_ids
+from bertkit.modeling.loading import ModelSource, load_model, takes_token_type_ids
 from bertkit.modeling.pooling import is_causal
 from bertkit.utils.reporting import Reporter
 
 CONCAT_LAST_4 = "concat-last-4"
-POOLING_CONFIG = "1_Pooling/config.json"  # the file in which sentence-transformers stores the pooling mode
+# Turns hidden states `[batch, seq_len, size]` of these rows of the features into `[batch, ..., dimension]`.
+PoolStates = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
@@ -46,24 +46,6 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
         raise UserError(f"--layer {layer}: no such layer; {available}; or use {CONCAT_LAST_4}") from None
 
 
-def read_pooling_mode(source: ModelSource, config: Any) -> str | None:
-    """Return the pooling mode that a model was trained with; None for models without one.
-
-    Args:
-        source: The model; that of sentence-transformers has a file with the mode.
-        config: The model's config, which has the mode if bertkit trained the model.
-    """
-    if pooling := getattr(config, POOLING_KEY, None):
-        return str(pooling)
-    path = source.folder / POOLING_CONFIG
-    if not path.is_file():
-        return None
-    pooling = json.loads(path.read_text("utf-8"))
-    mode_by_key = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    modes = [mode for key, mode in mode_by_key.items() if pooling.get(key)]
-    return pooling.get("pooling_mode") or (modes[0] if len(modes) == 1 else None)
-
-
 def fingerprint_weights(source: ModelSource) -> str:
     """Return a 16-digit hexadecimal hash of a model's weights."""
     digest = blake2b(digest_size=8)
@@ -87,6 +69,24 @@ def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.n
         return np.stack([np.zeros_like(lengths), lengths], 1)
     token = lengths - 1 if is_causal(config) else np.zeros_like(lengths)
     return np.stack([token, token + 1], 1)
+
+
+def average_ranges(token_ranges: np.ndarray) -> PoolStates:
+    """Return the function that averages hidden states.
+
+    Args:
+        token_ranges: `[n, ..., 2]` start and end of the tokens of each vector.
+    """
+
+    def average(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+        positions = torch.arange(states.shape[1], device=states.device)
+        ranges = torch.from_numpy(token_ranges[rows]).to(states.device)
+        start, stop = ranges.unsqueeze(-1).unbind(-2)
+        is_in_range = ((positions >= start) & (positions < stop)).to(states.dtype)
+        sums = torch.einsum("b...l,blh->b...h", is_in_range, states)
+        return sums / is_in_range.sum(-1, keepdim=True)
+
+    return average
 
 
 class Encoder:
@@ -126,7 +126,7 @@ class Encoder:
         return self.model.config.hidden_size * len(self.layers)
 
     def encode_into(
-        self, vectors: np.ndarray, features: TextFeatures, token_ranges: np.ndarray, batch_size: int,
+        self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
         reporter: Reporter,
     ) -> None:  # fmt: skip
         """Compute the vectors of each example, in batches of examples of similar length.
@@ -134,7 +134,7 @@ class Encoder:
         Args:
             vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
             features: The examples, with one sequence each.
-            token_ranges: `[n, ..., 2]` start and end of the tokens whose vectors are averaged.
+            pool: How hidden states become vectors, such as `average_ranges`.
             batch_size: Examples per forward pass.
             reporter: Reporter that shows the progress.
 
@@ -143,29 +143,24 @@ class Encoder:
         """
         batches = batch_by_length(features, batch_size)
         for rows in reporter.track(batches, len(batches), "embedding"):
-            means = self._mean_vectors([features[row] for row in rows], torch.from_numpy(token_ranges[rows]))
-            if not torch.isfinite(means).all():
+            pooled = pool(self._compute_states([features[row] for row in rows]), rows)
+            if self.normalize:
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+            if not torch.isfinite(pooled).all():
                 raise UserError(
                     "the model's vectors contain NaN or infinity: its weights are broken; use another model"
                 )
-            vectors[rows] = means.cpu().numpy()
+            vectors[rows] = pooled.cpu().numpy()
 
     @torch.no_grad()
-    def _mean_vectors(self, items: list[dict[str, Any]], token_ranges: torch.Tensor) -> torch.Tensor:
-        """Return the mean `[batch, ..., dimension]` of the vectors in each token range `[batch, ..., 2]`."""
-        device = self.model.device
-        batch = {name: tensor.to(device) for name, tensor in self.collator(items).items()}
+    def _compute_states(self, items: list[dict[str, Any]]) -> torch.Tensor:
+        """Return the hidden states `[batch, seq_len, dimension]` of the selected layers."""
+        batch = {name: tensor.to(self.model.device) for name, tensor in self.collator(items).items()}
         needs_hidden_states = self.layers != [self.last_layer]
         output = self.model(**batch, output_hidden_states=needs_hidden_states)
         states = output.hidden_states if needs_hidden_states else {self.last_layer: output.last_hidden_state}
         seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
-        concatenated = torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
-        positions = torch.arange(seq_len, device=device)
-        start, stop = token_ranges.to(device).unsqueeze(-1).unbind(-2)
-        is_in_range = ((positions >= start) & (positions < stop)).to(concatenated.dtype)
-        sums = torch.einsum("b...l,blh->b...h", is_in_range, concatenated)
-        means = sums / is_in_range.sum(-1, keepdim=True)
-        return torch.nn.functional.normalize(means, dim=-1) if self.normalize else means
+        return torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:

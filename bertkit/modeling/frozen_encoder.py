@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import TextFeatures
-from bertkit.modeling.encoder import Encoder, fingerprint_weights, select_pooled_tokens
+from bertkit.modeling.encoder import (
+    Encoder,
+    average_ranges,
+    fingerprint_weights,
+    select_pooled_tokens,
+)
 from bertkit.modeling.frozen_vectors import finish_cache_key, load_or_compute, start_cache_key
 from bertkit.modeling.loading import ModelSource, find_model, load_config, require_embeddings
 from bertkit.utils.reporting import Reporter
@@ -97,4 +102,4 @@ def _fill_vectors(vectors: np.ndarray, encoder: Encoder, features: TextFeatures,
     lengths = features.sequence_lengths
     ranges = [select_pooled_tokens(pooling, lengths, encoder.model.config) for pooling in POOLINGS]
     sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
-    encoder.encode_into(vectors, sequences, np.stack(ranges, 1), BATCH_SIZE, reporter)
+    encoder.encode_into(vectors, sequences, average_ranges(np.stack(ranges, 1)), BATCH_SIZE, reporter)

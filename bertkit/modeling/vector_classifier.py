@@ -14,11 +14,12 @@ from transformers import AutoModel
 from transformers.modeling_outputs import ModelOutput
 
 from bertkit.common_settings import Pooling
-from bertkit.modeling.encoder import read_pooling_mode
+from bertkit.errors import UserError
 from bertkit.modeling.encoder_with_head import EncoderWithHead
 from bertkit.modeling.heads import VECTOR_HEAD
 from bertkit.modeling.loading import NORMALIZE_KEY, POOLING_KEY, ModelSource, load_model
 from bertkit.modeling.pooling import compute_mean_vectors, get_pooled_positions, is_causal
+from bertkit.modeling.sentence_modules import read_sentence_modules
 
 
 @dataclass
@@ -94,21 +95,40 @@ class VectorClassifier(EncoderWithHead):
         return nn.functional.normalize(vectors) if self.normalize else vectors
 
 
-def load_vector_classifier(source: ModelSource, model_config: Any, new_head: bool) -> VectorClassifier:
+def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
+    """Return the pooling that a model was trained with; "mean" if it is not known.
+
+    Raises:
+        UserError: The model was trained with another pooling.
+    """
+    modules = read_sentence_modules(source, model_config)
+    pooling = "mean" if modules is None else modules.pooling
+    if pooling == "lasttoken" and is_causal(model_config):
+        return "cls"
+    if pooling not in ("cls", "mean"):
+        raise UserError(
+            f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or mean; use "
+            "another model, or omit --method"
+        )
+    return pooling
+
+
+def load_vector_classifier(
+    source: ModelSource, model_config: Any, new_head: bool, pooling: Pooling
+) -> VectorClassifier:
     """Load a classifier: the encoder, and also the head of a finished run unless a new head is requested.
 
-    A new head reads vectors of unit length. They are pooled as in the training of the encoder if that is
-    known, and otherwise by the mean.
+    A new head reads vectors of unit length.
 
     Args:
         source: The model whose weights are loaded.
         model_config: The model's config.
         new_head: Whether to initialize a new head.
+        pooling: See `VectorClassifier`.
 
     Raises:
         UserError: The weights cannot be read or do not match.
     """
-    pooling: Pooling = "cls" if read_pooling_mode(source, model_config) == "cls" else "mean"
     normalize = new_head or getattr(model_config, NORMALIZE_KEY)
     if is_causal(model_config):
         model_config.use_cache = False  # the key/value cache only serves generation

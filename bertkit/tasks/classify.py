@@ -15,6 +15,7 @@ from bertkit.tasks.sequence_config import SequenceConfig
 from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
+    from bertkit.common_settings import Pooling
     from bertkit.data.features import TextFeatures
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
@@ -279,6 +280,10 @@ class Classify(SequenceTask):
             setattr(model_config, ENTITY_TYPES_KEY, self.entity_types)
         if isinstance(self.label_type, MultiLabel):
             setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
+        if self._has_fitted_head and self.spec.trains_encoder:
+            from bertkit.modeling.vector_classifier import read_vector_pooling
+
+            read_vector_pooling(source, model_config)  # refuses other models before weights are loaded
         return super().configure_model(model_config, source)
 
     def load_state(self, model_config: Any) -> None:
@@ -330,9 +335,13 @@ class Classify(SequenceTask):
         """Return a `VectorClassifier` for a head that is fitted to vectors."""
         if not self._has_fitted_head:
             return super().build_model(model_config, source)
-        from bertkit.modeling.vector_classifier import load_vector_classifier
+        from bertkit.modeling.vector_classifier import load_vector_classifier, read_vector_pooling
 
-        return load_vector_classifier(source, model_config, self.has_new_head)
+        if self.has_new_head and not self.spec.trains_encoder:
+            pooling: Pooling = "mean"  # until the head is fitted, which chooses the pooling
+        else:
+            pooling = read_vector_pooling(source, model_config)
+        return load_vector_classifier(source, model_config, self.has_new_head, pooling)
 
     @property
     def training_method(self) -> TrainingMethod:

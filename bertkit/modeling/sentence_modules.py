@@ -1,0 +1,201 @@
+"""The modules of a sentence-transformers model that follow its encoder: pooling, linear layers, unit length.
+
+They are listed in `modules.json`. bertkit reads their files and computes them itself.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.errors import UserError, format_list
+from bertkit.hub.client import summarize_error
+from bertkit.modeling.loading import POOLING_KEY, WEIGHTS_FILE, ModelSource
+
+MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
+PROMPTS_FILE = "config_sentence_transformers.json"
+# Modes by the keys of older files, in the order in which their vectors are concatenated.
+MODES_BY_KEY = {
+    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
+}  # fmt: skip
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "Identity": lambda vectors: vectors, "Tanh": torch.tanh, "ReLU": torch.relu,
+    "GELU": torch.nn.functional.gelu,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A module `Dense`: `activation(x @ weight.T + bias)`.
+
+    Attributes:
+        name: Its folder.
+        weight: `[out_features, in_features]`.
+        bias: `[out_features]`, or None.
+        activation: Function of the outputs.
+    """
+
+    name: str
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    activation: Callable[[torch.Tensor], torch.Tensor]
+
+    def compute(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Turn `[batch, in_features]` into `[batch, out_features]`."""
+        bias = None if self.bias is None else self.bias.to(vectors.device)
+        return self.activation(torch.nn.functional.linear(vectors, self.weight.to(vectors.device), bias))
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """How the hidden states of a text become one vector.
+
+    Attributes:
+        modes: Pooling modes, whose vectors are concatenated.
+        linear_layers: The linear layers after the pooling.
+        normalize: Whether vectors are scaled to unit length at the end.
+    """
+
+    modes: tuple[str, ...] = ("cls",)
+    linear_layers: tuple[LinearLayer, ...] = ()
+    normalize: bool = False
+
+    @property
+    def pooling(self) -> str:
+        """The modes, such as "mean" or "cls+max"."""
+        return "+".join(self.modes)
+
+    @property
+    def name(self) -> str:
+        """The pooling and the linear layers, such as "mean" or "mean, 2_Dense"."""
+        return ", ".join([self.pooling, *(layer.name for layer in self.linear_layers)])
+
+    def compute(self, states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the vectors of texts before they are scaled to unit length, `[batch, dimension]`.
+
+        Args:
+            states: `[batch, seq_len, hidden_size]` in fp32; padding is on the right.
+            lengths: `[batch]` number of tokens of each text.
+        """
+        vectors = torch.cat([_pool(states, lengths, mode) for mode in self.modes], -1)
+        for layer in self.linear_layers:
+            vectors = layer.compute(vectors)
+        return vectors
+
+    def get_dimension(self, hidden_size: int) -> int:
+        """Return the size of a vector, given the size of a hidden state."""
+        if self.linear_layers:
+            return len(self.linear_layers[-1].weight)
+        return len(self.modes) * hidden_size
+
+
+def _pool(states: torch.Tensor, lengths: torch.Tensor, mode: str) -> torch.Tensor:
+    """Turn hidden states `[batch, seq_len, hidden_size]` into vectors `[batch, hidden_size]`."""
+    positions = torch.arange(states.shape[1], device=states.device)
+    is_token = (positions < lengths.unsqueeze(-1)).unsqueeze(-1)  # [batch, seq_len, 1]
+    if mode == "cls":
+        return states[:, 0]
+    if mode == "lasttoken":
+        return states[torch.arange(len(states), device=states.device), lengths - 1]
+    if mode == "max":
+        return states.masked_fill(~is_token, -torch.inf).amax(1)
+    weights = is_token.to(states.dtype)
+    if mode == "weightedmean":  # later tokens of a causal model have seen more of the text
+        weights = weights * (positions + 1).unsqueeze(-1)
+    total = weights.sum(1)
+    return (states * weights).sum(1) / (total.sqrt() if mode == "mean_sqrt_len_tokens" else total)
+
+
+def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules | None:
+    """Return the modules that a model was trained with; None for models without them.
+
+    Args:
+        source: The model; that of sentence-transformers has files of its modules.
+        config: The model's config, which has the pooling mode if bertkit trained the model.
+
+    Raises:
+        UserError: A file cannot be read, or bertkit cannot compute a module.
+    """
+    if pooling := getattr(config, POOLING_KEY, None):
+        return SentenceModules((str(pooling),))
+    if not (source.folder / MODULES_FILE).is_file():
+        folder = source.folder / POOLING_FOLDER
+        return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
+    modules = _read_json(source.folder / MODULES_FILE)
+    modes: tuple[str, ...] = ()
+    linear_layers: list[LinearLayer] = []
+    normalize = False
+    for module in modules:
+        kind, folder = module["type"].split(".")[-1], source.folder / module["path"]
+        if kind == "Pooling" and not modes:
+            modes = _read_modes(folder, source)
+        elif kind == "Dense" and modes and not normalize:
+            linear_layers.append(_read_linear_layer(folder, source))
+        elif kind == "Normalize" and modes:
+            normalize = True
+        elif kind != "Transformer" or module is not modules[0]:
+            raise _make_error(source, folder.name or kind, "the module is not known")
+    return SentenceModules(modes, tuple(linear_layers), normalize) if modes else None
+
+
+def read_default_prompt(source: ModelSource) -> str | None:
+    """Return the text that sentence-transformers puts before each text by default, or None."""
+    path = source.folder / PROMPTS_FILE
+    config = _read_json(path) if path.is_file() else {}
+    return (config.get("prompts") or {}).get(config.get("default_prompt_name")) or None
+
+
+def _make_error(source: ModelSource, module: str, reason: str) -> UserError:
+    return UserError(
+        f"{source.folder}: bertkit cannot compute its module {module} ({reason}); pass --pooling cls or "
+        "--pooling mean for vectors without it"
+    )
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({summarize_error(error)}); download it again") from error
+
+
+def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
+    """Return the modes of a module `Pooling`."""
+    config: Mapping[str, Any] = _read_json(folder / "config.json")
+    value = config.get("pooling_mode")
+    modes: Sequence[str] = [value] if isinstance(value, str) else value or []
+    if not modes:
+        modes = [mode for key, mode in MODES_BY_KEY.items() if config.get(key)] or ["mean"]
+    if unknown := set(modes) - set(MODES_BY_KEY.values()):
+        raise _make_error(source, folder.name, f"the pooling {format_list(sorted(unknown))} is not known")
+    return tuple(modes)
+
+
+def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
+    """Return the linear layer of a module `Dense`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    config = _read_json(folder / "config.json")
+    activation = config.get("activation_function", "Tanh").split(".")[-1]
+    if activation not in ACTIVATIONS:
+        raise _make_error(source, folder.name, f"the activation function {activation} is not known")
+    inputs = config.get("module_input_name", "sentence_embedding")
+    outputs = config.get("module_output_name") or inputs
+    if config.get("use_residual") or {inputs, outputs} != {"sentence_embedding"}:
+        raise _make_error(source, folder.name, "it is more than a linear layer")
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise _make_error(source, folder.name, f"it has no {WEIGHTS_FILE}")
+    try:
+        weights = load_file(folder / WEIGHTS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise _make_error(source, folder.name, summarize_error(error)) from error
+    weight, bias = weights["linear.weight"], weights.get("linear.bias")
+    return LinearLayer(
+        folder.name, weight.float(), None if bias is None else bias.float(), ACTIVATIONS[activation]
+    )
