@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import assert_refused, make_toy_rows, read_predictions, send_sigterm_after, write_rows
 from malformed.folders import TouchOnUnpickle
+from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.errors import RunInterrupted
@@ -142,7 +143,7 @@ def test_an_object_array_in_the_cache_is_replaced_and_never_unpickled(
 
 @pytest.mark.parametrize("model_type", ["bert", "mine"])
 def test_a_model_with_its_own_code_is_refused(cli, tiny, toy, tmp_path, marker, monkeypatch, model_type):
-    """A model type that transformers supports is refused too: the weights belong to another architecture."""
+    """A model type that transformers supports is refused too if the weights are of another architecture."""
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -152,11 +153,36 @@ def test_a_model_with_its_own_code_is_refused(cli, tiny, toy, tmp_path, marker, 
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(CODE.format(str(marker)))
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace("intermediate.dense", "gate"): tensor for name, tensor in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     words = ["auto_map", "never runs", "architecture is part of transformers"]
     assert_refused(cli, tmp_path, ["--data", toy, "--model", folder], words)
     assert_refused(cli, tmp_path, [folder, "it was [MASK]"], words, "fill-mask")
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("auto_class", ["AutoModel", "AutoModelForTokenClassification"])
+def test_an_architecture_of_transformers_is_loaded_without_the_code_of_its_repository(
+    auto_class, tiny, tmp_path, marker
+):
+    import transformers
+
+    from bertkit.modeling.loading import find_model, load_config, load_model
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "code.Config", auto_class: "code.Config"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    (folder / "code.py").write_text(CODE.format(str(marker)))
+    source = find_model(str(folder))
+    model = load_model(getattr(transformers, auto_class), source, load_config(source))
+    assert type(model).__name__.startswith("Bert")
+    assert not marker.exists()
+    model.save_pretrained(tmp_path / "saved")
+    assert "auto_map" not in json.loads((tmp_path / "saved" / "config.json").read_text())
 
 
 def test_code_of_a_tokenizer_is_never_executed(cli, tiny, toy, tmp_path, marker, monkeypatch):

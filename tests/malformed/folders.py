@@ -116,7 +116,6 @@ PREDICT_DAMAGES: dict[str, Damage] = {
             "model_type": "none",
         }.items()
     },
-    f"{CONFIG}: auto_map": set_key(CONFIG, "auto_map", {"AutoConfig": "code.Config"}, "auto_map", "never runs"),
     f"{CONFIG} is gone": remove_file(CONFIG, "no config.json"),
     f"{WEIGHTS} is gone": remove_file(WEIGHTS, "no weights"),
     f"{WEIGHTS} is cut": truncate_file(WEIGHTS, "weights cannot be loaded"),
