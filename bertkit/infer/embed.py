@@ -49,6 +49,7 @@ from bertkit.modeling.sentence_modules import (
     read_sentence_modules,
 )
 from bertkit.pipeline.ensemble import refuse_ensemble
+from bertkit.pipeline.load_check import warn_about_padding
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
 from bertkit.utils import devices
@@ -237,9 +238,12 @@ class Embedder:
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
         devices.report_device(self.reporter)
-        return Encoder(
+        encoder = Encoder(
             self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.normalize
         )
+        if self.config.batch_size > 1:
+            warn_about_padding(encoder.model, self.tokenizer, self.max_length, self.reporter)
+        return encoder
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))

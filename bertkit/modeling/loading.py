@@ -37,6 +37,7 @@ OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
     "data2vec-text", "ibert", "mpnet", "luke", "xmod",
 }  # fmt: skip
+UNSUPPORTED_TYPES = {"xlnet": "is not supported, because its [CLS] is the last token of a text"}
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,14 @@ def load_config(source: ModelSource) -> Any:
 
     try:
         _refuse_custom_code(source)
-        return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (*LOAD_ERRORS, StrictDataclassError) as error:
         raise UserError(
             f"{source.label}: its config.json cannot be used ({summarize_error(error)}); {source.fix}"
         ) from error
+    if problem := UNSUPPORTED_TYPES.get(config.model_type):
+        raise UserError(f"{source.label}: {config.model_type} {problem}; use another model")
+    return config
 
 
 def _refuse_custom_code(source: ModelSource) -> None:
@@ -388,6 +392,8 @@ def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str
 def get_max_positions(config: Any) -> int | None:
     """Return the maximum number of tokens of a sequence, or None if the architecture has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and positions < 1:
+        return None
     if positions is not None and config.model_type in OFFSET_POSITION_TYPES:
         return positions - (config.pad_token_id or 0) - 1
     return positions

@@ -11,6 +11,7 @@ from bertkit.pipeline.session import Session
 from bertkit.pipeline.time_limit import plan_time_limit
 from bertkit.training.determinism import restore_algorithms
 from bertkit.training.memory import get_peak_memory_mb, report_out_of_memory, suggest_memory_fixes
+from bertkit.training.runtime_errors import report_precision_errors
 from bertkit.utils import distributed
 from bertkit.utils.reporting import Reporter
 
@@ -35,7 +36,10 @@ def _measure(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[st
     session.warn_about_long_warmup()
     config, features = prepared.config, prepared.features["train"]
     is_trained = prepared.task.spec.trains_encoder
-    with report_out_of_memory(suggest_memory_fixes(config, session.model)):
+    with (
+        report_out_of_memory(suggest_memory_fixes(config, session.model)),
+        report_precision_errors(session.model, prepared.precision),
+    ):
         cost = _measure_training(session) if is_trained else _measure_forward_pass(session)
     return {
         "task": prepared.task.spec.name,

@@ -70,6 +70,7 @@ class PreparedRun:
         model_config: The transformers config of the model.
         tokenizer: The tokenizer of the model.
         precision: Training precision: "fp32", "bf16" or "fp16".
+        is_precision_requested: Whether the user chose it with --bf16 or --fp16.
         is_model_requested: Whether the user chose the model.
         requested_max_length: Value of `--max-length`, or None if it is not set.
         trained_length: Length up to which the positions of the model were trained; None for a new model.
@@ -87,6 +88,7 @@ class PreparedRun:
     model_config: Any
     tokenizer: Any
     precision: str
+    is_precision_requested: bool
     is_model_requested: bool
     requested_max_length: int | None
     trained_length: int | None
@@ -163,6 +165,7 @@ def prepare(
         model_config=model_config,
         tokenizer=tokenizer,
         precision=precision,
+        is_precision_requested=bool(config.bf16 or config.fp16),
         is_model_requested=config.model is not None,
         requested_max_length=data.requested.max_length,
         trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),

@@ -1,5 +1,6 @@
 """Training of a prepared run, and prediction with the best weights."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from bertkit.training.memory import (
     report_out_of_memory,
     suggest_memory_fixes,
 )
+from bertkit.training.runtime_errors import make_precision_error, report_precision_errors
 from bertkit.utils import devices, distributed
 from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter
@@ -64,6 +66,8 @@ class Session:
         self.reporter = reporter
         self.stop_request = StopRequest()
         self.set_up()
+        if not prepared.model_source.is_new and not self.trainer.is_sharded:
+            self._check_model()
 
     def set_up(self) -> None:
         """Create the model and the trainer in their state before the first step."""
@@ -87,6 +91,37 @@ class Session:
             check_sharding(prepared)
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
+
+    def _check_model(self) -> None:
+        """Check the loaded model, and train it in fp32 if it cannot be trained in bf16.
+
+        Raises:
+            UserError: The model cannot be trained in the precision that the user chose.
+        """
+        from bertkit.pipeline.load_check import (
+            NUM_TEXTS,
+            find_precision_error,
+            warn_about_padding,
+            warn_about_tokenizer,
+        )
+
+        prepared, model = self.prepared, self.model
+        tokenizer, max_length = prepared.tokenizer, prepared.config.max_length
+        texts = prepared.task.sample_texts(prepared.splits["train"], NUM_TEXTS)
+        warn_about_tokenizer(prepared.model_source, tokenizer, texts, self.reporter)
+        warn_about_padding(model, tokenizer, max_length, self.reporter)
+        precision = prepared.precision
+        error = find_precision_error(model, tokenizer, max_length, precision)
+        if error is None:
+            return
+        if prepared.is_precision_requested:
+            raise make_precision_error(model, precision, error)
+        self.reporter.info(
+            f"{model.config.model_type}: cannot be trained in {precision} ({error}); training in fp32"
+        )
+        prepared.precision = "fp32"
+        prepared.task.config = dataclasses.replace(prepared.config, bf16=False)
+        self.set_up()
 
     def warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
@@ -222,6 +257,7 @@ class Session:
             with (
                 self.stop_request,
                 report_out_of_memory(suggest_memory_fixes(self.prepared.config, self.model)),
+                report_precision_errors(self.model, self.prepared.precision),
             ):
                 self.trainer.train_or_resume(checkpoint)
         finally:

@@ -28,11 +28,13 @@ class CorpusTask(Task):
         corpus_set: The tokenized texts; set by `load_data`.
         model_source: The model or tokenizer that training starts from; set by `load_data`.
         tokenizer: The tokenizer of `model_source`; set by `load_data`.
+        training_source: The training text; set by `load_data`.
     """
 
     corpus_set: "CorpusSet"
     model_source: "ModelSource"
     tokenizer: Any
+    training_source: "TextSource"
 
     @property
     def input_schema(self) -> InputSchema:
@@ -48,7 +50,7 @@ class CorpusTask(Task):
         from bertkit.modeling.loading import load_tokenizer
 
         sources = self.find_sources()
-        train = sources["train"]
+        train = self.training_source = sources["train"]
         self.model_source = self._resolve_initial_model(train, reporter)
         self.tokenizer = load_tokenizer(self.model_source)
         self.check_tokenizer()
@@ -131,6 +133,15 @@ class CorpusTask(Task):
 
         digests = rows.hash_columns(["digest"])
         return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.spec.unit)
+
+    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
+        """Return the first lines of the training text, because rows do not contain their texts."""
+        from itertools import islice
+
+        from bertkit.data.corpus.documents import iter_raw_texts
+
+        options = self.build_text_options(self.training_source)
+        return list(islice(iter_raw_texts(self.training_source.files, options), count))
 
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False

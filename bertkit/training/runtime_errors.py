@@ -1,10 +1,18 @@
 """Errors for the user instead of those `RuntimeError`s of PyTorch that are not bugs."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from bertkit.errors import UserError
 from bertkit.training.checkpoints import RESTART_HINT
 from bertkit.training.determinism import WORKSPACE_SIZE, WORKSPACE_VARIABLE
 
+PRECISION_FIXES = {"bf16": "pass --no-bf16", "fp16": "omit --fp16"}
+# In errors of operations that mix number formats, or do not have one of them.
+PRECISION_ERROR = re.compile(r"BFloat16|Half\b|\bdtypes?\b|scalar type")
 NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
 
 
@@ -43,3 +51,23 @@ def _explain_determinism(first_line: str) -> str | None:
             f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
         )
     return None
+
+
+def make_precision_error(model: Any, precision: str, reason: str) -> UserError:
+    """Return the error for an architecture whose operations do not run in a number format."""
+    name, fix = model.config.model_type, PRECISION_FIXES[precision]
+    return UserError(f"{name}: cannot be trained in {precision} ({reason}); {fix}")
+
+
+@contextmanager
+def report_precision_errors(model: Any, precision: str) -> Iterator[None]:
+    """Raise a `UserError` for a step that is not possible in a number format.
+
+    The check of a loaded model finds most such architectures; some need long sequences to fail (BigBird).
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if precision == "fp32" or not PRECISION_ERROR.search(str(error)):
+            raise
+        raise make_precision_error(model, precision, str(error).splitlines()[0]) from error

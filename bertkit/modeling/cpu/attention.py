@@ -58,7 +58,10 @@ def attend_fast(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     is_self_attention = query.shape == key.shape and kwargs.get("position_bias") is None
-    is_supported = query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16)
+    # Models that rotate queries and keys in fp32 pass mixed formats under autocast, which PyTorch converts.
+    has_one_dtype = query.dtype == key.dtype == value.dtype
+    is_cpu = query.device.type == "cpu"
+    is_supported = is_cpu and has_one_dtype and query.dtype in (torch.float32, torch.bfloat16)
     if not (is_self_attention and 0 < dropout < 1 and is_supported):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
