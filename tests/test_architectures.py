@@ -252,3 +252,58 @@ def test_padding_is_on_the_right_regardless_of_the_tokenizer(task, tmp_path):
         found.append(read_predictions(run.output_dir))
         assert json.loads((run.output_dir / config.name).read_text()).get("padding_side", "right") == "right"
     assert found[0] == found[1]
+
+
+def test_a_window_for_each_layer_is_selected_with_the_layers(tmp_path):
+    from bertkit.modeling.layers import select_layers_of_config
+
+    _, config = tiny_of("longformer", tmp_path, attention_window=[8, 4])
+    select_layers_of_config(config, [1])
+    assert (config.num_hidden_layers, config.attention_window) == (1, [4])
+
+
+@pytest.mark.slow
+def test_predictions_of_longformer_are_explained(cli, tmp_path):
+    """Its encoder pads the batch to a multiple of the window."""
+    run = few_steps(bertkit.classify, "longformer", make_toy_rows(40), tmp_path)
+    _, out, _ = cli("predict", run.output_dir, "--text", "a good film", "--explain")
+    record = json.loads(out)
+    assert [word["word"] for word in record["explanation"]] == ["a", "good", "film"]
+    assert record["completeness_error"] < 0.05
+
+
+def test_adapters_without_linear_layers_are_refused():
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from bertkit.modeling.lora import add_adapters
+
+    groups = {f"{name}_groups": 2 for name in ("q", "k", "v", "intermediate", "output")}
+    config = AutoConfig.for_model("squeezebert", vocab_size=20, embedding_size=32, **SIZE, **groups)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with pytest.raises(bertkit.UserError, match="--lora 4: squeezebert has no linear layers to adapt"):
+        add_adapters(model, 4)
+
+
+def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
+    from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForQuestionAnswering
+
+    from bertkit.modeling.loading import find_model, load_config, load_model
+    from bertkit.modeling.pretraining import find_missing_heads
+
+    more = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model("eurobert", vocab_size=len(make_tokenizer()), **SIZE, **more)
+    source = find_model(str(save_tiny_model(tmp_path / "model", config)))
+    problem = "--model model: transformers has no question answering head for eurobert; use another model"
+    with pytest.raises(bertkit.UserError, match=problem):
+        load_model(AutoModelForQuestionAnswering, source, load_config(source))
+    gpt2 = AutoConfig.for_model("gpt2", vocab_size=20, n_embd=32, n_head=2, n_layer=1)
+    with pytest.raises(bertkit.UserError, match="has no masked LM head for gpt2"):
+        find_missing_heads(AutoModelForMaskedLM, source, gpt2)
+
+
+def test_relative_positions_have_no_limit_but_a_trained_length(tmp_path):
+    from bertkit.modeling.loading import get_trained_length
+
+    _, config = tiny_of("deberta-v2", tmp_path, position_biased_input=False)
+    assert get_max_positions(config) is None
+    assert get_trained_length(config, make_tokenizer()) == 64

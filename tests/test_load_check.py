@@ -140,6 +140,16 @@ def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     assert value.grad.dtype == torch.bfloat16
 
 
+def test_texts_that_are_too_short_for_an_architecture_are_found():
+    from transformers import FunnelConfig, FunnelForSequenceClassification
+
+    sizes = {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "num_decoder_layers": 1}
+    funnel = FunnelForSequenceClassification(FunnelConfig(vocab_size=20, block_sizes=[1, 1, 1], **sizes))
+    assert "broadcast shape" in load_check.find_length_error(funnel, np.array([2, 5, 3]))
+    assert load_check.find_length_error(funnel, np.arange(2, 12)) is None
+    assert load_check.find_length_error(build("bert"), np.array([2, 3])) is None
+
+
 # ---- the tokenizer
 
 

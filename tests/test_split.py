@@ -62,3 +62,13 @@ def test_holding_out_of_a_single_row_is_an_error():
     keys = SplitKeys(np.array([1, 1]), np.array([1, 1]), np.array([0, 0]))
     with pytest.raises(UserError, match="f: all 2 rows are equal, so none can be held out"):
         make_splits({"train": Rows.from_columns({"text": ["a", "a"]}, "f")}, lambda _: keys, 0.5, 0)
+
+
+def test_few_groups_of_rows_with_a_common_text_are_named():
+    rows = Rows.from_columns({"premise": [str(number % 2) for number in range(40)]}, "train.jsonl")
+
+    def get_keys(rows):
+        return SplitKeys(np.arange(len(rows)), rows.hash_columns(["premise"]), np.zeros(len(rows), int))
+
+    with pytest.raises(UserError, match="the 40 rows form only 2 such groups, too few to hold out 10%"):
+        make_splits({"train": rows}, get_keys, None, 0, keep_overlap=True)

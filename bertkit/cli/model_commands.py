@@ -196,7 +196,7 @@ def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
         f"int8 compared with ONNX fp32: {score_changes or 'not scored'}; "
         f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
         f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
-        f"{sizes[INT8] / sizes[FP32]:.0%} of the size"
+        f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch"
     )
 
 

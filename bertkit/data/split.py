@@ -220,6 +220,12 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
             f"{train.files[0]}: {problem}, so none can be held out for validation; "
             "add rows, or pass --validation FILE"
         )
+    if not keys.group_unit and num_groups < len(train):
+        raise UserError(
+            f"{train.files[0]}: rows with a common text stay in one split, and the {len(train):,} "
+            f"{keys.unit}s form only {num_groups:,} such groups, too few to hold out {fraction:.0%} for "
+            "validation; pass --validation FILE"
+        )
     count = num_groups if keys.group_unit else len(train)
     raise UserError(
         f"{train.files[0]}: {count} {group_unit}s are too few to hold out {fraction:.0%} for validation; "

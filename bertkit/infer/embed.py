@@ -39,6 +39,7 @@ from bertkit.modeling.encoder import (
 from bertkit.modeling.loading import (
     find_model,
     get_max_positions,
+    get_num_positions,
     load_config,
     load_tokenizer,
     require_embeddings,
@@ -195,7 +196,8 @@ class Embedder:
                 f"--max-length {max_length}: exceeds the {max_positions} positions of {self.source.name}; "
                 "use a smaller value"
             )
-        return max_length or min(self.tokenizer.model_max_length, max_positions)
+        num_positions = get_num_positions(self.model_config) or sys.maxsize
+        return max_length or min(self.tokenizer.model_max_length, num_positions)
 
     def run(self, stdin: BinaryIO | None) -> EmbedResult:
         """Search the index, or embed texts and search their vectors."""

@@ -68,8 +68,17 @@ def integrate_gradients(
 
 @contextmanager
 def _replace_output(module: torch.nn.Module, output: torch.Tensor) -> Iterator[None]:
-    """Let a module return this tensor."""
-    handle = module.register_forward_hook(lambda *_: output)
+    """Let an embedding return this tensor `[sequences, seq_len, size]` for the tokens of the batch.
+
+    An encoder may add padding to the batch, or call its embedding again for padding only (Longformer).
+    """
+
+    def replace(_: Any, __: Any, own: torch.Tensor) -> torch.Tensor:
+        if len(own) != len(output) or own.shape[1] < output.shape[1]:
+            return own
+        return torch.cat([output, own[:, output.shape[1] :]], 1)
+
+    handle = module.register_forward_hook(replace)
     try:
         yield
     finally:

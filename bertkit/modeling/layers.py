@@ -7,6 +7,10 @@ from torch import nn
 
 from bertkit.errors import UserError
 
+# Attributes of a config with one value for each layer: local or global attention (ModernBERT), and the size
+# of the window (Longformer).
+LAYER_LISTS = ("layer_types", "attention_window")
+
 
 def list_submodels(model: Any) -> list[Any]:
     """Return the models with one encoder each of which `model` consists: itself, or its `submodels`."""
@@ -72,8 +76,9 @@ def choose_layers(num_layers: int, count: int) -> list[int]:
 def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
     """Change the config of a model to that of a model with only these layers."""
     config.num_hidden_layers = len(indices)
-    if layer_types := getattr(config, "layer_types", None):  # ModernBERT: local or global attention
-        config.layer_types = [layer_types[index] for index in indices]
+    for name in LAYER_LISTS:
+        if isinstance(values := getattr(config, name, None), list):
+            setattr(config, name, [values[index] for index in indices])
 
 
 def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:

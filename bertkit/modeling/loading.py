@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -313,6 +314,8 @@ def _load(
             ignore_mismatched_sizes=ignore_mismatched_sizes, output_loading_info=True,
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
+        if is_head_missing(error):
+            raise make_head_error(source, auto_class, config) from error
         raise UserError(
             f"{source.label}: its weights cannot be loaded ({summarize_error(error)}); {source.fix}"
         ) from error
@@ -323,6 +326,20 @@ def _load(
     for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
         vars(model.config).pop(key, None)
     return model, missing_keys
+
+
+def is_head_missing(error: BaseException) -> bool:
+    """Return whether transformers has no class for an architecture with the head of an auto class."""
+    return str(error).startswith("Unrecognized configuration class")
+
+
+def make_head_error(source: ModelSource, auto_class: Any, config: Any) -> UserError:
+    """Return the error for an architecture for which transformers has no class with a head."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", auto_class.__name__.removeprefix("AutoModelFor"))
+    head = " ".join(word if word.isupper() else word.lower() for word in words)
+    return UserError(
+        f"{source.label}: transformers has no {head} head for {config.model_type}; use another model"
+    )
 
 
 def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_keys: set[str]) -> bool:
@@ -390,7 +407,16 @@ def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str
 
 
 def get_max_positions(config: Any) -> int | None:
-    """Return the maximum number of tokens of a sequence, or None if the architecture has no limit."""
+    """Return the maximum number of tokens of a sequence, or None if the architecture has no limit.
+
+    DeBERTa without absolute positions has none: its relative positions are limited to a distance.
+    """
+    has_absolute_positions = getattr(config, "position_biased_input", True)
+    return get_num_positions(config) if has_absolute_positions else None
+
+
+def get_num_positions(config: Any) -> int | None:
+    """Return the number of tokens for which a model has positions, or None if it does not state one."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < 1:
         return None
@@ -408,7 +434,7 @@ def get_trained_length(config: Any, tokenizer: Any) -> int | None:
     """
     if (trained_length := getattr(config, TRAINED_LENGTH_KEY, None)) is not None:
         return int(trained_length)
-    limits = [get_max_positions(config), tokenizer.model_max_length]
+    limits = [get_num_positions(config), tokenizer.model_max_length]
     return min((limit for limit in limits if limit and limit < NO_LENGTH_LIMIT), default=None)
 
 

@@ -35,6 +35,10 @@ def add_adapters(model: Any, rank: int) -> None:
     head = find_head_parameters(model, "--lora")  # peft freezes all parameters
     trainable = [parameter for parameter in head if parameter.requires_grad]
     targets = _choose_target_modules(model)
+    if not targets:
+        raise UserError(
+            f"--lora {rank}: {model.config.model_type} has no linear layers to adapt; leave out --lora"
+        )
     is_transposed = any(isinstance(module, Conv1D) for module in model.modules())  # the layers of GPT-2
     config = LoraConfig(
         r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=is_transposed

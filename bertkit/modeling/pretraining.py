@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bertkit.modeling.loading import INITIALIZER_RANGE, ModelSource, list_weight_names
+from bertkit.modeling.loading import (
+    INITIALIZER_RANGE,
+    ModelSource,
+    is_head_missing,
+    list_weight_names,
+    make_head_error,
+)
 
 MAX_POSITION_EMBEDDINGS = 512
 BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
@@ -93,8 +99,13 @@ def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
 
 def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
     """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
-    with torch.device("meta"):
-        model = auto_class.from_config(config)
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config)
+    except ValueError as error:
+        if is_head_missing(error):
+            raise make_head_error(source, auto_class, config) from error
+        raise
     encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
     missing = [
         weight

@@ -103,14 +103,14 @@ def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
     """
     modules = read_sentence_modules(source, model_config)
     pooling = "mean" if modules is None else modules.pooling
-    if pooling == "lasttoken" and is_causal(model_config):
+    if pooling == "mean":
+        return "mean"
+    if pooling == "cls" or (pooling == "lasttoken" and is_causal(model_config)):
         return "cls"
-    if pooling not in ("cls", "mean"):
-        raise UserError(
-            f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or "
-            "mean; use another model, or omit --method"
-        )
-    return pooling
+    raise UserError(
+        f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or mean; use "
+        "another model, or omit --method"
+    )
 
 
 def load_vector_classifier(

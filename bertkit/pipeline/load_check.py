@@ -63,6 +63,34 @@ def warn_about_padding(model: Any, tokenizer: Any, max_length: int, reporter: Re
         )
 
 
+def find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
+    """Return the error of a text that is too short for the encoder; None if the encoder can read it.
+
+    Args:
+        model: A model with one encoder.
+        input_ids: `[length]` the shortest text.
+    """
+    if len(input_ids) > LONG_LENGTH:
+        return None
+
+    def run(input_ids: np.ndarray) -> str | None:
+        ids = torch.from_numpy(input_ids.astype(np.int64)).unsqueeze(0).to(_get_device(model))
+        with _keep_state(model, None), torch.no_grad():
+            model.eval()
+            try:
+                model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+            except STEP_ERRORS as error:
+                return _summarize(error)
+        return None
+
+    def compute() -> str | None:
+        error = run(input_ids)
+        return error if error and run(np.resize(input_ids, 2 * LONG_LENGTH)) is None else None
+
+    error: str | None = _load_or_compute(["length", *_describe_model(model), len(input_ids)], compute)
+    return error
+
+
 def find_precision_error(model: Any, tokenizer: Any, max_length: int, precision: str) -> str | None:
     """Return the error of a step in a number format; None if it is possible, or fails in fp32 as well.
 
@@ -122,17 +150,22 @@ def warn_about_tokenizer(
 
 def _load_or_compute(key: Sequence[Any], compute: Callable[[], Any]) -> Any:
     """Return the result for a key from the cache, or compute it; results are values of JSON."""
-    computed: list[Any] = []
+    results: list[Any] = []
 
     def write(folder: Path) -> None:
-        computed.append(compute())
-        (folder / RESULT_FILE).write_text(json.dumps(computed[0]), "utf-8")
+        results.append(compute())
+        (folder / RESULT_FILE).write_text(json.dumps(results[0]), "utf-8")
 
     versions = [CACHE_VERSION, torch.__version__, transformers.__version__, tokenizers.__version__]
     folder = get_or_create("load-check", _hash(json.dumps([versions, key]).encode()), write)
-    if computed:
-        return computed[0]
+    if results:
+        return results[0]
     return json.loads((folder / RESULT_FILE).read_text("utf-8")) if folder else compute()
+
+
+def _summarize(error: Exception) -> str:
+    """Return the first line of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _hash(content: bytes) -> str:
@@ -163,8 +196,8 @@ def _make_inputs(model: Any, tokenizer: Any, max_length: int) -> list[dict[str, 
     batch = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=tokenizer.pad_token_id)
     mask = torch.nn.utils.rnn.pad_sequence(list(map(torch.ones_like, sequences)), batch_first=True)
     alone = {"input_ids": sequences[0].unsqueeze(0), "attention_mask": mask[:1, : len(sequences[0])]}
-    together = {"input_ids": batch, "attention_mask": mask}
-    return [{name: tensor.to(device) for name, tensor in one.items()} for one in (alone, together)]
+    batched = {"input_ids": batch, "attention_mask": mask}
+    return [{name: tensor.to(device) for name, tensor in one.items()} for one in (alone, batched)]
 
 
 def _depends_on_padding(model: Any, inputs: list[dict[str, torch.Tensor]]) -> bool:
@@ -172,22 +205,22 @@ def _depends_on_padding(model: Any, inputs: list[dict[str, torch.Tensor]]) -> bo
     for num_layers in NUMS_OF_LAYERS:
         with _keep_state(model, num_layers), torch.no_grad(), suppress(*STEP_ERRORS):
             model.eval()
-            alone, together = (model.base_model(**one).last_hidden_state.float() for one in inputs)
-            return _differs(alone, together, inputs[0]["input_ids"].shape[1])
+            alone, batched = (model.base_model(**one).last_hidden_state.float() for one in inputs)
+            return _differs(alone, batched, inputs[0]["input_ids"].shape[1])
     return False
 
 
-def _differs(alone: torch.Tensor, together: torch.Tensor, length: int) -> bool:
+def _differs(alone: torch.Tensor, batched: torch.Tensor, length: int) -> bool:
     """Return whether the hidden states of the first text differ by more than rounding.
 
     Args:
         alone: `[1, seq_len, hidden_size]`.
-        together: `[batch, seq_len, hidden_size]`.
+        batched: `[batch, seq_len, hidden_size]`.
         length: Number of tokens of the text.
     """
     # Encoders that shorten sequences have other positions in a batch, except the first one.
     count = length if alone.shape[1] >= length else 1
-    difference = (alone[:, :count] - together[:1, :count]).abs().max() / alone[:, :count].abs().max()
+    difference = (alone[:, :count] - batched[:1, :count]).abs().max() / alone[:, :count].abs().max()
     return bool(difference > (CPU_TOLERANCE if alone.device.type == "cpu" else ACCELERATOR_TOLERANCE))
 
 
@@ -203,7 +236,7 @@ def _try_step(
             if states.requires_grad:  # unless all layers are frozen
                 states.float().mean().backward()
         except STEP_ERRORS as error:
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
+            return _summarize(error)
     return None
 
 

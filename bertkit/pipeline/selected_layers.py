@@ -53,11 +53,11 @@ def build_model(task: Task, model_config: Any, source: ModelSource) -> Any:
     count = get_num_layers(task.config)
     if count is None:
         return task.build_model(model_config, source)
-    from bertkit.modeling.layers import choose_layers, keep_layers
+    from bertkit.modeling.layers import LAYER_LISTS, choose_layers, keep_layers
 
     saved = loading.load_config(source)
     full_config = copy.deepcopy(model_config)
-    for name in ("num_hidden_layers", "layer_types"):
+    for name in ("num_hidden_layers", *LAYER_LISTS):
         if hasattr(saved, name):
             setattr(full_config, name, getattr(saved, name))
     model = task.build_model(full_config, source)
