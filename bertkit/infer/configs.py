@@ -130,6 +130,7 @@ class EmbedConfig(Settings):
         None,
         "Scale each vector to length 1.",
         MODEL,
+        flags=("--normalize/--no-normalize",),
         default_text="yes if the pooling is that of the model, and its last module is Normalize; else no",
     )
     batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)

@@ -108,8 +108,8 @@ def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
     if pooling == "cls" or (pooling == "lasttoken" and is_causal(model_config)):
         return "cls"
     raise UserError(
-        f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or mean; use "
-        "another model, or omit --method"
+        f"{source.label}: was trained with {pooling} pooling, but --method contrastive reads cls or mean; "
+        "use another model, or omit --method"
     )
 
 
