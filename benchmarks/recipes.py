@@ -28,6 +28,7 @@ from process_memory import run_sampled
 WIDTH = 120  # of the lines of a header
 SCORES = {
     "classify": ["accuracy"],
+    "nli": ["accuracy"],
     "ner": ["f1"],
     "qa": ["exact", "f1"],
     "swag": ["accuracy"],

@@ -80,6 +80,12 @@ def test_the_measured_scores_replace_the_end_of_a_header(tmp_path, monkeypatch):
     )
 
 
+def test_the_script_knows_the_scores_of_each_task():
+    tasks = {yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())["task"]
+             for name in recipe_benchmark.find_recipes()}  # fmt: skip
+    assert tasks <= recipe_benchmark.SCORES.keys()
+
+
 @pytest.mark.slow
 def test_a_recipe_that_fails_has_its_error_in_the_table(monkeypatch):
     monkeypatch.delenv("BERTKIT_DATA_DIR", raising=False)
