@@ -105,6 +105,9 @@ TRAIN_CASES = {  # finding: (task, level, function that puts it into the rows, s
     "type-once": ("ner", "warning", one(tokens=["bad", "good"], tags=["B-ONCE", "O"]), {}),
     "no-words": ("ner", "note", one(tokens=[], tags=[]), {}),
     "untokenized": ("ner", "note", one(tokens=["\u200e", "good"], tags=["O", "B-NICE"]), {}),
+    "lost-entities": (
+        "ner", "warning", one(tokens=list("a good room"), tags=["O"] * 4 + ["B-NICE"] + ["O"] * 6), {},
+    ),
     "long-sentences": ("ner", "warning", one(tokens=["good"] * 251, tags=["O"] * 251), {}),
     "windows": ("ner", "note", one(tokens=["good"] * 90, tags=["O"] * 90), {"max_length": 64}),
     "offset": ("qa", "warning", one(context="a good room", answers=answer("good", 0)), {}),

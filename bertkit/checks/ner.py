@@ -14,6 +14,7 @@ from bertkit.checks.base import (
     format_fraction,
     locate_rows,
 )
+from bertkit.data.ner.lost_entities import LOST_ENTITIES_FIX, LostEntities, find_lost_entities
 from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
 from bertkit.data.ner.schemes import Scheme, detect_scheme, find_violations
 from bertkit.data.ner.tags import find_sentence_indices
@@ -76,9 +77,11 @@ class NerChecks(TaskChecks):
         return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Find words that the tokenizer drops."""
+        """Find words that the tokenizer drops, and entities that its tokens cannot express."""
         tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
-        return find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
+        yield from find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
+        if "iob2" in rows.columns:
+            yield from find_unpredictable(split, find_lost_entities(rows, tokens.first_token))
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
@@ -191,6 +194,24 @@ def find_words_without_tokens(
             "characters)",
             "they are tagged by their neighbors; remove them if they are noise", len(missing),
             locate_rows(rows, sentences),
+        )  # fmt: skip
+
+
+def find_unpredictable(split: str, lost: LostEntities) -> Iterator[Finding]:
+    """Report entities that no prediction can equal, and words that have letters but no token."""
+    if len(lost.first):
+        sentences = np.unique(find_sentence_indices(lost.first, lost.offsets))
+        yield Finding(
+            "error" if split == "train" and lost.are_too_many else "warning", "lost-entities",
+            f"{split}: {lost.describe_entities()}",
+            LOST_ENTITIES_FIX, len(lost.first), locate_rows(lost.rows, sentences),
+        )  # fmt: skip
+    if len(lost.words):
+        sentences = np.unique(find_sentence_indices(lost.words, lost.offsets))
+        yield Finding(
+            "warning", "letters-without-tokens", f"{split}: {lost.describe_words()}",
+            "choose a model whose tokenizer knows these characters with --model", len(lost.words),
+            locate_rows(lost.rows, sentences),
         )  # fmt: skip
 
 
