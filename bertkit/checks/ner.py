@@ -16,7 +16,7 @@ from bertkit.checks.base import (
 )
 from bertkit.data.ner.lost_entities import LOST_ENTITIES_FIX, LostEntities, find_lost_entities
 from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
-from bertkit.data.ner.schemes import Scheme, detect_scheme, find_violations
+from bertkit.data.ner.schemes import Scheme, describe_notation, detect_scheme, find_violations
 from bertkit.data.ner.tags import find_sentence_indices
 from bertkit.data.ner.words import encode_words
 from bertkit.data.rows import Rows
@@ -67,6 +67,7 @@ class NerChecks(TaskChecks):
             if "tags" in rows.columns:
                 yield from find_scheme_mismatch(split, rows, self.task.scheme)
                 yield from find_illegal_tags(split, rows, self.task.scheme)
+        yield from find_unusual_notation(parsed.splits["train"], self.task.scheme)
         yield from find_singleton_types(parsed.splits["train"])
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
@@ -127,6 +128,16 @@ def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Fin
             "both are converted to IOB2; write them in one scheme so that none is misread",
             len(indices), _locate_words(rows, indices, violations.offsets),
         )  # fmt: skip
+
+
+def find_unusual_notation(train: Rows, scheme: Scheme) -> Iterator[Finding]:
+    """Report tags whose letters are suffixes or in lower case, or look so."""
+    tags = Counter(tag for sentence in train["tags"] for tag in sentence)
+    if note := describe_notation(tags, scheme):
+        problem, _, fix = note.partition("; ")
+        yield Finding(
+            "warning" if fix else "note", "notation", problem, fix, tags.total() - tags[scheme.outside]
+        )
 
 
 def find_empty_rows(split: str, original: Rows, parsed: Rows) -> Iterator[Finding]:
