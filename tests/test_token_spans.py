@@ -259,6 +259,15 @@ def test_letters_without_tokens_are_reported_with_an_example():
     require_predictable(lost)
 
 
+def test_check_does_not_count_spaces_as_words_without_tokens():
+    from bertkit.checks.ner import find_words_without_tokens
+
+    rows = Rows.from_columns({"tokens": [list("a b\u200b")]}, "train.jsonl")
+    tokens = encode_words(rows["tokens"], ["a b\u200b"], make_dropping_tokenizer(), cache=False)
+    found = list(find_words_without_tokens("train", rows, np.array([0, -1, 1, -1]), tokens.word_offsets))
+    assert [finding.count for finding in found] == [1]
+
+
 def test_training_is_refused_if_most_entities_cannot_be_predicted():
     from bertkit.tasks.ner import Ner, NerConfig
 

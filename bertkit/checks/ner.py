@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,7 +189,7 @@ def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding
 def find_words_without_tokens(
     split: str, rows: Rows, first_token: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Finding]:
-    """Find words without any token.
+    """Find words without any token, except white space, which has none.
 
     Args:
         split: Name of the split.
@@ -197,6 +198,8 @@ def find_words_without_tokens(
         offsets: Index of the first word of each row, [rows + 1].
     """
     missing = np.flatnonzero(first_token < 0)
+    words = compress(chain.from_iterable(rows["tokens"]), (first_token < 0).tolist())
+    missing = missing[[not word.isspace() for word in words]]
     if len(missing):
         sentences = np.unique(find_sentence_indices(missing, offsets))
         yield Finding(

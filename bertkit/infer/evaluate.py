@@ -295,6 +295,9 @@ def _score(
     evaluations = {
         name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
     }
+    for name, evaluation in evaluations.items():
+        for warning in evaluation.outputs.features.warnings:
+            reporter.warn(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
     metrics = {
