@@ -490,3 +490,12 @@ def test_entities_that_cannot_be_predicted_are_reported_for_each_split_and_refus
         cli, tmp_path, ["--data", lost, *args, "--keep-overlap"], ["1 of 1 entity", "--model"], "ner"
     )
     assert line.startswith(f"bertkit: {lost}: ")
+
+
+@pytest.mark.slow
+def test_evaluate_reports_entities_that_cannot_be_predicted(learned, cli, tmp_path):
+    tags = ["O"] * 5 + ["B-NICE"] + ["O"] * 2
+    data = write_rows(tmp_path / "new.jsonl", [{"0": list("the film"), "1": tags}])
+    status, _, err = cli("evaluate", learned.output_dir, "--data", data, "-o", tmp_path / "scores")
+    assert status == 0, err
+    assert f"such as 'i' in {data}: row 1" in err.replace("\n", " ")
