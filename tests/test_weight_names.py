@@ -255,3 +255,57 @@ def test_a_resumed_run_needs_all_weights(cli, tiny, toy, tmp_path, stop_at):
         "--overwrite",
     ]
     assert_refused(cli, tmp_path, ["--resume", "-o", run], words)
+
+
+# ---- weights that are missing in a model or in a run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny):
+    folder = tmp_path_factory.mktemp("run")
+    data = write_rows(folder / "rows.jsonl", make_toy_rows(24))
+    return bertkit.classify(
+        data=str(data), model=str(tiny), max_steps=1, output_dir=str(folder / "run")
+    ).output_dir
+
+
+def change_weights(source, folder, change):
+    shutil.copytree(source, folder)
+    weights = load_file(folder / WEIGHTS)
+    change(weights)
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+    return folder
+
+
+def remove(name):
+    return lambda weights: weights.pop(name)
+
+
+def shorten(name):
+    return lambda weights: weights.update({name: weights[name][:-1].clone()})
+
+
+@pytest.mark.parametrize("change", [remove, shorten])
+def test_a_model_that_lacks_weights_of_its_encoder_is_refused(change, cli, tiny, toy, tmp_path):
+    name = "encoder.layer.1.output.dense.weight"
+    folder = change_weights(tiny, tmp_path / "model", change(name))
+    words = ["--model model: its weights", name, "use another model or download it again"]
+    assert_refused(cli, tmp_path, ["--data", toy, "--model", folder, "-o", tmp_path / "run"], words)
+
+
+@pytest.mark.parametrize(
+    "part", ["classifier.bias", "bert.pooler.dense.weight", "bert.embeddings.LayerNorm.bias"]
+)
+def test_a_run_that_lacks_weights_is_refused(part, cli, run, tmp_path):
+    folder = change_weights(run, tmp_path / "run", remove(part))
+    words = [f"{folder}: its weights", part, "train the run again"]
+    assert_refused(cli, tmp_path, [folder], words, "evaluate")
+
+
+def test_a_model_without_a_pooler_is_accepted(tiny, tmp_path):
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    folder = change_weights(tiny, tmp_path / "model", remove("pooler.dense.weight"))
+    source = ModelSource("model", folder)
+    load_model(AutoModel, source, load_config(source))
+    load_model(AutoModelForSequenceClassification, source, load_config(source), new_head=True)
