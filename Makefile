@@ -7,7 +7,7 @@ OLDEST_PYTHON ?= python3.10
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-fast test-oldest check format smoke docs faults fuzz bench recipes screenshots ablation sizes clean
+.PHONY: help install install-dev demo test test-fast test-oldest check format smoke docs faults fuzz bench recipes matrix screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -99,6 +99,9 @@ bench: $(INSTALLED_DEV) ## Compare training speed (BERTKIT_DATA_DIR must contain
 
 recipes: $(INSTALLED_DEV) ## Run the recipes that need no Hub: RECIPES="NAMES", all by default, which takes hours
 	$(BIN)/python benchmarks/recipes.py $(RECIPES)
+
+matrix: $(INSTALLED_DEV) ## Try all tasks and commands with each type of model, for the table of docs/models.md
+	PYTHONPATH=benchmarks $(BIN)/python tests/matrix.py --write
 
 screenshots: $(INSTALLED_DEV) ## Create the pictures of pages with Chromium
 	$(BIN)/python tests/terminal_svg.py

@@ -201,7 +201,7 @@ def describe_machine() -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return [
-        f"- CPU: {model}, {count_usable_cores()} cores, {', '.join(features)}",
+        f"- CPU: {model}, {describe_cores()}, {', '.join(features)}",
         f"- GPU: {gpu}",
         f"- Python {platform.python_version()}, {', '.join(versions)}",
         f"- Date: {datetime.date.today().isoformat()}",
@@ -227,6 +227,11 @@ def count_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def describe_cores() -> str:
+    """Return the number of cores that this process may use, with its noun."""
+    return "1 core" if count_usable_cores() == 1 else f"{count_usable_cores()} cores"
 
 
 def limit_cores(cores: int) -> None:

@@ -22,12 +22,13 @@ from typing import Any
 
 import yaml
 
-from harness import ROOT, count_usable_cores, describe_machine, publish, read_processor
+from harness import ROOT, describe_cores, describe_machine, publish, read_processor
 from process_memory import run_sampled
 
 WIDTH = 120  # of the lines of a header
 SCORES = {
     "classify": ["accuracy"],
+    "nli": ["accuracy"],
     "ner": ["f1"],
     "qa": ["exact", "f1"],
     "swag": ["accuracy"],
@@ -82,7 +83,7 @@ class Result:
     def describe(self) -> str:
         """Return the sentences for the header of the recipe."""
         processor, _ = read_processor()
-        machine = f"{processor}, {count_usable_cores()} cores, {self.metrics['training']['precision']}"
+        machine = f"{processor}, {describe_cores()}, {self.metrics['training']['precision']}"
         return (
             f"Expected: {self.format_scores()}. It takes {self.format_time()} and {self.gigabytes:.1f} GB of "
             f"memory. Measured by benchmarks/recipes.py at version {read_version()} on {machine}."

@@ -105,6 +105,11 @@ TRAIN_CASES = {  # finding: (task, level, function that puts it into the rows, s
     "type-once": ("ner", "warning", one(tokens=["bad", "good"], tags=["B-ONCE", "O"]), {}),
     "no-words": ("ner", "note", one(tokens=[], tags=[]), {}),
     "untokenized": ("ner", "note", one(tokens=["\u200e", "good"], tags=["O", "B-NICE"]), {}),
+    "lost-entities": (
+        "ner", "warning", one(tokens=list("a good room"), tags=["O"] * 4 + ["B-NICE"] + ["O"] * 6), {},
+    ),
+    "notation": ("ner", "note", each(tags=lambda _, tags: ["-".join(tag.split("-")[::-1]) for tag in tags]),
+                 {}),
     "long-sentences": ("ner", "warning", one(tokens=["good"] * 251, tags=["O"] * 251), {}),
     "windows": ("ner", "note", one(tokens=["good"] * 90, tags=["O"] * 90), {"max_length": 64}),
     "offset": ("qa", "warning", one(context="a good room", answers=answer("good", 0)), {}),
@@ -134,6 +139,7 @@ SPLIT_LEVEL = {
     "range",
     "contradicted",
     "one-sentence",
+    "notation",
 }  # about no single row
 MANY = {"unknown", "truncated"}
 

@@ -7,7 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import costly_parts, make_nli_rows, make_toy_rows, read_predictions, slow_fixture
+from conftest import costly_parts, make_nli_rows, read_predictions, slow_fixture
+from test_architectures import make_easy_rows
 
 import bertkit
 from bertkit.data.registry import load_dataset_specs
@@ -219,15 +220,16 @@ def test_an_interrupted_suite_is_resumed(cli, command, tmp_path, monkeypatch, st
 def test_the_best_learning_rate_is_selected(cli, tiny, tmp_path):
     folder = tmp_path / "data" / "SST-2"
     folder.mkdir(parents=True)
-    for name, seed, size in (("train", 0, 200), ("dev", 1, 40)):
-        rows = "".join(f"{r['text']}\t{int(r['label'] == 'positive')}\n" for r in make_toy_rows(size, seed))
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    rows = make_easy_rows(96)
+    for name, part in (("train", rows[:72]), ("dev", rows[72:])):
+        lines = "".join(f"{r['text']}\t{int(r['label'] == 'positive')}\n" for r in part)
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + lines)
     args = ["glue", "--tasks", "sst2", "--model", tiny, "--data-dir", tmp_path / "data", "--batch-size", 8]
     args += [
         "--epochs",
-        4,
+        5,
         "--learning-rates",
-        "1e-9,3e-3",
+        "1e-9,5e-3",
         "--seeds",
         2,
         "--no-bf16",
@@ -237,11 +239,11 @@ def test_the_best_learning_rate_is_selected(cli, tiny, tmp_path):
     status, out, err = cli(*args, "--json")
     assert status == 0
     summary = json.loads(out)["tasks"]["sst2"]
-    assert (summary["learning_rate"], summary["seeds"]) == (3e-3, [0, 1])
+    assert (summary["learning_rate"], summary["seeds"]) == (5e-3, [0, 1])
     assert summary["validation"]["accuracy"] > 0.9
-    assert "the best learning rate is 0.003" in err
+    assert "the best learning rate is 0.005" in err
     names = sorted(path.name for path in (tmp_path / "run" / "sst2").iterdir())
-    assert names == ["lr0.003-seed0", "lr0.003-seed1", "lr1e-09-seed0"]
+    assert names == ["lr0.005-seed0", "lr0.005-seed1", "lr1e-09-seed0"]
 
 
 @pytest.mark.slow

@@ -471,3 +471,31 @@ def spread(row):
             tags.append(tag if tag[0] == "I" else "O")
         tags += [tag, *["I" + tag[1:] if tag != "O" else "O"] * (len(token) - 1)]
     return tags
+
+
+def test_entities_that_cannot_be_predicted_are_reported_for_each_split_and_refused(cli, tiny, tmp_path):
+    """Each character is a word, and the tokens are whole words."""
+    words, inside = list("the film was good"), ["O"] * 5 + ["B-NICE"] + ["O"] * 11
+    whole = ["O"] * 13 + ["B-NICE", *["I-NICE"] * 3]
+    train = [{"tokens": [*words, " ", str(at)], "tags": [*whole, "O", "O"]} for at in range(10)]
+    data = write_rows(tmp_path / "train.jsonl", train)
+    lost = write_rows(tmp_path / "dev.jsonl", [{"tokens": words, "tags": inside}])
+    args = ["--validation", lost, "--model", tiny, "--max-steps", 1, "--dry-run", "--no-bf16"]
+    status, _, err = cli("ner", "--data", data, *args)
+    assert status == 0
+    [warning] = [line for line in err.splitlines() if "entit" in line and line.startswith("warning")]
+    assert warning.startswith("warning: validation split: 1 of 1 entity cannot be predicted")
+    assert warning.endswith(f"such as 'i' in {lost}: row 1")
+    line = assert_refused(
+        cli, tmp_path, ["--data", lost, *args, "--keep-overlap"], ["1 of 1 entity", "--model"], "ner"
+    )
+    assert line.startswith(f"bertkit: {lost}: ")
+
+
+@pytest.mark.slow
+def test_evaluate_reports_entities_that_cannot_be_predicted(learned, cli, tmp_path):
+    tags = ["O"] * 5 + ["B-NICE"] + ["O"] * 2
+    data = write_rows(tmp_path / "new.jsonl", [{"0": list("the film"), "1": tags}])
+    status, _, err = cli("evaluate", learned.output_dir, "--data", data, "-o", tmp_path / "scores")
+    assert status == 0, err
+    assert f"such as 'i' in {data}: row 1" in err.replace("\n", " ")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import assert_refused
 
+import recipes as recipe_benchmark
 from bertkit.errors import UserError
 from bertkit.recipes import list_shipped_recipes, read_recipe
 from bertkit.tasks import task_class
@@ -42,6 +43,53 @@ def test_the_header_of_a_recipe_describes_its_use(name):
     assert "Expected" in text
     assert re.search(r"\d (min|h|s)\b", text)
     assert re.search(r"\d GB", text)
+
+
+@pytest.mark.parametrize("name", recipe_benchmark.find_recipes())
+def test_recipes_that_need_no_hub_say_what_the_script_measured(name):
+    header = list_shipped_recipes()[name].read_text().partition("task:")[0].replace("\n# ", " ")
+    expected = header[header.index("Expected: ") :]
+    assert re.fullmatch(
+        r"Expected: .*\d\.\d+.* on [\d,]+ (validation rows|texts).*\. "
+        r"It takes [\d.]+ (s|min|h) and [\d.]+ GB of memory\. "
+        r"Measured by benchmarks/recipes\.py at version \d+\.\d+\.\d+ on .*, \d+ cores?, (fp32|bf16)\.\n",
+        expected,
+    )
+
+
+def test_the_measured_scores_replace_the_end_of_a_header(tmp_path, monkeypatch):
+    metrics = {
+        "task": "classify", "data": {"validation": 1200}, "validation": {"accuracy": 0.75},
+        "intervals": {"accuracy": [0.7, 0.8]}, "baselines": {"majority": {"accuracy": 0.5}, "none": {}},
+        "training": {"precision": "fp32"},
+    }  # fmt: skip
+    monkeypatch.setattr(recipe_benchmark, "ROOT", tmp_path)
+    monkeypatch.setattr(recipe_benchmark, "read_version", lambda: "1.2.3")
+    monkeypatch.setattr(recipe_benchmark, "read_processor", lambda: ("CPU", []))
+    monkeypatch.setattr(recipe_benchmark, "describe_cores", lambda: "1 core")
+    recipe = tmp_path / "recipes" / "toy.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text("# Toy\n#\n# Expected: accuracy\n# 1.0\ntask: classify\n")
+    recipe_benchmark.write_header("toy", recipe_benchmark.Result(metrics, 150.0, 1.25))
+    content = recipe.read_text()
+    assert content.startswith("# Toy\n#\n# Expected: accuracy 0.750 (95 % interval 0.700 to 0.800) on 1,200 ")
+    assert content.endswith("\ntask: classify\n")
+    assert content.replace("\n# ", " ").endswith(
+        " on 1,200 validation rows; baselines: majority 0.500. It takes 2.5 min and 1.2 GB of memory. "
+        "Measured by benchmarks/recipes.py at version 1.2.3 on CPU, 1 core, fp32.\ntask: classify\n"
+    )
+
+
+def test_the_script_knows_the_scores_of_each_task():
+    tasks = {yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())["task"]
+             for name in recipe_benchmark.find_recipes()}  # fmt: skip
+    assert tasks <= recipe_benchmark.SCORES.keys()
+
+
+@pytest.mark.slow
+def test_a_recipe_that_fails_has_its_error_in_the_table(monkeypatch):
+    monkeypatch.delenv("BERTKIT_DATA_DIR", raising=False)
+    assert "bertkit: --data codah: " in recipe_benchmark.run_recipe("swag/codah")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Tag schemes are detected, read by conlleval's rule, and converted back without loss."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from bertkit.data.ner.schemes import (
     SCHEMES,
     Scheme,
     count_violations,
+    describe_notation,
     detect_scheme,
     find_invalid_tag,
     from_iob2,
@@ -77,6 +80,63 @@ def test_separators_and_tags_without_types():
     assert detect_scheme(split("O B E S B I E")) == Scheme("BIOES")
     assert to_iob2(split("O B E S"), Scheme("BIOES")) == split("O B I B")
     assert from_iob2(split("O B I B"), Scheme("BIOES")) == split("O B E S")
+
+
+@pytest.mark.parametrize("separator", "-_")
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "IOB1"])
+@pytest.mark.parametrize(
+    ("notation", "form"),
+    [
+        ({"has_suffix": True}, "letters as suffixes"),
+        ({"is_lowercase": True}, "letters in lower case"),
+        ({"has_suffix": True, "is_lowercase": True}, "letters as suffixes and letters in lower case"),
+        ({"has_suffix": True, "outside": "-"}, "letters as suffixes"),
+        ({"is_lowercase": True, "outside": "o"}, "letters in lower case"),
+    ],
+)
+def test_letters_may_be_suffixes_or_in_lower_case(name, separator, notation, form):
+    scheme = Scheme(name, separator, **notation)
+    tags = from_iob2(split(IOB2), scheme)
+    first = {False: "B{}PER", True: "PER{}B"}[scheme.has_suffix].format(separator)
+    written_first = first.replace("B", "b") if scheme.is_lowercase else first
+    assert written_first in tags[0]
+    assert scheme.outside == tags[0][0]
+    assert detect_scheme(tags) == scheme
+    assert to_iob2(tags, scheme) == split(IOB2)
+    assert count_violations(tags, scheme) == 0
+    assert (
+        describe_notation(set(tags[0]), scheme)
+        == f"the tags look like {name} with {form}, and are read as {scheme}"
+    )
+    single = [[written_first, scheme.outside]]
+    assert replace(detect_scheme(single, scheme), name=name) == scheme
+    assert detect_scheme(split("B-PER I-PER O"), scheme) == Scheme()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "O vitamin-B",
+        "vitamin-B vitamin-C",
+        "vitamin-B vitamin-E",
+        "e-mail u-turn O",
+        "n v i b",
+        "type-I type-S",
+    ],
+)
+def test_types_that_end_or_begin_with_a_letter_are_types(text):
+    assert detect_scheme(split(text)) == Scheme("IO", "")
+    assert describe_notation(set(text.split()), Scheme("IO", "")) is None
+
+
+def test_tags_that_look_like_entities_among_others_are_types_with_a_note():
+    tags = split("TOWN-B TOWN-I drug O")
+    assert detect_scheme(tags) == Scheme("IO", "")
+    assert describe_notation(set(tags[0]), Scheme("IO", "")) == (
+        "each tag is read as a type: 'TOWN-B' looks like the first word of an entity, but 'drug' has no such "
+        "letter; write all tags in one form"
+    )
+    assert detect_scheme(split("TOWN-B TOWN-I"), preferred=Scheme("IO", "")) == Scheme("IO", "")
 
 
 @given(sentences=st.lists(entities, max_size=5), scheme=schemes)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from bertkit.checks.base import (
     format_fraction,
     locate_rows,
 )
+from bertkit.data.ner.lost_entities import LOST_ENTITIES_FIX, LostEntities, find_lost_entities
 from bertkit.data.ner.rows import WIDENED_SPANS_NOTE
-from bertkit.data.ner.schemes import Scheme, detect_scheme, find_violations
+from bertkit.data.ner.schemes import Scheme, describe_notation, detect_scheme, find_violations
 from bertkit.data.ner.tags import find_sentence_indices
 from bertkit.data.ner.words import encode_words
 from bertkit.data.rows import Rows
@@ -66,6 +68,7 @@ class NerChecks(TaskChecks):
             if "tags" in rows.columns:
                 yield from find_scheme_mismatch(split, rows, self.task.scheme)
                 yield from find_illegal_tags(split, rows, self.task.scheme)
+        yield from find_unusual_notation(parsed.splits["train"], self.task.scheme)
         yield from find_singleton_types(parsed.splits["train"])
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
@@ -76,9 +79,11 @@ class NerChecks(TaskChecks):
         return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Find words that the tokenizer drops."""
+        """Find words that the tokenizer drops, and entities that its tokens cannot express."""
         tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
-        return find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
+        yield from find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
+        if "iob2" in rows.columns:
+            yield from find_unpredictable(split, find_lost_entities(rows, tokens.first_token))
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
@@ -124,6 +129,16 @@ def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Fin
             "both are converted to IOB2; write them in one scheme so that none is misread",
             len(indices), _locate_words(rows, indices, violations.offsets),
         )  # fmt: skip
+
+
+def find_unusual_notation(train: Rows, scheme: Scheme) -> Iterator[Finding]:
+    """Report tags whose letters are suffixes or in lower case, or look so."""
+    tags = Counter(tag for sentence in train["tags"] for tag in sentence)
+    if note := describe_notation(tags, scheme):
+        problem, _, fix = note.partition("; ")
+        yield Finding(
+            "warning" if fix else "note", "notation", problem, fix, tags.total() - tags[scheme.outside]
+        )
 
 
 def find_empty_rows(split: str, original: Rows, parsed: Rows) -> Iterator[Finding]:
@@ -174,7 +189,7 @@ def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding
 def find_words_without_tokens(
     split: str, rows: Rows, first_token: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Finding]:
-    """Find words without any token.
+    """Find words without any token, except white space, which has none.
 
     Args:
         split: Name of the split.
@@ -183,6 +198,8 @@ def find_words_without_tokens(
         offsets: Index of the first word of each row, [rows + 1].
     """
     missing = np.flatnonzero(first_token < 0)
+    words = compress(chain.from_iterable(rows["tokens"]), (first_token < 0).tolist())
+    missing = missing[[not word.isspace() for word in words]]
     if len(missing):
         sentences = np.unique(find_sentence_indices(missing, offsets))
         yield Finding(
@@ -191,6 +208,24 @@ def find_words_without_tokens(
             "characters)",
             "they are tagged by their neighbors; remove them if they are noise", len(missing),
             locate_rows(rows, sentences),
+        )  # fmt: skip
+
+
+def find_unpredictable(split: str, lost: LostEntities) -> Iterator[Finding]:
+    """Report entities that no prediction can equal, and words that have letters but no token."""
+    if len(lost.first):
+        sentences = np.unique(find_sentence_indices(lost.first, lost.offsets))
+        yield Finding(
+            "error" if split == "train" and lost.are_too_many else "warning", "lost-entities",
+            f"{split}: {lost.describe_entities()}",
+            LOST_ENTITIES_FIX, len(lost.first), locate_rows(lost.rows, sentences),
+        )  # fmt: skip
+    if len(lost.words):
+        sentences = np.unique(find_sentence_indices(lost.words, lost.offsets))
+        yield Finding(
+            "warning", "letters-without-tokens", f"{split}: {lost.describe_words()}",
+            "choose a model whose tokenizer knows these characters with --model", len(lost.words),
+            locate_rows(lost.rows, sentences),
         )  # fmt: skip
 
 

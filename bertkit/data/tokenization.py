@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from bertkit.data.column_types import CHUNK_ROWS, as_column, iter_chunks
+from bertkit.data.token_spans import correct_spans
 from bertkit.data.token_store import get_token_store
 from bertkit.utils.batches import iter_batches
 from bertkit.utils.cache import cache_or_write
@@ -35,7 +36,7 @@ class TokenizedTexts:
 
     Attributes:
         ids: Token ids of each text.
-        start: [tokens] index of the first character of each token in its text.
+        start: [tokens] index of the first character of each token in its text; see `correct_spans`.
         stop: [tokens] index of the character after each token in its text.
         text_offsets: [n] position of each text in the concatenation of all texts, with one character between
             texts.
@@ -160,7 +161,7 @@ def _encode_with_spans(texts: Sequence[str], tokenizer: Any, cache: bool) -> tup
 
     if cache:
         key = _make_cache_key(texts, tokenizer)
-        folder = cache_or_write("tokens-with-offsets", key, write, "the tokens")
+        folder = cache_or_write("tokens-with-spans", key, write, "the tokens")
         ids, spans = Ragged.load(folder), map_array(folder / SPANS_FILE, "int32").reshape(-1, 2)
     else:
         encoded = list(batches())
@@ -221,8 +222,11 @@ def encode_batches(
     texts_in_order = chain.from_iterable(iter_chunks(texts))
     batches = iter_batches(texts_in_order, MAX_BATCH_CHARS, MAX_BATCH_TEXTS)
     encoded = tokenize_batches(((batch, None) for batch in batches), tokenizer, with_offsets)
-    for _, _, encodings in track_progress(encoded, len(texts), "tokenizing", lambda item: len(item[0])):
-        yield flatten_encodings(encodings, get_token_dtype(tokenizer), with_offsets)
+    for part, _, encodings in track_progress(encoded, len(texts), "tokenizing", lambda item: len(item[0])):
+        batch = flatten_encodings(encodings, get_token_dtype(tokenizer), with_offsets)
+        if with_offsets:
+            batch = replace(batch, spans=correct_spans(batch.spans, batch.lengths, part))
+        yield batch
 
 
 def tokenize_batches(

@@ -152,6 +152,7 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     """Prepare a pre-training run again; `--data` replaces its validation text."""
     from bertkit.infer.predictor import Predictor
     from bertkit.modeling.inference import prepare_for_inference
+    from bertkit.modeling.loading import find_run_model
     from bertkit.pipeline.finished_run import pass_data_again, require_same_data
     from bertkit.pipeline.prepare import prepare
     from bertkit.pipeline.settings import require_data_objects
@@ -167,7 +168,8 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     prepared = prepare(task.spec.name, settings, reporter)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
-    model = prepare_for_inference(prepared.task.build_model(prepared.model_config, prepared.model_source))
+    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
+    model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
     dataset = prepared.dataset
@@ -295,6 +297,9 @@ def _score(
     evaluations = {
         name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
     }
+    for name, evaluation in evaluations.items():
+        for warning in evaluation.outputs.features.warnings:
+            reporter.warn(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
     metrics = {

@@ -267,7 +267,7 @@ def _reload_validation_rows(
 ) -> ValidationSet:
     from bertkit.data.rows import combine_fingerprints
     from bertkit.modeling.layers import list_submodels
-    from bertkit.modeling.loading import load_config
+    from bertkit.modeling.loading import find_run_model, load_config
     from bertkit.pipeline.prepare import prepare
 
     config = task.config.use_run_as_model(folder)
@@ -279,7 +279,7 @@ def _reload_validation_rows(
         reporter.warn(
             f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
         )
-    model = prepared.task.build_model(prepared.model_config, prepared.model_source).eval()
+    model = prepared.task.build_model(prepared.model_config, find_run_model(folder)).eval()
     if len(list_submodels(model)) > 1:
         raise UserError(
             f"{folder}: is a discriminator with a generator; fine-tune it, and export the fine-tuned run"

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.errors import UserError
+from bertkit.modeling.first_position import compute_all_positions
 from bertkit.modeling.forward import compute_logits
 from bertkit.modeling.layers import choose_layers, require_encoder_layers
 from bertkit.modeling.loading import select_inputs
@@ -44,6 +45,7 @@ class HiddenStateRecorder:
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
         self._passes: list[RecordedPass] | None = None
+        compute_all_positions(model)
         name, _ = require_encoder_layers(model, FLAG)
         model.base_model.register_forward_pre_hook(self._start_pass, with_kwargs=True)
         modules = model.get_submodule(name)

@@ -6,6 +6,7 @@ from typing import TypeVar
 from torch import nn
 
 from bertkit.modeling.cpu.acceleration import replace_modules
+from bertkit.modeling.first_position import compute_first_position_only
 from bertkit.utils import devices
 from bertkit.utils.allocator import keep_freed_memory
 
@@ -18,6 +19,7 @@ def prepare_for_inference(model: M) -> M:
     On a CPU, the weights are copied, oneDNN computes the linear layers, and freed memory is kept. Without
     dropout, PyTorch's own attention is a fused kernel already, with and without a mask.
     """
+    compute_first_position_only(model)
     if devices.has_accelerator():
         return model.to(devices.select_device()).eval()
     copy_weights(model)

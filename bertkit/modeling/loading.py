@@ -259,22 +259,28 @@ def resize_embeddings(model: Any, tokenizer: Any) -> None:
         model.resize_token_embeddings(count_token_ids(tokenizer))
 
 
-def load_model(auto_class: Any, source: ModelSource, config: Any, new_head: bool = False) -> Any:
-    """Load the model in fp32. A head that the weights lack is initialized with a standard deviation of 0.02.
+def load_model(
+    auto_class: Any, source: ModelSource, config: Any, new_head: bool = False, may_lack_head: bool = False
+) -> Any:
+    """Load the model in fp32. A new head is initialized with a standard deviation of 0.02.
+
+    The pooler of BERT is part of the head here: `AutoModel` returns it, but vectors do not depend on it.
 
     Args:
         auto_class: Auto class of transformers for the task.
         source: The model whose weights are loaded.
         config: The model's config.
         new_head: Whether to re-initialize the output layer even if the weights contain one.
+        may_lack_head: Whether a head that the weights lack is initialized, but not one that they contain.
 
     Raises:
-        UserError: The weights cannot be read, or do not fit the config.
+        UserError: The weights cannot be read, do not fit the config, or lack a weight of the model.
     """
     head_config = copy.deepcopy(config)
     if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads
         setattr(head_config, INITIALIZER_KEY, INITIALIZER_RANGE)
     model, missing_keys = _load(auto_class, source, head_config, ignore_mismatched_sizes=new_head)
+    _require_weights(model, source, missing_keys, new_head or may_lack_head)
     if new_head:
         _reinitialize_output_layer(model, auto_class, missing_keys)
     if hasattr(config, INITIALIZER_KEY):
@@ -304,7 +310,7 @@ def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, he
 def _load(
     auto_class: Any, source: ModelSource, config: Any, ignore_mismatched_sizes: bool
 ) -> tuple[Any, set[str]]:
-    """Return the model, and the names of its parameters that are missing in the file of weights."""
+    """Return the model, and the names of its parameters that are missing in the file, or have other sizes."""
     import safetensors
     import torch
 
@@ -325,7 +331,7 @@ def _load(
         raise _make_custom_code_error(source, "its weights are those of custom code (auto_map)")
     for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
         vars(model.config).pop(key, None)
-    return model, missing_keys
+    return model, {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
 
 
 def is_head_missing(error: BaseException) -> bool:
@@ -351,6 +357,28 @@ def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_ke
     missing = {name for name in missing_keys if model.base_model is model or name.startswith(encoder)}
     unexpected = {name for name in unexpected_keys if name.startswith(encoder)}
     return any("pooler" not in name and "position_ids" not in name for name in missing | unexpected)
+
+
+def _require_weights(model: Any, source: ModelSource, missing: set[str], may_lack_head: bool) -> None:
+    """Check that no weights are missing, except those of a new head: transformers initializes them silently.
+
+    Raises:
+        UserError: Other weights are missing.
+    """
+    is_encoder = model.base_model is model
+    encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
+    can_initialize_pooler = is_encoder or may_lack_head
+    required = sorted(
+        name
+        for name in missing
+        if not (can_initialize_pooler and "pooler" in name)
+        and not (may_lack_head and not name.startswith(encoder_prefix))
+    )
+    if required:
+        raise UserError(
+            f"{source.label}: its weights do not fit its config.json ({format_list(required)}: missing or of "
+            f"another size); {source.fix}"
+        )
 
 
 def list_weight_names(folder: Path) -> set[str]:

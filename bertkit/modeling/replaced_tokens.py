@@ -1,6 +1,7 @@
 """Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings."""
 
 import copy
+import dataclasses
 from typing import Any, NamedTuple
 
 import torch
@@ -168,7 +169,9 @@ def build_generator_config(config: Any, size: float) -> Any:
 def find_generator(source: ModelSource) -> ModelSource | None:
     """Return the generator that was saved with a run, or None."""
     folder = source.folder / GENERATOR_FOLDER
-    return ModelSource(f"{source.name}/{GENERATOR_FOLDER}", folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    return dataclasses.replace(source, name=f"{source.name}/{GENERATOR_FOLDER}", folder=folder)
 
 
 def build_replaced_token_model(
@@ -181,7 +184,7 @@ def build_replaced_token_model(
     """
     has_weights = any(source.folder.glob("*.safetensors"))
     discriminator = (
-        load_model(AutoModelForPreTraining, source, config)
+        load_model(AutoModelForPreTraining, source, config, may_lack_head=not source.is_run)
         if has_weights
         else AutoModelForPreTraining.from_config(config)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
 from bertkit.modeling.heads import find_output_layer
 from bertkit.modeling.loading import WEIGHTS_FILE
 
@@ -59,6 +59,9 @@ def write_divided_weights(
         names: Names of the parameters of the output layer.
         divisor: Number that these parameters are divided by.
         temperature: The temperature that the new weights contain.
+
+    Raises:
+        UserError: The file has other names, those of the file that the model was loaded from in training.
     """
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -66,6 +69,8 @@ def write_divided_weights(
     with safe_open(run / WEIGHTS_FILE, "pt") as file:
         metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    if missing := [name for name in names if name not in tensors]:
+        raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
     for name in names:
         tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
     save_file(tensors, staging / WEIGHTS_FILE, metadata)

@@ -6,6 +6,7 @@ from bertkit.config import RunConfig
 from bertkit.modeling.attention_dropout import set_attention_dropout
 from bertkit.modeling.batch_lengths import build_masks_from_lengths
 from bertkit.modeling.cpu.acceleration import accelerate_on_cpu
+from bertkit.modeling.first_position import compute_first_position_only
 from bertkit.modeling.layer_norm import use_autocast_layer_norm
 from bertkit.modeling.layers import check_activation_checkpointing, compile_layers, list_submodels
 from bertkit.modeling.packing import describe_packed_attention, enable_packing
@@ -45,6 +46,8 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
     elif devices.runs_asynchronously():
         for submodel in list_submodels(model):
             build_masks_from_lengths(submodel)
+    if not (config.pack or config.compile):  # packed sequences have no common first position
+        compute_first_position_only(model)
     if config.compile:
         compile_layers(model)
         reporter.info("the encoder is compiled during the first steps, which therefore take longer")

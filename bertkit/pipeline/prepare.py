@@ -344,7 +344,7 @@ def _require_trained_embeddings(config: RunConfig, num_new_tokens: int) -> None:
 
 
 def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
-    """Report [UNK] tokens, long texts and other issues of the training features.
+    """Report [UNK] tokens, long texts and other issues of the training features, and warnings of all splits.
 
     Raises:
         UserError: Too many tokens are [UNK], and the user did not choose the model.
@@ -359,8 +359,9 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
         reporter.info(_describe_lengths(prepared))
     for note in train.describe_issues(prepared.splits["train"]):
         reporter.info(note)
-    for warning in train.warnings:
-        reporter.warn(warning)
+    for split, features in prepared.features.items():
+        for warning in features.warnings:
+            reporter.warn(warning if split == "train" else f"{split} split: {warning}")
 
 
 def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:

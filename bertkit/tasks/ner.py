@@ -310,15 +310,28 @@ class Ner(Task):
         self.fitted_confidence = FittedConfidence.load(model_config)
 
     def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Tokenize sentences, and split long sentences into windows; each word is predicted in one window."""
+        """Tokenize sentences, and split long sentences into windows; each word is predicted in one window.
+
+        The features of tagged rows have warnings about entities that cannot be predicted.
+
+        Raises:
+            UserError: Most of the training entities cannot be predicted.
+        """
         from bertkit.data.ner.features import build_word_features
+        from bertkit.data.ner.lost_entities import find_lost_entities, require_predictable
 
         labels = self.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
         context = rows["context"] if self.config.context == "document" else None
-        return build_word_features(
+        features = build_word_features(
             rows["tokens"], rows["text"], labels, tokenizer, self.config.max_length, context,  # type: ignore[arg-type]
             cache=self.use_cache,
         )  # fmt: skip
+        if labels is None:
+            return features
+        lost = find_lost_entities(rows, features.prediction_index)
+        if training:
+            require_predictable(lost)
+        return dataclasses.replace(features, warnings=lost.describe())
 
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return an `AutoModelForTokenClassification`, or a `Tagger` for `--features` and BiLSTM heads."""

@@ -140,7 +140,7 @@ class Objective:
 
         has_weights = any(source.folder.glob("*.safetensors"))
         return add_masked_position_hook(
-            load_model(self.auto_class, source, model_config)
+            load_model(self.auto_class, source, model_config, may_lack_head=not source.is_run)
             if has_weights
             else self.auto_class.from_config(model_config)
         )

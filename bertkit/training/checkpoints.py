@@ -13,12 +13,15 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
+from bertkit.modeling.loading import WEIGHTS_FILE, read_weights
 from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 
 RANDOM_STATE = "random_state"  # name of the state in its file
 RESTART_HINT = "start again with --overwrite"
+# Checkpoints of earlier versions have the names of the file that was loaded; these are old ones of BERT.
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def verify_checkpoint(last: Path) -> None:
@@ -42,10 +45,64 @@ def verify_checkpoint(last: Path) -> None:
         raise UserError(f"{best} (the best checkpoint): {problem}; {RESTART_HINT}")
 
 
+def save_weights(model: torch.nn.Module, checkpoint: Path) -> None:
+    """Write the weights of a model under the names that they have in it; tied weights get one of theirs."""
+    weights = model.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in weights.items()}
+    saved = {name: weights[name].detach().contiguous() for name in names.values()}
+    save_file(saved, checkpoint / WEIGHTS_FILE, {"format": "pt"})
+
+
+def load_weights(model: torch.nn.Module, checkpoint: Path) -> None:
+    """Load the weights of a checkpoint, which must be exactly those of the model.
+
+    Raises:
+        UserError: The checkpoint lacks weights of the model, or has others.
+    """
+    saved = read_weights(checkpoint, lambda _: True)
+    for old, new in OLD_NAMES.items():
+        saved = {name.replace(old, new): tensor for name, tensor in saved.items()}
+    weights = model.state_dict(keep_vars=True)
+    loaded = {id(tensor) for name, tensor in weights.items() if name in saved}
+    missing = [name for name, tensor in weights.items() if id(tensor) not in loaded]
+    unknown = [name for name in saved if name not in weights]
+    if missing or unknown:
+        problem = f"lacks {format_list(missing)}" if missing else f"has also {format_list(unknown)}"
+        raise UserError(
+            f"{checkpoint}: its weights do not fit the settings in run.yaml ({problem}); "
+            f"restore run.yaml, or {RESTART_HINT}"
+        )
+    model.load_state_dict(saved, strict=False)
+
+
 class AtomicCheckpointTrainer(Trainer):
-    """Trainer that adds and removes checkpoints by renaming: a killed process never leaves a partial one."""
+    """Trainer that adds and removes checkpoints by renaming: a killed process never leaves a partial one.
+
+    A checkpoint has the names that the weights have in the model. transformers renames weights when it loads
+    a model, and `save_pretrained`, which Trainer calls, writes the names of the loaded file again.
+    """
 
     _is_writing = False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank holds only a part of the weights (FSDP or DeepSpeed ZeRO)."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights and the config of a checkpoint. FSDP and DeepSpeed have formats of their own."""
+        if self.is_sharded:
+            super().save_model(output_dir, _internal_call)
+        elif self.args.should_save:
+            assert output_dir is not None
+            self.model.config.save_pretrained(output_dir)
+            save_weights(self.model, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_sharded:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            load_weights(self.model, Path(resume_from_checkpoint))
 
     def remove_unfinished_checkpoints(self) -> None:
         """Remove the staging directory, which a killed process may have left."""

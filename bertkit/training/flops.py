@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bertkit.modeling.first_position import list_first_position_modules
 from bertkit.modeling.layers import find_encoder_layers, list_submodels
 from bertkit.training.meters import SequenceCounts
 
@@ -22,8 +23,8 @@ def count_training_flops(model: Any, sequences: SequenceCounts) -> float | None:
 
     These are 6 per weight and token, and 12 * hidden_size * seq_len ** 2 per layer for attention. Shared
     layers count once per use. A layer without gradients counts only its forward pass, a third of this. The
-    vocabulary projection counts at the predicted positions. Other heads and the embeddings do not count,
-    because they require hardly any operations.
+    vocabulary projection counts at the predicted positions. What runs at the first position only counts once
+    per sequence. Other heads and the embeddings do not count, because they require hardly any operations.
 
     Args:
         model: A model with an encoder.
@@ -42,14 +43,19 @@ def count_training_flops(model: Any, sequences: SequenceCounts) -> float | None:
     lengths = torch.arange(len(counts), dtype=torch.float64)
     flops = 0.0
     has_gradient = _has_trained_embeddings(model)
+    once_per_sequence = {
+        id(weight) for module in list_first_position_modules(model) for weight in module.parameters()
+    }
     for index, layer in enumerate(layers):
         has_gradient = has_gradient or any(weight.requires_grad for weight in layer.parameters())
         num_pairs = float(counts @ _count_attention_pairs(model.config, index, lengths))
-        flops += sequences.num_tokens * _count_flops_per_token(list_matrices(layer), has_gradient)
+        for weight in list_matrices(layer):
+            uses = sequences.num_sequences if id(weight) in once_per_sequence else sequences.num_tokens
+            flops += uses * _count_flops_per_use(weight, has_gradient)
         flops += 4 * model.config.hidden_size * num_pairs * (3 if has_gradient else 1)
     if sequences.num_predictions and model.get_output_embeddings() is not None:
-        projection = [model.get_output_embeddings().weight]
-        flops += sequences.num_predictions * _count_flops_per_token(projection, has_gradient)
+        projection = model.get_output_embeddings().weight
+        flops += sequences.num_predictions * _count_flops_per_use(projection, has_gradient)
     return flops
 
 
@@ -84,11 +90,9 @@ def _has_trained_embeddings(model: Any) -> bool:
     return any(weight.requires_grad for name, weight in named if "embeddings" in name)
 
 
-def _count_flops_per_token(matrices: list[torch.Tensor], has_gradient: bool) -> int:
-    """Return the operations per token: forward pass, and gradients of inputs and of trained weights."""
-    size = sum(weight.numel() for weight in matrices)
-    trained_size = sum(weight.numel() for weight in matrices if weight.requires_grad)
-    return 2 * (size + size * has_gradient + trained_size)
+def _count_flops_per_use(weight: torch.Tensor, has_gradient: bool) -> int:
+    """Return the operations of a product with one vector: forward pass, gradients of input and of weight."""
+    return 2 * weight.numel() * (1 + has_gradient + weight.requires_grad)
 
 
 def _count_attention_pairs(config: Any, index: int, lengths: torch.Tensor) -> torch.Tensor:

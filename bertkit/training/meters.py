@@ -25,6 +25,11 @@ class SequenceCounts:
     num_predictions: int = 0
 
     @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return int(self.length_counts.sum())
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens, without padding."""
         return int(self.length_counts @ torch.arange(len(self.length_counts)))

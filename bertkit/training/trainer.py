@@ -124,7 +124,8 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         If training had already ended at the checkpoint, its weights are loaded without further steps.
 
         Raises:
-            UserError: The checkpoint is damaged, or contains pickled objects other than tensors.
+            UserError: The checkpoint is damaged, contains pickled objects other than tensors, or does not
+                have the weights of the model.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
@@ -169,17 +170,16 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     # ---- sharded weights
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each rank holds only a part of the weights (FSDP or DeepSpeed ZeRO)."""
-        return self.is_fsdp_enabled or self.is_deepspeed_enabled
-
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
         """Return the complete state dict if the weights are sharded, else None; all ranks must call this."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint."""
+        """Load the weights of a checkpoint.
+
+        Raises:
+            UserError: It does not have the weights of the model.
+        """
         if self.is_sharded:
             # this method of Trainer also loads sharded weights; it reads the path from the state
             self.state.best_model_checkpoint = str(checkpoint)

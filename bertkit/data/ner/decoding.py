@@ -35,7 +35,7 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
     has_prediction = index >= 0
     log_probabilities = log_softmax(logits.astype(np.float64), axis=-1)
     emissions[has_prediction] = log_probabilities[index[has_prediction]]
-    same_token = np.flatnonzero(has_prediction[1:] & (index[1:] == index[:-1])) + 1  # with the word before
+    same_token = np.flatnonzero(mark_shared_tokens(index)[0])
     for type_id in range(len(tags.types)):
         begin = (tags.type_ids == type_id) & tags.is_begin
         inside = (tags.type_ids == type_id) & ~tags.is_begin
@@ -43,6 +43,20 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
         emissions[same_token[:, None], inside] = begin_or_inside
         emissions[same_token[:, None], begin] = -FORBIDDEN_PENALTY
     return emissions
+
+
+def mark_shared_tokens(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return whether the token of each word is also that of an earlier, or of a later word, both [words].
+
+    Args:
+        index: [words] number of each word's token; -1 for a word without tokens.
+    """
+    words = np.flatnonzero(index >= 0)
+    is_shared = index[words[1:]] == index[words[:-1]]
+    with_earlier, with_later = np.zeros((2, len(index)), bool)
+    with_earlier[words[1:][is_shared]] = True
+    with_later[words[:-1][is_shared]] = True
+    return with_earlier, with_later
 
 
 def viterbi_decode(

@@ -8,7 +8,14 @@ from typing import Any
 from bertkit.data.column_types import iter_chunks
 from bertkit.data.columns import guess_column, require_column
 from bertkit.data.ner.documents import ContextColumn
-from bertkit.data.ner.schemes import Scheme, count_violations, detect_scheme, find_invalid_tag, to_iob2
+from bertkit.data.ner.schemes import (
+    Scheme,
+    count_violations,
+    describe_notation,
+    detect_scheme,
+    find_invalid_tag,
+    to_iob2,
+)
 from bertkit.data.ner.tags import TagSet, build_iob2_labels
 from bertkit.data.ner.words import (
     convert_spans_to_tags,
@@ -273,6 +280,8 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
         location = rows.format_location(index, word)
         raise UserError(f"{location}: {tags[index][word]!r} is not a tag of {scheme}; correct the tag")
     notes = [f"the {split} tags use {scheme}"] if train_scheme not in (None, scheme) else []
+    if train_scheme is None and (note := describe_notation(set(chain.from_iterable(tags)), scheme)):
+        notes.append(note)
     if count := count_violations(tags, scheme):
         notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
 

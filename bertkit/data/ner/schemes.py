@@ -1,7 +1,7 @@
 """Detect the tag scheme of a file, and convert tags to IOB2 and back."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -21,6 +21,7 @@ from bertkit.data.ner.tags import (
 # equally well, detection prefers the earlier one. IOB1 differs from IOB2 in one rule: the first word of an
 # entity gets B only if the entity directly follows another of the same type, and I otherwise.
 SCHEMES = {"IOB2": "BIIB", "IOB1": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "IO": "IIII"}
+ENTITY_LETTERS = ("BI", "BES", "BLU")  # of a type in IOB2, BIOES and BILOU that show the scheme
 LETTERS = "OBIMELSU?"  # the index of a letter is its id; "?" is the letter of invalid tags
 BEGINS_ENTITY = np.array([letter in "BSU" for letter in LETTERS])  # after any word
 ENDS_ENTITY = np.array([letter in "ELSU" for letter in LETTERS])  # before any word
@@ -33,53 +34,74 @@ class Scheme:
     Attributes:
         name: A key of `SCHEMES`.
         separator: Character between letter and type, or "" for IO tags that consist of the type only.
+        has_suffix: Whether the letter follows the type, as in `PER-B`.
+        is_lowercase: Whether the letters are written in lower case, as in `b-PER`.
+        outside: The tag of words outside of entities.
     """
 
     name: str = "IOB2"
     separator: str = "-"
+    has_suffix: bool = False
+    is_lowercase: bool = False
+    outside: str = OUTSIDE
 
     def __str__(self) -> str:
         """Return a description such as `BIOES (B-TYPE, I-TYPE, E-TYPE, S-TYPE, O)`."""
         letters = dict.fromkeys(SCHEMES[self.name])
-        return f"{self.name} ({', '.join(self.format_tag(letter, 'TYPE') for letter in letters)}, {OUTSIDE})"
+        tags = [*(self.format_tag(letter, "TYPE") for letter in letters), self.outside]
+        return f"{self.name} ({', '.join(tags)})"
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether the letter is a suffix or in lower case."""
+        return self.has_suffix or self.is_lowercase
 
     def format_tag(self, letter: str, type: str) -> str:
         """Return the tag of an entity's word, such as `B-PER`."""
-        return format_tag(letter, type, self.separator) if self.separator else type
+        if not self.separator:
+            return type
+        written = letter.lower() if self.is_lowercase else letter
+        if self.has_suffix and type:
+            return type + self.separator + written
+        return format_tag(written, type, self.separator)
 
     def parse(self, tag: str) -> tuple[str, str]:
         """Return letter and type of a tag. The letter is "?" if the tag is invalid."""
-        if tag == OUTSIDE:
+        if tag in (OUTSIDE, self.outside):
             return OUTSIDE, ""
         if not self.separator:
             return ("I" if tag else "?"), tag
-        letter, separator, type = tag[:1], tag[1:2], tag[2:]  # a type may contain further separators
+        # A type may contain further separators.
+        letter, separator, type = (
+            (tag[-1:], tag[-2:-1], tag[:-2]) if self.has_suffix else (tag[:1], tag[1:2], tag[2:])
+        )
         has_type = separator == self.separator and type
-        is_valid = letter in tuple("BIMELSU") and (len(tag) == 1 or has_type)
-        return (letter, type) if is_valid else ("?", "")
+        letters = "bimelsu" if self.is_lowercase else "BIMELSU"
+        is_valid = letter in tuple(letters) and (len(tag) == 1 or has_type)
+        return (letter.upper(), type) if is_valid else ("?", "")
 
 
 def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> Scheme:
     """Detect the scheme of a split: the scheme that the fewest tags violate.
 
     The scheme is IO if the only letter is I. The split may also contain tags that belong to no scheme, see
-    `find_invalid_tag`.
+    `find_invalid_tag`. A letter may be a suffix or in lower case if all tags have this form, and if a type
+    has the letters of an entity, such as `PER-B` and `PER-I`.
 
     Args:
         sentences: The tags of each sentence.
         preferred: The scheme of the training split. It is returned unless another scheme fits better, because
             a small split may lack letters that would identify the scheme.
     """
-    tags = set(chain.from_iterable(sentences)) - {OUTSIDE}
     default = preferred or Scheme()
-    if not tags:
+    tags = set(chain.from_iterable(sentences))
+    if tags <= {OUTSIDE, default.outside}:
         return default
-    separator = _detect_separator(tags, default)
-    any_scheme = Scheme("IO", separator)  # only the separator affects parsing
+    any_scheme = _detect_notation(tags, default)  # the name does not affect parsing
     has_only_i = {any_scheme.parse(tag)[0] for tag in tags} <= {"O", "I", "?"}
     names = ["IO"] if has_only_i else [name for name in SCHEMES if name != "IO"]
-    candidates = [Scheme(name, separator) for name in names]
-    if preferred and preferred.separator == separator:
+    candidates = [replace(any_scheme, name=name) for name in names]
+    if preferred and replace(preferred, name="IO") == any_scheme:
         candidates.insert(0, preferred)
 
     num_mismatches = np.zeros(len(candidates), np.int64)
@@ -230,17 +252,68 @@ class _ParsedTags:
             raise ValueError("a tag does not belong to the scheme; see find_invalid_tag")
         types = [*self.names, ""]  # O has the type index -1, which selects the last entry
         entity_tags = [[scheme.format_tag(letter, type) for type in types] for letter in LETTERS[1:]]
-        tag_table = np.array([[OUTSIDE] * len(types), *entity_tags], object)
+        tag_table = np.array([[scheme.outside] * len(types), *entity_tags], object)
         tags = tag_table[self.expected_letters(scheme), self.types]
         return split_by_offsets(tags.tolist(), self.offsets)
 
 
-def _detect_separator(tags: Collection[str], default: Scheme) -> str:
-    """Return the separator with the most valid tags, or "" if fewer than half of the tags are valid."""
+def _detect_notation(tags: Collection[str], default: Scheme) -> Scheme:
+    """Return an IO scheme in the notation of the tags; its separator is "" if the tags have no letters."""
+    notations = [Scheme("IO", separator) for separator in "-_"]
+    notations.sort(key=lambda notation: notation.separator != default.separator)  # the default wins ties
+    if default.is_unusual:
+        notations.insert(0, replace(default, name="IO"))
+    entity_tags = set(tags) - {OUTSIDE, default.outside}
 
-    def count_valid(separator: str) -> int:
-        return sum(Scheme("IO", separator).parse(tag)[0] != "?" for tag in tags)
+    def count_valid(notation: Scheme) -> int:
+        return sum(notation.parse(tag)[0] != "?" for tag in entity_tags)
 
-    separators = sorted("-_", key=lambda separator: separator != default.separator)  # the default wins ties
-    best = max(separators, key=count_valid)
-    return best if count_valid(best) * 2 >= len(tags) else ""
+    best = max(notations, key=count_valid)
+    if count_valid(best) * 2 >= len(entity_tags):
+        return best
+    # A split of training tags that are types may contain only types that look like tags.
+    unusual = _list_unusual(tags) if default.separator else ()
+    return next((notation for notation in unusual if not _find_other(tags, notation)), Scheme("IO", ""))
+
+
+def _list_unusual(tags: Collection[str]) -> Iterator[Scheme]:
+    """Yield the notations with suffixes or lower case in which a type has the letters of an entity."""
+    for has_suffix, is_lowercase in ((True, False), (False, True), (True, True)):
+        outside = next((tag for tag in (OUTSIDE, *"o-") if tag in tags), OUTSIDE)
+        for separator in "-_":
+            notation = Scheme("IO", separator, has_suffix, is_lowercase, outside)
+            letters_by_type: dict[str, set[str]] = {}
+            for letter, type in map(notation.parse, tags):
+                letters_by_type.setdefault(type, set()).add(letter)
+            if any(
+                letters >= set(entity) for letters in letters_by_type.values() for entity in ENTITY_LETTERS
+            ):
+                yield notation
+
+
+def _find_other(tags: Collection[str], notation: Scheme) -> list[str]:
+    """Return the tags that do not belong to a notation, sorted."""
+    return sorted(tag for tag in tags if notation.parse(tag)[0] == "?")
+
+
+def describe_notation(tags: Collection[str], scheme: Scheme) -> str | None:
+    """Return a note if the letters of the tags are suffixes or in lower case, or look so; None otherwise.
+
+    Args:
+        tags: The distinct tags of the training rows.
+        scheme: Their scheme.
+    """
+    if scheme.is_unusual:
+        form = " and ".join(
+            ["letters as suffixes"] * scheme.has_suffix + ["letters in lower case"] * scheme.is_lowercase
+        )
+        return f"the tags look like {scheme.name} with {form}, and are read as {scheme}"
+    for notation in () if scheme.separator else _list_unusual(tags):
+        examples = sorted(tag for tag in tags if notation.parse(tag)[0] == "B" and len(tag) > 1)
+        other = _find_other(tags, notation)
+        if examples and other:
+            return (
+                f"each tag is read as a type: {examples[0]!r} looks like the first word of an entity, but "
+                f"{other[0]!r} has no such letter; write all tags in one form"
+            )
+    return None

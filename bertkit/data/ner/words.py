@@ -19,7 +19,7 @@ from bertkit.utils.ragged import Ragged, compute_offsets, get_index_dtype
 # so each character is a word.
 CHARACTER_SCRIPTS = UNSPACED_SCRIPTS + r"\p{Hangul}"
 WORD_PATTERN = regex.compile(
-    rf"(?V1)[{CHARACTER_SCRIPTS}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}_]--[{CHARACTER_SCRIPTS}]]+|(?!\s)\X"
+    rf"(?V1)(?=[{CHARACTER_SCRIPTS}])\X|[[\p{{L}}\p{{M}}\p{{N}}_]--[{CHARACTER_SCRIPTS}]]+|(?!\s)\X"
 )
 UNSPACED_CHARACTER = regex.compile(rf"[{CHARACTER_SCRIPTS}]")
 TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys for the type of a span

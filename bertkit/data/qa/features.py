@@ -14,6 +14,7 @@ from bertkit.data.features import Features
 from bertkit.data.qa.answers import Answer
 from bertkit.data.qa.spans import RollingHash, build_rolling_hash, find_distinct_spans
 from bertkit.data.rows import Rows
+from bertkit.data.token_spans import widen_to_graphemes
 from bertkit.data.tokenization import (
     SequenceTemplate,
     TokenizedTexts,
@@ -26,8 +27,6 @@ from bertkit.utils.ragged import Ragged, compute_offsets, slide_windows
 
 # Slots of the two texts of a pair in `SequenceTemplate.slots`.
 QUESTION_SLOT, CONTEXT_SLOT = ~0, ~1
-# Unicode has no white space above U+3000, the ideographic space.
-WHITE_SPACE_CODES = [code for code in range(0x3000 + 1) if chr(code).isspace()]
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ def build_question_features(
     context_index, first_questions = number_groups(as_column(contexts).hashes)
     context_texts = select_values(contexts, first_questions)
     tokenized = encode_with_offsets(context_texts, tokenizer, cache)
-    tokenized = _add_token_if_empty(strip_token_whitespace(tokenized, context_texts))
+    tokenized = _add_token_if_empty(_widen_tokens(tokenized, context_texts))
     max_text_tokens = limits.max_length - template.num_special_tokens
     max_question_length = min(limits.max_query_length, max_text_tokens // 2)
     question_lengths = np.minimum(question_ids.lengths, max_question_length)
@@ -264,15 +263,12 @@ def _add_labels(
     return dataclasses.replace(features, labels=labels, answers_without_tokens=without_tokens)
 
 
-def strip_token_whitespace(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedTexts:
-    """Strip white space from the character spans of tokens.
-
-    Some tokenizers count a space as part of the word after the space. Answers would otherwise begin with it.
-    """
+def _widen_tokens(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedTexts:
+    """Widen the character spans of tokens to whole graphemes, so that no answer ends inside a letter."""
     start, stop, first_text = tokenized.start, tokenized.stop, 0
     for part_texts in iter_chunks(texts):
         part = tokenized.slice_texts(first_text, first_text + len(part_texts))
-        part_start, part_stop = _strip_part(part, part_texts)
+        part_start, part_stop = widen_to_graphemes(part.start, part.stop, part.ids.lengths, part_texts)
         if (part_start != part.start).any() or (part_stop != part.stop).any():
             if start is tokenized.start:  # memory-mapped, so it is copied only if a span changes
                 start, stop = np.array(start), np.array(stop)
@@ -289,17 +285,3 @@ def _add_token_if_empty(tokenized: TokenizedTexts) -> TokenizedTexts:
         return tokenized
     span = np.zeros(1, tokenized.start.dtype)
     return dataclasses.replace(tokenized, start=span, stop=span)
-
-
-def _strip_part(tokenized: TokenizedTexts, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the starts and stops of the tokens of some texts without white space."""
-    # The final "\0" is read for empty tokens at the end of the last text.
-    characters = np.frombuffer("\0".join([*texts, ""]).encode("utf-32-le", "surrogatepass"), np.uint32)
-    is_space = np.isin(characters, WHITE_SPACE_CODES)
-    shift = np.repeat(tokenized.text_offsets, tokenized.ids.lengths)
-    start, stop = tokenized.start + shift, tokenized.stop + shift
-    while (leading := is_space[start] & (start < stop)).any():
-        start = start + leading
-    while (trailing := is_space[stop - 1] & (start < stop)).any():
-        stop = stop - trailing
-    return start - shift, stop - shift

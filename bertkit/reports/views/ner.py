@@ -46,7 +46,13 @@ class _NerRecord(Record):
     entities: list[_EntityRecord]
 
 
-class _Scheme(TypedDict):
+class _UnusualNotation(TypedDict, total=False):
+    has_suffix: bool
+    is_lowercase: bool
+    outside: str
+
+
+class _Scheme(_UnusualNotation):
     name: Annotated[str, Meta(pattern=f"^({'|'.join(SCHEMES)})$")]
     separator: str
 
