@@ -109,6 +109,10 @@ def outcomes(killed, tiny_without_dropout, tiny):
         "settings": uninterrupted["settings"] | {"output_dir": None, "dry_run": True}
     }
     jobs["disagree"] = {"task": "disagree"}
+    jobs["fsdp"] = uninterrupted | {
+        "settings": uninterrupted["settings"]
+        | {"set": ["fsdp=full_shard"], "output_dir": str(folder / "fsdp")}
+    }
     resume = ["classify", "--resume", "-o", str(folder / "killed"), "--nproc", "2", "--json"]
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
@@ -176,6 +180,16 @@ def test_an_error_of_one_rank_is_raised_on_all_and_printed_once(results):
     _, outcomes = results
     assert [rank_outcomes["disagree"]["message"] for rank_outcomes in outcomes] == ["only rank 1 knows"] * 2
     assert sorted(rank_outcomes["disagree"]["should_report"] for rank_outcomes in outcomes) == [False, True]
+
+
+@pytest.mark.slow
+def test_fsdp_is_refused_on_a_cpu(results):
+    folder, outcomes = results
+    for rank_outcomes in outcomes:
+        assert rank_outcomes["fsdp"]["message"].startswith(
+            "--set fsdp: FSDP shards weights over accelerators"
+        )
+    assert not (folder / "fsdp").exists()
 
 
 @pytest.mark.slow

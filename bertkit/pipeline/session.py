@@ -89,6 +89,10 @@ class Session:
         self.trainer = self._create_trainer()
         if self.trainer.is_sharded:
             check_sharding(prepared)
+        elif self.trainer.args.fsdp:  # accelerate ignores it on a CPU
+            raise UserError(
+                "--set fsdp: FSDP shards weights over accelerators, of which there are none; omit it"
+            )
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
             set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
 
