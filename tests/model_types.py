@@ -113,7 +113,10 @@ SIZE = {
     "classifier_dropout_prob": 0.0,
 }  # fmt: skip
 LLAMA = {"num_key_value_heads": 2, "head_dim": 16, "attention_dropout": 0.0}
-XLM = {"emb_dim": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+XLM = {
+    "emb_dim": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0,
+    "summary_first_dropout": 0.0,
+}  # fmt: skip
 # The kind of tokenizer, and what differs from SIZE in the config; None for what it has not.
 MODEL_TYPES = {
     "albert": ("unigram of ALBERT", {"embedding_size": 16}),
