@@ -5,7 +5,7 @@ import json
 import random
 
 from conftest import NEGATIVE_WORDS, NEUTRAL_WORDS, POSITIVE_WORDS, SPECIAL_TOKENS
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 KOREAN_PEOPLE, KOREAN_WORDS = ["김민수", "이서연", "박지훈"], ["오늘", "그리고", "보았다", "천천히"]
 CHINESE_PLACES, CHINESE_WORDS = ["北京", "上海", "广州"], ["今天", "我们", "看见", "很好"]
@@ -69,6 +69,30 @@ def make_modernbert():
     )  # fmt: skip
 
 
+def make_gemma():
+    """A BPE with bytes for unknown letters, where "▁" stands for a space, as that of mmBERT."""
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    )
+    backend.train_from_iterator([*WORDS, *(f" {word}" for word in WORDS)] * 3, trainer)
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<bos>:0 $A:0 <eos>:0", pair="<bos>:0 $A:0 <eos>:0 $B:0 <eos>:0",
+        special_tokens=[(token, backend.token_to_id(token)) for token in ("<bos>", "<eos>")],
+    )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", cls_token="<bos>", sep_token="<eos>",
+        mask_token="<mask>", model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+
+
 ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TOKENIZERS = {
@@ -83,6 +107,7 @@ TOKENIZERS = {
     "BPE with prefix space": lambda: make_bpe("RobertaTokenizer", ROBERTA, add_prefix_space=True),
     "BPE of DeBERTa": lambda: make_bpe("DebertaTokenizer", SPECIAL_TOKENS),
     "BPE of ModernBERT": make_modernbert,
+    "BPE of Gemma": make_gemma,
     "unigram of XLM-R": lambda: make_unigram("XLMRobertaTokenizer", ROBERTA),
     "unigram of CamemBERT": lambda: make_unigram("CamembertTokenizer", ROBERTA),
     "unigram of DeBERTa": lambda: make_unigram(
@@ -117,7 +142,11 @@ XLM = {
     "emb_dim": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0,
     "summary_first_dropout": 0.0,
 }  # fmt: skip
-# The kind of tokenizer, and what differs from SIZE in the config; None for what it has not.
+MODERNBERT = {
+    "local_attention": 8, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_dropout": 0.0,
+}  # fmt: skip
+# By type, possibly followed by a family of models: the kind of tokenizer, and what differs from SIZE in the
+# config; None for what it has not.
 MODEL_TYPES = {
     "albert": ("unigram of ALBERT", {"embedding_size": 16}),
     "bert": ("WordPiece", {}),
@@ -148,9 +177,8 @@ MODEL_TYPES = {
     "megatron-bert": ("WordPiece", {}),
     "mobilebert": ("WordPiece", {"embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16,
                                  "num_feedforward_networks": 1}),
-    "modernbert": ("BPE of ModernBERT", {"local_attention": 8, "attention_dropout": 0.0,
-                                         "embedding_dropout": 0.0, "mlp_dropout": 0.0,
-                                         "classifier_dropout": 0.0}),
+    "modernbert": ("BPE of ModernBERT", MODERNBERT),
+    "modernbert of mmBERT": ("BPE of Gemma", MODERNBERT),
     "mpnet": ("WordPiece of MPNet", {}),
     "mra": ("BPE", {"max_position_embeddings": 64}),
     "nomic_bert": ("WordPiece", {"head_dim": 16}),
@@ -182,7 +210,12 @@ def list_known_types():
     """The types that the installed version of transformers has."""
     from transformers import CONFIG_MAPPING
 
-    return [name for name in MODEL_TYPES if name in CONFIG_MAPPING]
+    return [name for name in MODEL_TYPES if get_type(name) in CONFIG_MAPPING]
+
+
+def get_type(name):
+    """The `model_type` of an entry of MODEL_TYPES."""
+    return name.partition(" ")[0]
 
 
 def save_model_of(name, folder, kind=None, **changes):
@@ -201,9 +234,9 @@ def save_model_of(name, folder, kind=None, **changes):
     positions = {"max_position_embeddings": 64 + special["pad_token_id"] + 1}  # as in RoBERTa
     settings = SIZE | positions | special | {"vocab_size": len(tokenizer)} | settings | changes
     config = AutoConfig.for_model(
-        name, **{key: value for key, value in settings.items() if value is not None}
+        get_type(name), **{key: value for key, value in settings.items() if value is not None}
     )
-    has_mlm = name in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    has_mlm = get_type(name) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     torch.manual_seed(0)
     (AutoModelForMaskedLM if has_mlm else AutoModel).from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
