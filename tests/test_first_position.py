@@ -32,6 +32,14 @@ UNCHANGED = {
     "albert": {"embedding_size": 16},  # its layers are one layer
     "longformer": {"attention_window": 8},  # has an attention of its own
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "gpt2": {
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "pad_token_id": 1,
+        "bos_token_id": 2,
+        "eos_token_id": 2,
+    },  # its head reads the last token
 }
 
 
@@ -110,6 +118,7 @@ def test_adapters_of_the_last_layer_are_trained():
 def test_hidden_states_that_are_compared_have_all_positions():
     model, batch = make_model("bert", {}), make_batch()
     compute_first_position_only(model)
+    compute_first_position_only(model)  # a second time
     recorder = HiddenStateRecorder(model, [1])
     with recorder.record() as passes:
         model(**batch)

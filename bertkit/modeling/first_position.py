@@ -33,6 +33,7 @@ def compute_first_position_only(model: Any) -> None:
         model: Any model. It does not change if its head reads other positions, if its layers share their
             weights, or if its architecture has an attention of its own.
     """
+    compute_all_positions(model)  # a second hook would hide the first one from this function
     for submodel in list_submodels(model):
         if (layer := _find_last_layer(submodel)) is None or not _reads_first_position_only(submodel, layer):
             continue
@@ -74,11 +75,13 @@ def _reads_first_position_only(model: Any, layer: nn.Module) -> bool:
         return (states, *output[1:]) if isinstance(output, tuple) else states
 
     shape = (1, 1, PROBE_LENGTH) if type(model).__name__.endswith(CHOICE_HEAD) else (1, PROBE_LENGTH)
-    ones = torch.ones(shape, dtype=torch.long, device=model.device)
+    mask = torch.ones(shape, dtype=torch.long, device=model.device)
+    # decoders such as GPT-2 read the last token that is not padding, and the first one if all are
+    token = 1 if model.config.pad_token_id == 0 else 0
     was_training = model.training
     hook = layer.register_forward_hook(replace_by_nan)
     with torch.no_grad():
-        logits = model.eval()(input_ids=ones, attention_mask=ones).logits
+        logits = model.eval()(input_ids=torch.full_like(mask, token), attention_mask=mask).logits
     hook.remove()
     model.train(was_training)
     return bool(logits.isfinite().all())
