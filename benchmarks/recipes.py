@@ -113,7 +113,7 @@ def find_recipes() -> list[str]:
 
 
 def run_recipe(name: str) -> Result | str:
-    """Run a recipe; return its result, or the error line of the command."""
+    """Run a recipe; return its result, or the exit status and the error line of the command."""
     task = yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text("utf-8"))["task"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -130,8 +130,9 @@ def run_recipe(name: str) -> Result | str:
         ]
         # An empty cache: the first run of a user tokenizes, too.
         done = run_sampled(command, folder, {"BERTKIT_CACHE_DIR": str(folder / "cache")})
-        if done.returncode:
-            return (folder / "stderr").read_text("utf-8").strip().splitlines()[-1]
+        if done.returncode:  # a killed command prints no error
+            lines = (folder / "stderr").read_text("utf-8").strip().splitlines()
+            return ": ".join([f"exit status {done.returncode}", *lines[-1:]])
         metrics = json.loads((folder / "stdout").read_text("utf-8"))
         return Result(metrics, done.seconds, max(sample.resident_mb for sample in done.samples) / 1000)
 

@@ -101,8 +101,9 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
     if len(matches) > 1:
         raise UserError(f"{flag} {name}: several recipes match; choose one of {format_list(matches)}")
     if not matches:
-        problem = f"is neither a file nor a shipped recipe{suggest_similar(name, shipped)}"
-        raise UserError(f"{flag} {name or repr(name)}: {problem} (list them with: bertkit recipes ls)")
+        short_names = [key.split("/")[-1] for key in shipped]
+        fix = suggest_similar(name, [*shipped, *short_names]) or "; list them with: bertkit recipes ls"
+        raise UserError(f"{flag} {name or repr(name)}: is neither a file nor a shipped recipe{fix}")
     return shipped[matches[0]]
 
 

@@ -315,6 +315,10 @@ def test_changed_data_or_settings_are_refused_on_resume(cli, tiny, toy, tmp_path
     monkeypatch.undo()
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run", "--epochs", 5)
     assert (status, "epochs" in err) == (2, True)
+    status, _, err = cli("classify", "--resume", "-o", tmp_path / "run", "--lora", 2)
+    assert err == "bertkit: --resume: --lora is not set in this run and cannot become 2; leave it out\n"
+    _, _, err = cli("classify", "--resume", "-o", tmp_path / "run", "--no-cuda-graphs")
+    assert "--cuda-graphs is on in this run and cannot become off" in err
     write_rows(toy, make_toy_rows(80, seed=5))
     status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
     assert (status, "data has changed (train was 72 rows, " in err) == (2, True)

@@ -287,5 +287,9 @@ def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as the user writes it: the items of a list with commas."""
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else repr(value)
+    """Return a value for a message: the items of a list with commas, and no Python constants."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "not set"
+    return "not set" if value is None else repr(value)
