@@ -337,9 +337,14 @@ def test_processes_on_the_cpu_are_limited_by_its_cores(monkeypatch):
         launch.check_process_count(2, "auto")
     with pytest.raises(UserError, match="has 4 cores; pass at most 4"):
         launch.check_process_count(5, "cpu")
+    monkeypatch.setattr(launch, "count_cores", lambda: 1)
+    with pytest.raises(UserError, match="has 1 core; leave it out"):
+        launch.check_process_count(2, "cpu")
 
 
-@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,2", 2), ("3", 1), ("0,1,2,3,4", 4)])
+@pytest.mark.parametrize(("visible", "count"), [
+    (None, 4), ("0,2", 2), ("3", 1), ("0,1,2,3,4", 4), ("0,-1,1", 1), ("1,9,2", 1), ("GPU-1a, GPU-2b", 2),
+])  # fmt: skip
 def test_only_visible_gpus_count(visible, count, monkeypatch):
     monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
     if visible is None:
@@ -351,9 +356,10 @@ def test_only_visible_gpus_count(visible, count, monkeypatch):
         launch.check_process_count(count + 1, "auto")
 
 
-@pytest.mark.parametrize("visible", ["", "-1"])
+@pytest.mark.parametrize("visible", ["", "-1", "no", "0,0"])
 def test_hidden_gpus_leave_the_cores(visible, monkeypatch):
     monkeypatch.setattr(launch, "count_cores", lambda: 2)
+    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     launch.check_process_count(2, "auto")
     with pytest.raises(UserError, match="2 cores and no GPU"):

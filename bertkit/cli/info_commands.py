@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
 from bertkit.cli.streams import print_json
 from bertkit.cli.usage_errors import CommandGroup
-from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.recipes import (
     find_recipe,
     list_profiles,
@@ -146,7 +146,7 @@ def _describe_device() -> dict[str, str]:
 
     from bertkit.utils import devices
 
-    threads = f"CPU, {torch.get_num_threads()} threads"
+    threads = f"CPU, {format_count(torch.get_num_threads(), 'thread')}"
     return {
         "device": devices.describe_device() if devices.has_accelerator() else threads,
         "bf16": "native" if devices.is_bf16_faster() else "not native; training uses fp32",

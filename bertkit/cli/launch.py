@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count
 from bertkit.utils.distributed import LAUNCHER_VARIABLE
 from bertkit.utils.processes import (
     EXIT_INTERRUPTED,
@@ -71,18 +71,27 @@ def check_process_count(processes: int, device: str) -> None:
     num_gpus = 0 if device == "cpu" else _count_gpus()
     max_processes = num_gpus or count_cores()
     if processes > max_processes:
-        cores = f"{max_processes} cores" + (" and no GPU" if device != "cpu" else "")
-        devices = f"{num_gpus} GPUs" if num_gpus else cores
-        raise UserError(f"--nproc {processes}: this machine has {devices}; pass at most {max_processes}")
+        cores = format_count(max_processes, "core") + (" and no GPU" if device != "cpu" else "")
+        devices = format_count(num_gpus, "GPU") if num_gpus else cores
+        fix = "leave it out" if max_processes == 1 else f"pass at most {max_processes}"
+        raise UserError(f"--nproc {processes}: this machine has {devices}; {fix}")
 
 
 def _count_gpus() -> int:
-    """Return the number of GPUs of this machine that programs may use, without importing PyTorch."""
+    """Return the number of GPUs of this machine that CUDA shows to programs, without importing PyTorch.
+
+    CUDA reads the names in CUDA_VISIBLE_DEVICES up to the first invalid one. It shows no GPU if one is repeated.
+    """
     num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return num_gpus
-    return min(num_gpus, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+    names = []
+    for name in map(str.strip, visible.split(",")):
+        if not (name.startswith(("GPU-", "MIG-")) or (name.isdecimal() and int(name) < num_gpus)):
+            break
+        names.append(name)
+    return min(num_gpus, len(names)) if len(set(names)) == len(names) else 0
 
 
 def _start_processes(processes: int) -> list[subprocess.Popen]:
