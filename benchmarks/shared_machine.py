@@ -64,14 +64,16 @@ class PausedTraining:
         command = system.build_command(data, model, scratch / "output")
         program = command[2:] if command[1] == "-m" else command[1:]
         inherited = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
-        chosen = [] if setting == DEFAULT else [setting.split("=")]
+        chosen = [] if setting == DEFAULT else [setting.split("=", 1)]
         caches = {name: str(scratch / "cache") for name in ("HF_DATASETS_CACHE", "BERTKIT_CACHE_DIR")}
         checkout = str(system.checkout.resolve())
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "paused_command.py"), *program],
-            env={**inherited, **caches, "HF_HUB_OFFLINE": "1", "PYTHONPATH": checkout, **dict(chosen)},
-            cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self.messages = scratch / "stderr"
+        with self.messages.open("w") as messages:  # a pipe that nobody reads would become full
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "paused_command.py"), *program],
+                env={**inherited, **caches, "HF_HUB_OFFLINE": "1", "PYTHONPATH": checkout, **dict(chosen)},
+                cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True,
+            )  # fmt: skip
 
     def request(self, seconds: float) -> None:
         """Make the process train for `seconds`."""
@@ -81,10 +83,9 @@ class PausedTraining:
     def read(self) -> list[float]:
         """Wait for the process to pause, and return the seconds of each step."""
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args!r}:\n{self.process.stderr.read()[-4000:]}")
+            raise SystemExit(f"{self.process.args!r}:\n{self.messages.read_text()[-4000:]}")
         steps: list[float] = json.loads(line)
         return steps
 
@@ -127,11 +128,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of bertkit")
     parser.add_argument("--seconds", type=float, default=4.0, help="duration of each measurement")
     parser.add_argument(
-        "--settings", default=f"{DEFAULT},{PASSIVE},{BOUNDED}", help="environment variables, separated by ','"
+        "--settings", default=f"{DEFAULT},{PASSIVE},{BOUNDED}",
+        help=f"environment variables NAME=VALUE, separated by ','; '{DEFAULT}' sets none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--systems", default=";".join(SYSTEMS), help="names of the systems, separated by ';' (default: all)"
     )
-    parser.add_argument("--systems", help="names of the systems, separated by ';' (default: all)")
     parser.add_argument("--write", action="store_true", help="write the table to docs/benchmarks.md")
     args = parser.parse_args(argv)
+    if not 0 < args.seconds < float("inf"):
+        parser.error("--seconds must be a number above 0")
+    for setting in args.settings.split(","):
+        if setting != DEFAULT and not setting.partition("=")[2]:
+            parser.error(f"--settings {setting!r}: is neither NAME=VALUE nor '{DEFAULT}'")
+    available = [name for name in SYSTEMS if name != BEFORE or args.before]
+    unknown = set(args.systems.split(";")) - set(SYSTEMS)
+    if unknown or not set(args.systems.split(";")) & set(available):
+        parser.error(f"--systems {args.systems!r}: choose some of {'; '.join(available)}")
     args.work = WORKLOADS["questions"].resize(args.rows)
     require_data(parser, [args.work], args.data_dir)
     validate_options(parser, args)
@@ -158,6 +171,7 @@ def format_text(args: argparse.Namespace, speeds: Mapping[tuple[str, str], Seque
     before = " --before CHECKOUT" if args.before else ""
     command = f"python benchmarks/shared_machine.py --data-dir DATA{before} --rounds {args.rounds}"
     command += f" --seconds {args.seconds:g} --settings {args.settings}"
+    command += f" --systems '{args.systems}'" if args.systems != ";".join(SYSTEMS) else ""
     table = format_table(columns, rows)
     return "\n".join([about, "", *table, "", *describe_machine(), "", "```sh", command, "```"]) + "\n"
 
@@ -165,7 +179,7 @@ def format_text(args: argparse.Namespace, speeds: Mapping[tuple[str, str], Seque
 def main() -> None:
     """Start the processes, measure and report."""
     args = parse_args()
-    names = args.systems.split(";") if args.systems else SYSTEMS
+    names = args.systems.split(";")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as started:
         data = Path(scratch) / "data"
         write_data(args.work, args.data_dir, data)

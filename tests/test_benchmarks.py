@@ -215,6 +215,17 @@ def test_speeds_on_a_shared_machine_are_relative_to_trainer(tmp_path):
     assert "| bertkit, default | 4.50 | 1.50 | 1.75 | 3.50 |" in text
 
 
+@pytest.mark.parametrize(("option", "value", "problem"), [
+    ("--settings", "OMP_WAIT_POLICY", "is neither NAME=VALUE nor 'default'"),
+    ("--systems", "bertkit before", "choose some of Trainer, best flags; bertkit\n"),  # without --before
+    ("--seconds", "0", "must be a number above 0"),
+])  # fmt: skip
+def test_invalid_options_of_shared_machine_are_refused_before_a_run(option, value, problem, capsys):
+    with pytest.raises(SystemExit):
+        shared_machine.parse_args([option, value])
+    assert problem in capsys.readouterr().err
+
+
 # ---- the page
 
 

@@ -80,7 +80,8 @@ def check_process_count(processes: int, device: str) -> None:
 def _count_gpus() -> int:
     """Return the number of GPUs of this machine that CUDA shows to programs, without importing PyTorch.
 
-    CUDA reads the names in CUDA_VISIBLE_DEVICES up to the first invalid one. It shows no GPU if one is repeated.
+    CUDA reads the names in CUDA_VISIBLE_DEVICES up to the first invalid one. If a name is
+    repeated, it shows no GPU.
     """
     num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
