@@ -72,13 +72,9 @@ class Result:
     def format_time(self) -> str:
         """Return the time in seconds, minutes or hours."""
         minutes = self.seconds / 60
-        return (
-            f"{self.seconds:.0f} s"
-            if minutes < 2
-            else f"{minutes:.1f} min"
-            if minutes < 90
-            else f"{minutes / 60:.1f} h"
-        )
+        if minutes < 2:
+            return f"{self.seconds:.0f} s"
+        return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
     def describe(self) -> str:
         """Return the sentences for the header of the recipe."""

@@ -298,6 +298,8 @@ def main():
     if args.write and (args.types or args.only):
         parser.error("--write needs all types and operations")
     names = args.only.split(",") if args.only else list(OPERATIONS)
+    if unknown := {*args.types} - {*list_known_types()} | {*names} - {*OPERATIONS}:
+        parser.error(f"{', '.join(sorted(unknown))}: neither a type nor an operation")
     rows = []
     with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("BERTKIT_CACHE_DIR", f"{temporary}/cache")

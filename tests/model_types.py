@@ -146,7 +146,7 @@ MODERNBERT = {
     "local_attention": 8, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_dropout": 0.0,
 }  # fmt: skip
 # By type, possibly followed by a family of models: the kind of tokenizer, and what differs from SIZE in the
-# config; None for what it has not.
+# config. None removes a key.
 MODEL_TYPES = {
     "albert": ("unigram of ALBERT", {"embedding_size": 16}),
     "bert": ("WordPiece", {}),

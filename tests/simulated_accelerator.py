@@ -1,11 +1,11 @@
-"""A simulated accelerator, on which the faults of a GPU are errors.
+"""A simulated accelerator: code that would fail on a GPU fails on it.
 
 `install()` registers a PyTorch device `sim` in this process, as its only accelerator. It is a backend for
 the dispatch key PrivateUse1, written in Python. Memory of the device is memory of the host, and an operator
 runs on aliases of its tensors on the CPU. For PyTorch and all libraries, they are ordinary tensors of another
 device.
 
-These faults behave as on a GPU:
+It behaves like a GPU in these respects:
 
 * An operator with tensors of both devices is an error, except for scalars (tensors without dimensions) in
   pointwise operators, and for indices on the host. So is `.numpy()` on a tensor of the device.

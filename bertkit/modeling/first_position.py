@@ -14,7 +14,7 @@ from bertkit.modeling.heads import CHOICE_HEAD, SEQUENCE_HEAD
 from bertkit.modeling.layers import find_encoder_layers, list_submodels
 
 # Submodules of a layer that compute position 0 only, by the first of them. Where this is the feed-forward
-# network alone, its output is added to all positions, and is right at position 0.
+# network alone, the residual connection broadcasts its output to all positions. Only position 0 is valid.
 SKIPPED_PARTS = {
     "attention.output": ("attention.output", "intermediate", "output"),  # BERT
     "mlp": ("mlp",),  # ModernBERT

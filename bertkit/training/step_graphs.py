@@ -69,8 +69,9 @@ class CudaGraph:
     def _abandon(self, pool: Any) -> None:
         """End a recording that failed.
 
-        Its `capture_end` fails, too. PyTorch then continues to keep cached memory for the recording, and
-        refuses to draw random numbers outside of it from the state of the generator, which is replaced.
+        Its `capture_end` fails, too. Without the calls below, PyTorch would keep cached memory for the
+        recording. It would also refuse to draw random numbers, because the state of the generator belongs to
+        the recording; a copy replaces it.
         """
         with suppress(RuntimeError):
             self._graph.capture_end()
@@ -138,7 +139,7 @@ class StepGraphs:
                 self._trained = [parameter for parameter in self._parameters if parameter.grad is not None]
                 return outputs
             is_new = (self.is_compiled or TEACHER_LOGITS in batch) and key not in self._seen
-            if is_new or len(self.graphs) == MAX_GRAPHS:  # logits of a teacher have many different numbers
+            if is_new or len(self.graphs) == MAX_GRAPHS:  # the number of a teacher's logits varies
                 self._seen.add(key)
                 return self.run_pass(batch, counts)
             self.graphs[key] = self._record_pass(batch, counts)

@@ -299,9 +299,9 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def build_training_collator(self) -> TrainingCollator:
-        """Create the collator of the training batches; where CUDA graphs exist, they have few lengths."""
+        """Create the collator of the training batches; for CUDA graphs, it pads them to a few lengths."""
         padding = None
-        if devices.supports_graphs():  # also without graphs, so that these do not change dropout
+        if devices.supports_graphs():  # also if they are off, so that dropout is the same
             features = self.train_dataset
             parts = features.phase_features if isinstance(features, PhasedFeatures) else [features]
             longest = max(int(part.sequence_lengths.max()) for part in parts)
