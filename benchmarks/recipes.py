@@ -38,7 +38,7 @@ SCORES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of a recipe has shown.
+    """Measurements of a run of a recipe.
 
     Attributes:
         metrics: Content of metrics.json.

@@ -100,6 +100,8 @@ def test_ls_show_and_cp(cli, tmp_path):
     _, out, _ = cli("recipes", "ls", "nli")
     assert [line.split()[0] for line in out.splitlines()][-1] == "nli/mnli"
     assert "glue/sst2" not in out
+    _, out, _ = cli("recipes", "ls", "glue")
+    assert {line.split("/")[0] for line in out.splitlines()} == {"glue"}
     status, _, err = cli("recipes", "ls", "classfy")
     assert (status, "did you mean 'classify'" in err) == (2, True)
     assert (

@@ -42,22 +42,24 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object an
 def list_recipes(
     task: Annotated[
         str,
-        typer.Argument(help="List only the recipes of this task.", autocompletion=make_completer("tasks")),
+        typer.Argument(
+            help="List only the recipes of this task, or of a directory such as glue.",
+            autocompletion=make_completer("tasks"),
+        ),
     ] = "",
 ) -> None:
     """List the shipped recipes with their titles."""
-    tasks = {name: read_recipe_task(path) for name, path in list_shipped_recipes().items()}
+    files = list_shipped_recipes()
+    tasks = {name: read_recipe_task(path) for name, path in files.items()}
     titles = {
         name: read_recipe_title(path)
-        for name, path in list_shipped_recipes().items()
-        if task in ("", tasks[name])
+        for name, path in files.items()
+        if task in ("", tasks[name], name.split("/")[0])
     }
     if not titles:
-        choices = list(dict.fromkeys(tasks.values()))
-        raise UserError(
-            f"recipes ls {task}: there are no recipes for this task{suggest_similar(task, choices)} "
-            f"(choose from {format_list(choices)})"
-        )
+        choices = list(dict.fromkeys([*tasks.values(), *(name.split("/")[0] for name in tasks)]))
+        fix = suggest_similar(task, choices) or f"; choose one of {format_list(choices)}"
+        raise UserError(f"recipes ls {task}: there are no recipes for this task{fix}")
     width = max(map(len, titles))
     for name, title in titles.items():
         typer.echo(f"{name:<{width}}  {title}")
