@@ -206,10 +206,10 @@ def resume(case):
         send_sigterm_after(monkeypatch, 3)
         with pytest.raises(UserError, match="interrupted at step 3"):
             case.train("classify", ROWS, "interrupted", **options)
-    cut = case.folder / "interrupted"
-    assert not (cut / "metrics.json").exists()
-    bertkit.classify(resume=True, output_dir=str(cut))
-    one, two = (load_file(folder / "model.safetensors") for folder in (whole, cut))
+    interrupted = case.folder / "interrupted"
+    assert not (interrupted / "metrics.json").exists()
+    bertkit.classify(resume=True, output_dir=str(interrupted))
+    one, two = (load_file(folder / "model.safetensors") for folder in (whole, interrupted))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
 

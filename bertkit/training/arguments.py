@@ -91,7 +91,8 @@ def _check_argument(key: str, value: str) -> None:
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     if key not in fields:
-        raise UserError(f"--set {key}: TrainingArguments has no such field{suggest_similar(key, fields)}")
+        fix = suggest_similar(key, fields) or "; leave it out"
+        raise UserError(f"--set {key}: TrainingArguments has no such field{fix}")
 
 
 def _check_type(key: str, value: Any) -> None:
