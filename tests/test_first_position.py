@@ -30,6 +30,7 @@ REDUCED = {
 UNCHANGED = {
     "modernbert": {"classifier_pooling": "mean"},  # its head reads all positions
     "albert": {"embedding_size": 16},  # its layers are one layer
+    "electra": {"embedding_size": 16, "chunk_size_feed_forward": 7},
     "longformer": {"attention_window": 8},  # has an attention of its own
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "gpt2": {

@@ -60,7 +60,8 @@ def list_first_position_modules(model: Any) -> list[nn.Module]:
 
 def _find_last_layer(model: Any) -> nn.Module | None:
     has_head = type(model).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
-    if not (has_head and model.base_model._supports_attention_backend):
+    has_chunks = getattr(model.config, "chunk_size_feed_forward", 0) > 0  # which must divide the sequence
+    if not has_head or has_chunks or not model.base_model._supports_attention_backend:
         return None
     found = find_encoder_layers(model)
     return None if found is None else model.get_submodule(found[0])[-1]

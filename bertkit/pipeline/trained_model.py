@@ -20,7 +20,8 @@ class TrainedModel:
 
     Attributes:
         task: The task, with the settings of the run.
-        model: The model, in evaluation mode.
+        model: The model, in evaluation mode. If its head reads [CLS], its last hidden states are valid only
+            there; see `bertkit.modeling.first_position`.
         tokenizer: The tokenizer of the model.
     """
 
