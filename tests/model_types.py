@@ -70,7 +70,7 @@ def make_modernbert():
 
 
 def make_gemma():
-    """A BPE with bytes for unknown letters, where "▁" stands for a space, as that of mmBERT."""
+    """A BPE with bytes for unknown letters, with "▁" for a space, as that of mmBERT."""
     from transformers import PreTrainedTokenizerFast
 
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
