@@ -307,3 +307,20 @@ def test_relative_positions_have_no_limit_but_a_trained_length(tmp_path):
     _, config = tiny_of("deberta-v2", tmp_path, position_biased_input=False)
     assert get_max_positions(config) is None
     assert get_trained_length(config, make_tokenizer()) == 64
+
+
+def test_lists_of_other_modules_are_not_encoder_layers():
+    """XLM has a list for each part of its layers; Funnel has layers after its encoder."""
+    from transformers import FunnelConfig, FunnelModel, XLMConfig, XLMModel
+
+    from bertkit.config import FineTuningConfig
+    from bertkit.modeling.layers import find_encoder_layers
+    from bertkit.pipeline.selected_layers import select_layers
+
+    xlm = XLMConfig(vocab_size=20, emb_dim=32, n_layers=2, n_heads=2)
+    sizes = {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64}
+    funnel = FunnelConfig(vocab_size=20, block_sizes=[1, 1], num_decoder_layers=2, **sizes)
+    assert find_encoder_layers(XLMModel(xlm)) is None
+    assert find_encoder_layers(FunnelModel(funnel)) is None
+    with pytest.raises(bertkit.UserError, match="--num-layers: funnel has no separate encoder layers"):
+        select_layers(funnel, FineTuningConfig(num_layers=1), "model")

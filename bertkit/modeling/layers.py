@@ -44,7 +44,11 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
     """Return the name of the module list of encoder layers and their number, or None without such a list."""
     num_layers = model.config.num_hidden_layers
     for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == num_layers and _are_layers(module):
+        is_of_encoder = "decoder" not in name.split(
+            "."
+        )  # Funnel has layers of another number after its encoder
+        has_length = isinstance(module, nn.ModuleList) and len(module) == num_layers
+        if is_of_encoder and has_length and _are_layers(module):
             return name, num_layers
     return None
 
@@ -105,6 +109,8 @@ def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
 
 
 def _are_layers(modules: nn.ModuleList) -> bool:
+    if isinstance(modules[0], nn.LayerNorm):  # XLM has a list for each part of its layers
+        return False
     class_names = {type(module).__name__.lower() for module in modules}
     if len(class_names) != 1:
         return False

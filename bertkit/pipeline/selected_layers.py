@@ -37,7 +37,12 @@ def select_layers(model_config: Any, config: RunConfig, model: str) -> None:
     num_layers = model_config.num_hidden_layers
     if count >= num_layers:
         raise UserError(f"{FLAG} {count}: {model} has {num_layers} layers; pass a smaller number")
-    select_layers_of_config(model_config, choose_layers(num_layers, count))
+    try:
+        select_layers_of_config(model_config, choose_layers(num_layers, count))
+    except NotImplementedError as error:  # Funnel derives their number from its blocks
+        raise UserError(
+            f"{FLAG}: {model_config.model_type} has no separate encoder layers; leave out {FLAG}"
+        ) from error
 
 
 def name_model(source: ModelSource, config: RunConfig) -> ModelSource:
