@@ -79,6 +79,23 @@ def test_the_check_is_cached_and_changes_nothing(monkeypatch):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+def test_the_check_keeps_statistics_and_depends_on_weights():
+    """I-BERT updates statistics in training."""
+    tokenizer = make_tokenizer()
+    model = build("ibert")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert load_check.find_precision_error(model, tokenizer, 64, "bf16") is None
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    model = build("fnet")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    reporter = Warnings()
+    load_check.warn_about_padding(model, tokenizer, 64, reporter)
+    load_check.warn_about_padding(build("fnet"), tokenizer, 64, reporter)
+    assert len(reporter.warnings) == 1
+
+
 def _count(calls, function):
     def call(*args, **kwargs):
         calls.append(1)

@@ -28,7 +28,7 @@ from bertkit.training.peak_flops import DTYPES
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.reporting import Reporter
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 RESULT_FILE, TOKENIZER_FILE = "result.json", "tokenizer.json"
 NUM_TEXTS, MAX_TEXT_CHARS = 100, 500  # of the training texts that are tokenized twice
 SHORT_LENGTH, LONG_LENGTH = 4, 12  # numbers of tokens of two texts, without special tokens
@@ -173,9 +173,15 @@ def _hash(content: bytes) -> str:
 
 
 def _describe_model(model: Any) -> list[Any]:
-    """Return what results depend on: the architecture, the layers that replace its own, and the device."""
+    """Return what results depend on: architecture, weights, the layers that replace its own, and the device.
+
+    A few numbers of each weight identify the weights. Some files lack those of the pooler, which are random then.
+    """
     layers = sorted({type(module).__qualname__ for module in model.modules()})
-    return [model.config.to_json_string(), layers, str(_get_device(model))]
+    named = model.base_model.named_parameters()
+    samples = [weight.detach().flatten()[:2].float() for name, weight in named if "pooler" not in name]
+    weights = _hash(torch.cat(samples).cpu().numpy().tobytes())
+    return [model.config.to_json_string(), layers, weights, str(_get_device(model))]
 
 
 def _get_device(model: Any) -> torch.device:
@@ -247,6 +253,11 @@ def _keep_state(model: Any, num_layers: int | None) -> Iterator[None]:
     device_random = None if device.type == "cpu" else torch.get_device_module(device)
     device_state = device_random.get_rng_state() if device_random else None
     is_training, python_state, numpy_state = model.training, random.getstate(), np.random.get_state()
+    buffers = [  # I-BERT replaces its statistics in training
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     try:
         with (
             torch.random.fork_rng(devices=[]),
@@ -258,6 +269,8 @@ def _keep_state(model: Any, num_layers: int | None) -> Iterator[None]:
         model.train(is_training)
         for parameter in model.parameters():
             parameter.grad = None
+        for module, name, buffer, content in buffers:
+            setattr(module, name, buffer.copy_(content))
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         if device_random:
