@@ -84,6 +84,22 @@ def test_a_graph_of_one_token_type_does_not_read_token_types():
     assert set(_build_example_inputs(model, has_choices=False)[0]) == {"input_ids", "attention_mask"}
 
 
+def test_a_token_type_that_a_model_lacks_is_refused(cli, tmp_path):
+    """As with the tokenizers of Funnel and XLNet, which give [CLS] the type 2."""
+    folder = save_tiny_model(tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for template in ("single", "pair"):
+        tokenizer["post_processor"][template][0]["SpecialToken"]["type_id"] = 2
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    data = write_rows(tmp_path / "train.jsonl", make_toy_rows(40))
+    problem = "gives the token type 2, but its weights have only 2 token types (0 to 1); correct"
+    assert_refused(cli, tmp_path, ["--data", data, "--model", folder, "-o", tmp_path / "run"], [problem])
+    args = [folder, "--text", "good", "-o", tmp_path / "vectors.npy"]
+    assert_refused(cli, tmp_path, args, [problem], "embed")
+    status, out, err = cli("check", "classify", "--data", data, "--model", folder)
+    assert (status, problem in " ".join((out + err).split())) == (2, True)
+
+
 # ---- tokens without embeddings
 
 

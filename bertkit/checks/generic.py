@@ -199,6 +199,7 @@ class TokenizerInfo:
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
         tokenizer = loading.load_tokenizer(source)
+        loading.require_token_types(source, config, tokenizer)
         num_token_ids = loading.count_token_ids(tokenizer)
         loading.add_tokens(tokenizer, task.new_tokens)
         is_new_model = getattr(task.config, "tokenizer", None) is not None

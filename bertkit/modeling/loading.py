@@ -235,14 +235,33 @@ def count_missing_embeddings(model_config: Any, tokenizer: Any) -> int:
     return 0 if num_embeddings is None else max(0, count_token_ids(tokenizer) - num_embeddings)
 
 
+def require_token_types(source: ModelSource, model_config: Any, tokenizer: Any) -> None:
+    """Check that the model has each token type that its tokenizer gives to a pair of texts.
+
+    Models with one token type get none; see `takes_token_type_ids`.
+
+    Raises:
+        UserError: It lacks a token type.
+    """
+    num_types = getattr(model_config, "type_vocab_size", None)
+    largest = max(tokenizer.backend_tokenizer.encode("a", "a").type_ids, default=0)
+    if num_types and has_token_types(model_config) and largest >= num_types:
+        raise UserError(
+            f"{source.label}: its tokenizer gives the token type {largest}, but its weights have only "
+            f"{num_types} token types (0 to {num_types - 1}); correct the type ids in the post_processor of "
+            "tokenizer.json, or use another model"
+        )
+
+
 def require_embeddings(source: ModelSource, model_config: Any, tokenizer: Any) -> None:
-    """Check that the model has an embedding for each token of its tokenizer.
+    """Check that the model has an embedding for each token and each token type of its tokenizer.
 
     PyTorch would fail at the first text that contains a token without embedding, on a GPU for good.
 
     Raises:
         UserError: It lacks embeddings.
     """
+    require_token_types(source, model_config, tokenizer)
     if count_missing_embeddings(model_config, tokenizer):
         num_ids = count_token_ids(tokenizer)
         fix = (

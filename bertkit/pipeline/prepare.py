@@ -190,6 +190,7 @@ def prepare(
 def _load_tokenizer(task: Task, source: ModelSource, model_config: Any, reporter: Reporter) -> Any:
     """Load the tokenizer, add the new tokens of the task to it, and report tokens that the model lacks."""
     tokenizer = loading.load_tokenizer(source)
+    loading.require_token_types(source, model_config, tokenizer)
     num_missing = loading.count_missing_embeddings(model_config, tokenizer)
     if not task.spec.trains_encoder:
         loading.require_embeddings(source, model_config, tokenizer)
