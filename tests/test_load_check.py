@@ -187,7 +187,8 @@ def save_cased_tokenizer(folder, config):
 def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp_path):
     from bertkit.modeling.loading import add_tokens, load_tokenizer
 
-    source = save_cased_tokenizer(tmp_path / "model", {"tokenizer_class": "BertTokenizer"})
+    config = {"tokenizer_class": "BertTokenizer", "model_max_length": 48}
+    source = save_cased_tokenizer(tmp_path / "model", config)
     reporter = Warnings()
     texts = ["the ferry", "The Ferry C++"]
     for _ in range(2):  # the second result is from the cache
@@ -198,6 +199,7 @@ def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp
     fix = reporter.warnings[0].partition("tokenizer_config.json by ")[2]
     (source.folder / "tokenizer_config.json").write_text(fix)
     tokenizer = load_tokenizer(source)
+    assert tokenizer.model_max_length == 48
     add_tokens(tokenizer, ["<e1>"])  # the tokens of a task do not count
     load_check.warn_about_tokenizer(source, tokenizer, [*texts, "The <e1>Ferry"], reporter)
     assert len(reporter.warnings) == 2
@@ -241,6 +243,25 @@ def test_embed_reports_outputs_that_depend_on_padding(cli, tmp_path):
     args = ["embed", folder, "--text", "good", "-o", tmp_path / "vectors.npy", "--overwrite"]
     assert "fnet: its outputs for a text depend" in cli(*args)[2]
     assert "fnet" not in cli(*args, "--batch-size", 1)[2]
+
+
+@pytest.mark.slow
+def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cli, tmp_path, monkeypatch):
+    from bertkit.serve import served_model
+    from bertkit.serve.metrics import Metrics
+
+    folder = save_tiny_model(tmp_path / "model", make_config("fnet"))
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(24))
+    run = bertkit.classify(
+        data=str(data), model=str(folder), max_steps=1, bf16=False, output_dir=str(tmp_path / "run")
+    ).output_dir
+    args = ["predict", run, "--text", "good", "--text", "the film was very good"]
+    assert "fnet: its outputs for a text depend" in cli(*args)[2]
+    assert "fnet" not in cli(*args, "--batch-size", 1)[2]
+    predictor = served_model.load_predictor(str(run))
+    monkeypatch.setattr(served_model, "load_predictor", lambda _: predictor)
+    served_model.load_served_model("run", "run", served_model.BatchSettings(8, 0.0, 1000), Metrics())
+    assert predictor.task.config.eval_batch_size == 1
 
 
 def test_xlnet_is_refused_plainly(cli, tmp_path):

@@ -89,6 +89,7 @@ def predict(
     from bertkit.infer.explain import require_explainable
     from bertkit.infer.predictor import load_predictor
     from bertkit.pipeline.finished_run import load_run_task
+    from bertkit.pipeline.load_check import warn_about_padding
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")
@@ -107,6 +108,9 @@ def predict(
     if config.explain:
         predictor.model.to(devices.select_device())
     devices.report_device(reporter, predictor.model)
+    settings_of_run = predictor.task.config
+    for model in predictor.loaded_models if settings_of_run.eval_batch_size > 1 else ():
+        warn_about_padding(model, predictor.tokenizer, settings_of_run.max_length, reporter)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
     return Predictions(_iter_prediction_chunks(predictor, row_chunks, config, reporter))

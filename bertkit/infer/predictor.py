@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.rows import Rows, chunk_records
 from bertkit.errors import UserError, format_list
-from bertkit.infer.onnx_runtime import find_onnx_model, load_onnx_model
+from bertkit.infer.onnx_runtime import OnnxModel, find_onnx_model, load_onnx_model
 from bertkit.modeling import loading
 from bertkit.pipeline.combined_models import combine_models
 from bertkit.pipeline.ensemble import find_ensemble, read_members
@@ -83,6 +83,12 @@ class Predictor(TrainedModel):
         if batch_size:
             self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
         return self
+
+    @property
+    def loaded_models(self) -> list[Any]:
+        """The models with one encoder each: that of the run, or those of an ensemble; not an exported one."""
+        models = getattr(self.model, "members", [self.model])
+        return [model for model in models if not isinstance(model, OnnxModel)]
 
     def iter_records(
         self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"

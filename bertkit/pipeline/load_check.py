@@ -23,7 +23,7 @@ import transformers
 
 from bertkit.data.tokenization import SequenceTemplate
 from bertkit.modeling.layers import find_encoder_layers
-from bertkit.modeling.loading import ModelSource
+from bertkit.modeling.loading import NO_LENGTH_LIMIT, ModelSource
 from bertkit.training.peak_flops import DTYPES
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.reporting import Reporter
@@ -52,15 +52,20 @@ def warn_about_padding(model: Any, tokenizer: Any, max_length: int, reporter: Re
         max_length: Maximum length in tokens.
         reporter: Receives the warning.
     """
-    depends = _load_or_compute(
-        ["padding", *_describe_model(model), max_length],
-        lambda: _depends_on_padding(model, _make_inputs(model, tokenizer, max_length)),
-    )
-    if depends:
+    if depends_on_padding(model, tokenizer, max_length):
         reporter.warn(
             f"{model.config.model_type}: its outputs for a text depend on the padding of the batch; predict "
             "with --batch-size 1"
         )
+
+
+def depends_on_padding(model: Any, tokenizer: Any, max_length: int) -> bool:
+    """Return whether the vectors of a text depend on the padding of its batch; see `warn_about_padding`."""
+    depends: bool = _load_or_compute(
+        ["padding", *_describe_model(model), max_length],
+        lambda: _depends_on_padding(model, _make_inputs(model, tokenizer, max_length)),
+    )
+    return depends
 
 
 def find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
@@ -138,7 +143,10 @@ def warn_about_tokenizer(
     if difference is not None:
         used, expected = (" ".join(tokens) for tokens in difference)
         special_tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-        fix = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens}, ensure_ascii=False)
+        content = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens}
+        if tokenizer.model_max_length < NO_LENGTH_LIMIT:
+            content["model_max_length"] = tokenizer.model_max_length
+        fix = json.dumps(content, ensure_ascii=False)
         reporter.warn(
             f"{source.name}: transformers ignores parts of its tokenizer.json, so that {expected!r} becomes "
             f"{used!r}; replace the content of its tokenizer_config.json by {fix}"
@@ -175,7 +183,7 @@ def _hash(content: bytes) -> str:
 def _describe_model(model: Any) -> list[Any]:
     """Return what results depend on: architecture, weights, the layers that replace its own, and the device.
 
-    A few numbers of each weight identify the weights. Some files lack those of the pooler, which are random then.
+    A few numbers of each weight identify the weights. Those of the pooler are random if the file lacks them.
     """
     layers = sorted({type(module).__qualname__ for module in model.modules()})
     named = model.base_model.named_parameters()

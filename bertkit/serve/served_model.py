@@ -9,6 +9,7 @@ from bertkit import run_directory
 from bertkit.infer.onnx_runtime import find_onnx_model
 from bertkit.infer.predictor import Predictor, load_predictor
 from bertkit.pipeline.ensemble import find_ensemble, read_members
+from bertkit.pipeline.load_check import depends_on_padding
 from bertkit.serve.batcher import Batcher, Job, Records
 from bertkit.serve.job_computation import compute_jobs, predict_rows
 from bertkit.serve.metrics import Metrics
@@ -79,7 +80,11 @@ def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Met
     """
     predictor = load_predictor(run)
     is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
-    predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else settings.max_rows)
+    tokenizer, max_length = predictor.tokenizer, predictor.task.config.max_length
+    if any(depends_on_padding(model, tokenizer, max_length) for model in predictor.loaded_models):
+        predictor.use_batch_size(1)  # a response must not depend on other requests
+    else:
+        predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else settings.max_rows)
     decoder = RowDecoder(predictor.task.input_schema, MAX_WAITING_ROWS)
     for count in {1, settings.max_rows}:
         predict_rows(predictor, [decoder.example] * count, "compact")
