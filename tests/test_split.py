@@ -72,3 +72,10 @@ def test_few_groups_of_rows_with_a_common_text_are_named():
 
     with pytest.raises(UserError, match="the 40 rows form only 2 such groups, too few to hold out 10%"):
         make_splits({"train": rows}, get_keys, None, 0, keep_overlap=True)
+
+
+def test_rows_with_one_common_text_are_not_called_equal():
+    rows = Rows.from_columns({"premise": ["a"] * 4}, "train.jsonl")
+    keys = SplitKeys(np.arange(4), np.zeros(4, int), np.zeros(4, int))
+    with pytest.raises(UserError, match="all 4 rows have a common text, so none can be held out"):
+        make_splits({"train": rows}, lambda _: keys, None, 0, keep_overlap=True)

@@ -214,8 +214,10 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
         return train.select(remaining), train.select(held_out)
     num_groups, group_unit = len(np.unique(keys.group)), keys.group_unit or "row"
     if num_groups == 1:
-        is_copied = not keys.group_unit and len(train) > 1
-        problem = f"all {len(train):,} rows are equal" if is_copied else f"there is only one {group_unit}"
+        problem = f"there is only one {group_unit}"
+        if not keys.group_unit and len(train) > 1:
+            are_equal = len(np.unique(keys.identity)) == 1
+            problem = f"all {len(train):,} rows {'are equal' if are_equal else 'have a common text'}"
         raise UserError(
             f"{train.files[0]}: {problem}, so none can be held out for validation; "
             "add rows, or pass --validation FILE"
