@@ -84,20 +84,35 @@ def test_a_graph_of_one_token_type_does_not_read_token_types():
     assert set(_build_example_inputs(model, has_choices=False)[0]) == {"input_ids", "attention_mask"}
 
 
-def test_a_token_type_that_a_model_lacks_is_refused(cli, tmp_path):
-    """As with the tokenizers of Funnel and XLNet, which give [CLS] the type 2."""
+@pytest.fixture
+def three_types(tmp_path):
+    """A model with two token types, whose tokenizer gives [CLS] the type 2, as those of Funnel and XLNet."""
     folder = save_tiny_model(tmp_path / "model")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     for template in ("single", "pair"):
         tokenizer["post_processor"][template][0]["SpecialToken"]["type_id"] = 2
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def test_a_token_type_that_a_model_lacks_is_refused(cli, three_types, tmp_path):
     data = write_rows(tmp_path / "train.jsonl", make_toy_rows(40))
     problem = "gives the token type 2, but its weights have only 2 token types (0 to 1); correct"
-    assert_refused(cli, tmp_path, ["--data", data, "--model", folder, "-o", tmp_path / "run"], [problem])
-    args = [folder, "--text", "good", "-o", tmp_path / "vectors.npy"]
+    args = ["--data", data, "--model", three_types, "-o", tmp_path / "run"]
+    assert_refused(cli, tmp_path, args, [problem])
+    args = [three_types, "--text", "good", "-o", tmp_path / "vectors.npy"]
     assert_refused(cli, tmp_path, args, [problem], "embed")
-    status, out, err = cli("check", "classify", "--data", data, "--model", folder)
+    status, out, err = cli("check", "classify", "--data", data, "--model", three_types)
     assert (status, problem in " ".join((out + err).split())) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_new_model_has_the_token_types_of_its_tokenizer(three_types, text, tmp_path):
+    run = bertkit.pretrain_mlm_nsp(
+        data=str(text), tokenizer=str(three_types), max_steps=1, max_length=32, batch_size=4, bf16=False,
+        num_layers=1, hidden_size=32, num_heads=2, output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert json.loads((run.output_dir / "config.json").read_text())["type_vocab_size"] == 3
 
 
 # ---- tokens without embeddings

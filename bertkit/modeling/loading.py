@@ -235,6 +235,11 @@ def count_missing_embeddings(model_config: Any, tokenizer: Any) -> int:
     return 0 if num_embeddings is None else max(0, count_token_ids(tokenizer) - num_embeddings)
 
 
+def count_token_types(tokenizer: Any) -> int:
+    """Return the largest token type that the tokenizer gives to a pair of texts plus 1."""
+    return 1 + max(tokenizer.backend_tokenizer.encode("a", "a").type_ids, default=0)
+
+
 def require_token_types(source: ModelSource, model_config: Any, tokenizer: Any) -> None:
     """Check that the model has each token type that its tokenizer gives to a pair of texts.
 
@@ -244,12 +249,11 @@ def require_token_types(source: ModelSource, model_config: Any, tokenizer: Any) 
         UserError: It lacks a token type.
     """
     num_types = getattr(model_config, "type_vocab_size", None)
-    largest = max(tokenizer.backend_tokenizer.encode("a", "a").type_ids, default=0)
-    if num_types and has_token_types(model_config) and largest >= num_types:
+    if num_types and has_token_types(model_config) and count_token_types(tokenizer) > num_types:
         raise UserError(
-            f"{source.label}: its tokenizer gives the token type {largest}, but its weights have only "
-            f"{num_types} token types (0 to {num_types - 1}); correct the type ids in the post_processor of "
-            "tokenizer.json, or use another model"
+            f"{source.label}: its tokenizer gives the token type {count_token_types(tokenizer) - 1}, but its "
+            f"weights have only {num_types} token types (0 to {num_types - 1}); correct the type ids in the "
+            "post_processor of tokenizer.json, or use another model"
         )
 
 

@@ -13,7 +13,7 @@ from bertkit.data.readers.contents import hash_json
 from bertkit.data.readers.text_files import describe_files
 from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError
-from bertkit.modeling.loading import ModelSource, find_model, load_tokenizer
+from bertkit.modeling.loading import ModelSource, count_token_types, find_model, load_tokenizer
 from bertkit.modeling.pretraining import build_bert_config, build_electra_config
 from bertkit.text_config import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
@@ -70,7 +70,9 @@ def create_model_folder(
     tokenizer.save_pretrained(folder)
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     build_config = build_electra_config if config.model_type == "electra" else build_bert_config
-    build_config(vocab_size, shape, tokenizer.pad_token_id).save_pretrained(folder)
+    model_config = build_config(vocab_size, shape, tokenizer.pad_token_id)
+    model_config.type_vocab_size = max(model_config.type_vocab_size, count_token_types(tokenizer))
+    model_config.save_pretrained(folder)
     return ModelSource(name, folder, is_new=True)
 
 
