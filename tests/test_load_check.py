@@ -275,6 +275,14 @@ def test_xlnet_is_refused_plainly(cli, tmp_path):
     assert_refused(cli, tmp_path, args, words, "embed")
 
 
+def test_reformer_is_refused_plainly(tmp_path):
+    from bertkit.modeling.loading import load_config
+
+    (tmp_path / "config.json").write_text('{"model_type": "reformer"}')
+    with pytest.raises(bertkit.UserError, match="reformer is not supported, because it is only trained on"):
+        load_config(ModelSource("model", tmp_path))
+
+
 def test_no_positions_mean_no_limit():
     from bertkit.modeling.loading import get_max_positions
 

@@ -39,7 +39,10 @@ OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",
     "data2vec-text", "ibert", "mpnet", "luke", "xmod",
 }  # fmt: skip
-UNSUPPORTED_TYPES = {"xlnet": "is not supported, because its [CLS] is the last token of a text"}
+UNSUPPORTED_TYPES = {
+    "reformer": "is not supported, because it is only trained on multiples of a number of tokens",
+    "xlnet": "is not supported, because its [CLS] is the last token of a text",
+}
 
 
 @dataclass(frozen=True)
