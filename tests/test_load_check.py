@@ -157,14 +157,36 @@ def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     assert value.grad.dtype == torch.bfloat16
 
 
-def test_texts_that_are_too_short_for_an_architecture_are_found():
-    from transformers import FunnelConfig, FunnelForSequenceClassification
+def make_funnel():
+    from transformers import FunnelConfig
 
-    sizes = {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "num_decoder_layers": 1}
-    funnel = FunnelForSequenceClassification(FunnelConfig(vocab_size=20, block_sizes=[1, 1, 1], **sizes))
-    assert "broadcast shape" in load_check.find_length_error(funnel, np.array([2, 5, 3]))
-    assert load_check.find_length_error(funnel, np.arange(2, 12)) is None
-    assert load_check.find_length_error(build("bert"), np.array([2, 3])) is None
+    return FunnelConfig(
+        vocab_size=len(make_tokenizer()), block_sizes=[1, 1, 1], d_model=32, n_head=2, d_head=16, d_inner=64,
+        num_decoder_layers=1, architectures=["FunnelModel"],
+    )  # fmt: skip
+
+
+def test_texts_that_are_too_short_for_an_architecture_are_found():
+    from transformers import FunnelForSequenceClassification
+
+    funnel = FunnelForSequenceClassification(make_funnel())
+    assert "broadcast shape" in load_check._find_length_error(funnel, np.array([2, 5, 3]))
+    assert load_check._find_length_error(funnel, np.arange(2, 12)) is None
+    assert load_check._find_length_error(build("bert"), np.array([2, 3])) is None
+
+
+@pytest.mark.slow
+def test_texts_that_are_too_short_are_refused_in_prediction(cli, tmp_path):
+    folder = save_tiny_model(tmp_path / "model", make_funnel())
+    rows = [row | {"text": "the film was very good and " + row["text"]} for row in make_toy_rows(24)]
+    data = write_rows(tmp_path / "toy.jsonl", rows)
+    run = bertkit.classify(
+        data=str(data), model=str(folder), max_steps=1, bf16=False, output_dir=str(tmp_path / "run")
+    ).output_dir
+    words = "funnel: cannot read a text of 3 tokens"
+    for args in (["predict", run], ["embed", folder, "-o", tmp_path / "vectors.npy"]):
+        status, _, err = cli(*args, "--text", "good")
+        assert (status, words in " ".join(err.split())) == (2, True), err
 
 
 # ---- the tokenizer

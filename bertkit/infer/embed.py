@@ -52,7 +52,7 @@ from bertkit.modeling.sentence_modules import (
     read_sentence_modules,
 )
 from bertkit.pipeline.ensemble import refuse_ensemble
-from bertkit.pipeline.load_check import warn_about_padding
+from bertkit.pipeline.load_check import report_length_errors, warn_about_padding
 from bertkit.pipeline.prepare import UNK_WARNING_FRACTION
 from bertkit.setting import fill_unset
 from bertkit.utils import devices
@@ -206,7 +206,7 @@ class Embedder:
         if max_length is not None:
             return max_length
         limits = [get_num_positions(self.model_config), read_max_length(self.source)]
-        return min([self.tokenizer.model_max_length, *filter(None, limits)])
+        return min(sys.maxsize, self.tokenizer.model_max_length, *filter(None, limits))
 
     def run(self, stdin: BinaryIO | None) -> EmbedResult:
         """Search the index, or embed texts and search their vectors."""
@@ -294,10 +294,14 @@ class Embedder:
         started = time.perf_counter()
         if self.config.output is None:
             vectors = np.empty(shape, np.float32)
-            self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
+            with report_length_errors(self.encoder.model, features):
+                self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
         else:
             path = expand_home(self.config.output)
-            with open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors:
+            with (
+                report_length_errors(self.encoder.model, features),
+                open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors,
+            ):
                 self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
         seconds = time.perf_counter() - started
         self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
@@ -345,7 +349,8 @@ class Embedder:
         query_rows = Rows.from_columns({"text": queries}, "--query")
         features, pool = self._featurize_texts(TextInputs(query_rows, ["text"]))
         query_vectors = np.empty((len(queries), self._dimension), np.float32)
-        self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size, Reporter())
+        with report_length_errors(self.encoder.model, features):
+            self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size, Reporter())
         return [
             {"query": query, "hits": find_nearest_rows(vector, vectors, self.config.top, get_text)}
             for query, vector in zip(queries, query_vectors, strict=True)

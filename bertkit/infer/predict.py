@@ -108,9 +108,9 @@ def predict(
     if config.explain:
         predictor.model.to(devices.select_device())
     devices.report_device(reporter, predictor.model)
-    settings_of_run = predictor.task.config
-    for model in predictor.loaded_models if settings_of_run.eval_batch_size > 1 else ():
-        warn_about_padding(model, predictor.tokenizer, settings_of_run.max_length, reporter)
+    run_config = predictor.task.config
+    for model in predictor.loaded_models if run_config.eval_batch_size > 1 else ():
+        warn_about_padding(model, predictor.tokenizer, run_config.max_length, reporter)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
     return Predictions(_iter_prediction_chunks(predictor, row_chunks, config, reporter))

@@ -21,7 +21,9 @@ import tokenizers
 import torch
 import transformers
 
+from bertkit.data.features import Features
 from bertkit.data.tokenization import SequenceTemplate
+from bertkit.errors import UserError, format_count
 from bertkit.modeling.layers import find_encoder_layers
 from bertkit.modeling.loading import NO_LENGTH_LIMIT, ModelSource
 from bertkit.training.peak_flops import DTYPES
@@ -68,7 +70,36 @@ def depends_on_padding(model: Any, tokenizer: Any, max_length: int) -> bool:
     return depends
 
 
-def find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
+def require_readable_lengths(model: Any, features: Features) -> None:
+    """Check that the encoder can read the shortest text; Funnel shortens sequences, and cannot shorten some.
+
+    Args:
+        model: A model with one encoder.
+        features: The texts.
+
+    Raises:
+        UserError: The text is too short.
+    """
+    input_ids, _ = features.get_sequence(int(features.sequence_lengths.argmin()))
+    if error := _find_length_error(model, input_ids):
+        raise UserError(
+            f"{model.config.model_type}: cannot read a text of {format_count(len(input_ids), 'token')} "
+            f"({error}), because it needs longer sequences; remove short texts, or use another model"
+        )
+
+
+@contextmanager
+def report_length_errors(model: Any, features: Features) -> Iterator[None]:
+    """Raise a `UserError` if a pass fails because a text is too short; see `require_readable_lengths`."""
+    try:
+        yield
+    except RuntimeError:
+        if hasattr(model, "config"):  # unless it is an exported model
+            require_readable_lengths(model, features)
+        raise
+
+
+def _find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
     """Return the error of a text that is too short for the encoder; None if the encoder can read it.
 
     Args:

@@ -104,8 +104,8 @@ class Session:
         """
         from bertkit.pipeline.load_check import (
             NUM_TEXTS,
-            find_length_error,
             find_precision_error,
+            require_readable_lengths,
             warn_about_padding,
             warn_about_tokenizer,
         )
@@ -115,14 +115,7 @@ class Session:
         texts = prepared.task.sample_texts(prepared.splits["train"], NUM_TEXTS)
         warn_about_tokenizer(prepared.model_source, tokenizer, texts, self.reporter)
         warn_about_padding(model, tokenizer, max_length, self.reporter)
-        features = prepared.features["train"]
-        shortest, _ = features.get_sequence(int(features.sequence_lengths.argmin()))
-        if error := find_length_error(model, shortest):
-            name, length = model.config.model_type, format_count(len(shortest), "token")
-            raise UserError(
-                f"{name}: cannot read a text of {length} ({error}), because it needs longer sequences; "
-                "remove short texts, or use another model"
-            )
+        require_readable_lengths(model, prepared.features["train"])
         precision = prepared.precision
         error = find_precision_error(model, tokenizer, max_length, precision)
         if error is None:

@@ -33,14 +33,16 @@ class TrainedModel:
         self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
     ) -> Outputs:
         """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
+        from bertkit.pipeline.load_check import report_length_errors
         from bertkit.training.scoring import predict_logits
 
         features = self.task.featurize(rows, self.tokenizer)
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
-        logits = predict_logits(
-            self.model, features, collator, batch_size, reporter or Reporter(), description
-        )
+        with report_length_errors(self.model, features):
+            logits = predict_logits(
+                self.model, features, collator, batch_size, reporter or Reporter(), description
+            )
         return Outputs(logits, features, rows)
 
 
