@@ -185,7 +185,7 @@ def test_settings_of_the_transformer_module(cli, tmp_path):
     folder = write_modules(save_tiny_model(tmp_path / "model"), "mean", ("2_Dropout", "Dropout"))
     args = ["embed", folder, "--text", "Good " * 20, "-o", tmp_path / "vectors.npy", "--overwrite"]
     settings = {"max_seq_length": 6, "do_lower_case": True}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    (folder / "sentence_roberta_config.json").write_text(json.dumps(settings))  # an older name
     assert bertkit.embed(model=folder, text=["good"]).metadata["max_length"] == 6
     assert "lower-case" not in cli(*args)[2]  # the tokenizer lower-cases
     assert bertkit.embed(model=folder, text=["good"], max_length=9).metadata["max_length"] == 9

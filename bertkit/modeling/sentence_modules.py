@@ -17,7 +17,8 @@ from bertkit.modeling.loading import POOLING_KEY, WEIGHTS_FILE, ModelSource
 
 MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
 MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
-TRANSFORMER_FILE = "sentence_bert_config.json"  # settings of the module `Transformer`
+# Settings of the module `Transformer`: sentence_bert_config.json; older names have the architecture.
+TRANSFORMER_FILES = "sentence_*_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 # Modes by the keys of older files, in the order in which their vectors are concatenated.
 MODES_BY_KEY = {
@@ -168,8 +169,8 @@ def lowers_case(source: ModelSource) -> bool:
 
 
 def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
-    path = source.folder / TRANSFORMER_FILE
-    settings = _read_json(path) if path.is_file() else {}
+    path = next(source.folder.glob(TRANSFORMER_FILES), None)
+    settings = {} if path is None else _read_json(path)
     return settings if isinstance(settings, dict) else {}
 
 
