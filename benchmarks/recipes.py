@@ -139,7 +139,9 @@ def write_header(name: str, result: Result) -> None:
     lines = path.read_text("utf-8").splitlines()
     header = [line for line in lines if line.startswith("#")]
     start = next((i for i, line in enumerate(header) if line.startswith("# Expected")), len(header))
-    unbroken = re.sub(r"(\d) (%|s|min|h|GB)(?!\w)", "\\1\xa0\\2", result.describe())  # numbers with their units
+    unbroken = re.sub(
+        r"(\d) (%|s|min|h|GB)(?!\w)", "\\1\xa0\\2", result.describe()
+    )  # numbers with their units
     wrapped = textwrap.wrap(unbroken, WIDTH, initial_indent="# ", subsequent_indent="# ")
     expected = [line.replace("\xa0", " ") for line in wrapped]
     path.write_text("\n".join([*header[:start], *expected, *lines[len(header) :]]) + "\n", "utf-8")

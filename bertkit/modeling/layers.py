@@ -44,9 +44,7 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
     """Return the name of the module list of encoder layers and their number, or None without such a list."""
     num_layers = model.config.num_hidden_layers
     for name, module in model.named_modules():
-        is_of_encoder = "decoder" not in name.split(
-            "."
-        )  # Funnel has layers of another number after its encoder
+        is_of_encoder = "decoder" not in name.split(".")  # Funnel has some layers after its encoder
         has_length = isinstance(module, nn.ModuleList) and len(module) == num_layers
         if is_of_encoder and has_length and _are_layers(module):
             return name, num_layers
