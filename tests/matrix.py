@@ -284,7 +284,10 @@ def format_row(model_type, results):
     for name, result in results.items():
         if result != "works":
             refused.setdefault(result, []).append(name)
-    cell = "; ".join(f"{', '.join(names)}: *{line}*" for line, names in refused.items())
+    cells = []
+    for line, names in refused.items():
+        cells.append(f"{'everything' if len(names) == len(OPERATIONS) else ', '.join(names)}: *{line}*")
+    cell = "; ".join(cells)
     return f"| {model_type} | {MODEL_TYPES[model_type][0]} | {cell or 'works'} |"
 
 
