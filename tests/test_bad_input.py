@@ -90,7 +90,7 @@ FILES = {
     "word for a number": (to_csv(GOOD_ROWS), ["--epochs", "three"], ["--epochs"]),
     "unknown choice": (to_csv(GOOD_ROWS), ["--long-texts", "middle"], ["--long-texts", "head+tail"]),
     "resume without a run": (to_csv(GOOD_ROWS), ["--resume"], ["--resume", "does not contain a run"]),
-    "unknown recipe": (to_csv(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "recipes ls"]),
+    "unknown recipe": (to_csv(GOOD_ROWS), ["--recipe", "imbd"], ["imbd", "did you mean 'imdb'"]),
     "missing validation file": (to_csv(GOOD_ROWS), ["--validation", "no.csv"],
                                     ["no.csv", "no such file"]),
     "unknown model": (to_csv(GOOD_ROWS), ["--model", "./nowhere"], ["--model ./nowhere", "does not exist"]),

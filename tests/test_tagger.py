@@ -84,7 +84,7 @@ def test_the_tagger_returns_logits_for_each_token(folder, features, head):
     assert model(**given).logits.shape == (3, 9, LABELS)
     inputs = 32 * (wanted if features == "concat-last-4" else 1)
     assert model.output.in_features == (64 if head == "bilstm" else inputs)
-    assert takes_token_type_ids(model) == (model.config.model_type != "distilbert")
+    assert takes_token_type_ids(model) == (model.config.model_type not in ("distilbert", "roberta"))
     kinds = torch.zeros_like(given["input_ids"])  # none of an encoder that has no segments
     assert torch.equal(real(model, {**given, "token_type_ids": kinds}), real(model, given))
 

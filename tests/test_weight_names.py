@@ -8,6 +8,7 @@ from conftest import (
     ROW_MAKERS,
     assert_refused,
     make_document_rows,
+    make_tokenizer,
     make_toy_rows,
     read_predictions,
     save_tiny_model,
@@ -52,7 +53,10 @@ def make_model(name, folder, auto_class="AutoModel"):
         return use_old_names(save_tiny_model(folder))
     pytest.importorskip(f"transformers.models.{name}")
     config = transformers.AutoConfig.for_model(
-        name, vocab_size=80, num_key_value_heads=2, **SIZE | PAD | {"max_position_embeddings": 64}
+        name,
+        vocab_size=len(make_tokenizer()),
+        num_key_value_heads=2,
+        **SIZE | PAD | {"max_position_embeddings": 64},
     )
     save_tiny_model(folder, config)
     if auto_class != "AutoModel":

@@ -29,6 +29,7 @@ from bertkit.modeling.loading import NO_LENGTH_LIMIT, ModelSource
 from bertkit.training.peak_flops import DTYPES
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.reporting import Reporter
+from bertkit.utils.text import replace_surrogates
 
 CACHE_VERSION = 2
 RESULT_FILE, TOKENIZER_FILE = "result.json", "tokenizer.json"
@@ -168,7 +169,7 @@ def warn_about_tokenizer(
     path = source.folder / TOKENIZER_FILE
     if not path.is_file():
         return
-    texts = [text[:MAX_TEXT_CHARS] for text in texts]
+    texts = [replace_surrogates(text[:MAX_TEXT_CHARS]) for text in texts]
     key = ["tokenizer", _hash(path.read_bytes()), tokenizer.backend_tokenizer.to_str(), texts]
     difference = _load_or_compute(key, lambda: _find_other_tokens(path, tokenizer, texts))
     if difference is not None:

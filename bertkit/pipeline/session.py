@@ -112,7 +112,7 @@ class Session:
 
         prepared, model = self.prepared, self.model
         tokenizer, max_length = prepared.tokenizer, prepared.config.max_length
-        texts = prepared.task.sample_texts(prepared.splits["train"], NUM_TEXTS)
+        texts = prepared.task.input_schema.sample_texts(prepared.splits["train"], NUM_TEXTS)
         warn_about_tokenizer(prepared.model_source, tokenizer, texts, self.reporter)
         warn_about_padding(model, tokenizer, max_length, self.reporter)
         require_readable_lengths(model, prepared.features["train"])

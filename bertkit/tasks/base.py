@@ -199,14 +199,6 @@ class Task(ABC):
             UserError: A row has no text, or a required label is invalid.
         """
 
-    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
-        """Return the first texts of parsed rows."""
-        texts: list[str] = []
-        for row in rows.select(range(min(len(rows), count))):
-            for column in self.input_schema.text_columns:  # of texts, or of lists of texts
-                texts += [row[column]] if isinstance(row[column], str) else map(str, row[column])
-        return texts[:count]
-
     @abstractmethod
     def split_keys(self, rows: "Rows") -> "SplitKeys":
         """Return keys by which rows are split into training and validation rows."""

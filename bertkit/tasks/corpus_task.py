@@ -1,6 +1,6 @@
 """The base class of tasks on running text."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class CorpusTask(Task):
     @property
     def input_schema(self) -> InputSchema:
         """The column of texts."""
-        return InputSchema(text_columns=("text",))
+        return CorpusSchema(text_columns=("text",), task=self)
 
     # ---- text
 
@@ -134,15 +134,6 @@ class CorpusTask(Task):
         digests = rows.hash_columns(["digest"])
         return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.spec.unit)
 
-    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
-        """Return the first lines of the training text, because rows do not contain their texts."""
-        from itertools import islice
-
-        from bertkit.data.corpus.documents import iter_raw_texts
-
-        options = self.build_text_options(self.training_source)
-        return list(islice(iter_raw_texts(self.training_source.files, options), count))
-
     def parse_rows(
         self, rows: "Rows", split: str = "", require_labels: bool = False
     ) -> tuple["Rows", list[str]]:
@@ -156,3 +147,23 @@ class CorpusTask(Task):
             UserError: Always.
         """
         raise UserError("a pre-trained model cannot predict rows; fine-tune it by passing it to --model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSchema(InputSchema):
+    """The text of pre-training, which is not in the rows.
+
+    Attributes:
+        task: The task, which knows the files.
+    """
+
+    task: CorpusTask
+
+    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
+        """Return the first lines of the training text."""
+        from itertools import islice
+
+        from bertkit.data.corpus.documents import iter_raw_texts
+
+        source = self.task.training_source
+        return list(islice(iter_raw_texts(source.files, self.task.build_text_options(source)), count))

@@ -63,6 +63,15 @@ class InputSchema:
         }
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
+    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
+        """Return the first texts of parsed rows."""
+        texts: list[str] = []
+        for row in rows.select(range(min(len(rows), count))):
+            for column in self.text_columns:  # of texts, or of lists of texts, which may be missing
+                values = [row[column]] if isinstance(row[column], str) else row[column] or ()
+                texts += [text for text in values if isinstance(text, str)]
+        return texts[:count]
+
     def make_example_row(self) -> dict[str, Any]:
         """Return a row with placeholder texts, for the example code of the model card."""
         first_text = dict.fromkeys(self.text_columns[:1], self.example_text)
