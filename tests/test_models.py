@@ -6,6 +6,7 @@
 from itertools import cycle
 
 import pytest
+from conftest import read_predictions
 from matrix import OPERATIONS, PAGE, Case, try_operation
 from model_types import MODEL_TYPES, TOKENIZERS, list_known_types, save_model_of
 
@@ -43,5 +44,8 @@ def test_each_type_works_or_is_refused_as_documented(model_type, tmp_path):
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_each_kind_of_tokenizer_tags_characters_and_spaces(kind, tmp_path):
     case = Case(save_model_of("electra", tmp_path / "model", kind, type_vocab_size=4), tmp_path)
-    for name in ("ner (characters and spaces)", "ner (Chinese)"):
+    for name, folder in (("ner (characters and spaces)", "characters"), ("ner (Chinese)", "chinese")):
         OPERATIONS[name](case)
+        for record in read_predictions(tmp_path / folder):
+            assert len(record["predicted"]) == len(record["gold"]) == len(record["tokens"])
+    assert not [warning for warning in case.reporter.warnings if "cannot be predicted" in warning]

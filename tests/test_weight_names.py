@@ -311,5 +311,8 @@ def test_a_model_without_a_pooler_is_accepted(tiny, tmp_path):
 
     folder = change_weights(tiny, tmp_path / "model", remove("pooler.dense.weight"))
     source = ModelSource("model", folder)
-    load_model(AutoModel, source, load_config(source))
-    load_model(AutoModelForSequenceClassification, source, load_config(source), new_head=True)
+    expected = load_file(folder / "model.safetensors")["encoder.layer.1.output.dense.weight"]
+    encoder = load_model(AutoModel, source, load_config(source))
+    model = load_model(AutoModelForSequenceClassification, source, load_config(source), new_head=True)
+    for loaded in (encoder, model.base_model):
+        assert torch.equal(loaded.encoder.layer[1].output.dense.weight, expected)
