@@ -18,7 +18,7 @@ import bertkit
 from bertkit.checks.base import MAX_LOCATIONS
 from bertkit.checks.config import make_check_config
 from bertkit.checks.corpus import SMALL_CORPUS_CHARS
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 
 
 @pytest.fixture(scope="module")
@@ -437,7 +437,7 @@ def test_the_console_shows_counts_before_findings(command):
 @pytest.mark.parametrize("task", TASKS)
 def test_flags_are_the_data_and_model_flags_of_the_task(cli, task):
     status, out, _ = cli("check", task, "--help")
-    config = make_check_config(task_class(task).spec.config)
+    config = make_check_config(task_spec(task).config)
     own = {field.name for field in fields(config)} - config.excluded_settings
     assert status == 0
     assert {"data", "validation", "test", "data_dir", "max_length", "model", "strict"} <= own

@@ -16,7 +16,7 @@ from bertkit.pipeline.train_tokenizer import TokenizerConfig
 from bertkit.recipes import list_shipped_recipes
 from bertkit.setting import get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +143,7 @@ def test_zsh_and_fish_show_descriptions(complete, shell):
 
 def test_every_completion_source_exists_and_data_and_models_have_one():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
-    for config in [*configs, *(task_class(task).spec.config for task in TASKS)]:
+    for config in [*configs, *(task_spec(task).config for task in TASKS)]:
         sources = {
             name: field.completion for name, (_, field, _) in get_settings(config).items() if field.completion
         }

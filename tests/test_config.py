@@ -11,7 +11,7 @@ from bertkit.errors import UserError
 from bertkit.recipes import serialize_settings
 from bertkit.setting import fill_unset, get_flag, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 from bertkit.tasks.classify import ClassifyConfig
 from bertkit.tasks.pretrain_config import PretrainConfig
 from bertkit.utils.compat import get_argument_name
@@ -72,7 +72,7 @@ def test_paths_are_saved_as_absolute_paths(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "config", [task_class(name).spec.config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
+    "config", [task_spec(name).config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_are_paths_in_all_commands(config):
     paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}

@@ -28,7 +28,7 @@ from bertkit.pipeline.distillation import add_teacher_logits
 from bertkit.pipeline.ensemble import write_ensemble
 from bertkit.pipeline.prepare import prepare
 from bertkit.run_directory import read_settings
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.training import teacher_logits
 from bertkit.utils.reporting import Reporter
 
@@ -320,7 +320,7 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 
 def prepare_student(run, **settings):
     name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
-    return prepare(name, task_class(name).spec.config(**resolved), Reporter())
+    return prepare(name, task_spec(name).config(**resolved), Reporter())
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import bertkit
 from bertkit.data.label_fixes import hash_texts
 from bertkit.errors import UserError
 from bertkit.pipeline.loaded_data import create_task, parse_all_rows, parse_and_split
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.utils.reporting import Reporter
 
 
@@ -37,7 +37,7 @@ def load(tmp_path, task_name, rows, fixes, **settings):
     settings |= {"data": str(write_rows(tmp_path / "rows.jsonl", rows))}
     if fixes is not None:
         settings["label_fixes"] = str(write_rows(tmp_path / "fixes.jsonl", fixes))
-    task = create_task(task_name, task_class(task_name).spec.config(**settings))
+    task = create_task(task_name, task_spec(task_name).config(**settings))
     return task, parse_all_rows(task, task.load_data(Reporter()))
 
 

@@ -232,10 +232,10 @@ def test_each_task_has_texts_to_compare(task, tmp_path):
     from conftest import ROW_MAKERS
 
     from bertkit.pipeline.loaded_data import load_data
-    from bertkit.tasks import task_class
+    from bertkit.tasks import task_spec
 
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
-    loaded = load_data(task, task_class(task).spec.config(data=str(data)), Reporter())
+    loaded = load_data(task, task_spec(task).config(data=str(data)), Reporter())
     texts = loaded.task.input_schema.sample_texts(loaded.dataset.splits["train"], 30)
     assert len(texts) == 30
     assert all(isinstance(text, str) and text for text in texts)

@@ -13,7 +13,7 @@ from conftest import assert_refused
 import recipes as recipe_benchmark
 from bertkit.errors import UserError
 from bertkit.recipes import list_shipped_recipes, read_recipe
-from bertkit.tasks import task_class
+from bertkit.tasks import task_class, task_spec
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,7 +26,7 @@ def test_shipped_recipes_are_listed():
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_every_recipe_is_valid(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
-    recipe = read_recipe(name, content["task"], task_class(content["task"]).spec.config)
+    recipe = read_recipe(name, content["task"], task_spec(content["task"]).config)
     assert recipe.settings.keys() == content["settings"].keys()
     assert name.startswith(("glue/", "klue/")) or content["task"].startswith(name.split("/")[0])
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0

@@ -11,7 +11,7 @@ from bertkit.checks.base import TaskChecks
 from bertkit.data.ner import decoding
 from bertkit.data.qa import spans
 from bertkit.pipeline.session import Session
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 from bertkit.tasks.base import Task, TaskSpec
 from bertkit.tasks.input_schema import InputSchema
 
@@ -49,7 +49,7 @@ def test_a_task_has_few_methods_and_properties():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_spec_under_its_name(name):
-    spec = task_class(name).spec
+    spec = task_spec(name)
     assert isinstance(spec, TaskSpec)
     assert spec.name == name
     assert spec.pipeline.task

@@ -26,7 +26,7 @@ from bertkit.pipeline.prepare import describe_untrained_positions
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.pipeline.splitting import split_and_sample
 from bertkit.setting import fill_unset
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
@@ -88,7 +88,7 @@ def check(task_name: str, settings: Mapping[str, Any], reporter: Reporter | None
         hint = suggest_similar(task_name, TASKS)
         raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
     with silence_libraries(), use_reporter(reporter):
-        config_class = make_check_config(task_class(task_name).spec.config)
+        config_class = make_check_config(task_spec(task_name).config)
         config, _ = resolve_settings("check", config_class, settings, None, Reporter())
         task = create_task(task_name, config)
         checks = checks_class(task_name)(task)

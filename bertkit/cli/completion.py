@@ -91,9 +91,9 @@ def _complete_runs(*_: object) -> Completions:
 
 
 def _complete_tasks(*_: object) -> Completions:
-    from bertkit.tasks import TASKS, task_class
+    from bertkit.tasks import TASKS, task_spec
 
-    yield from ((name, task_class(name).spec.help) for name in TASKS)
+    yield from ((name, task_spec(name).help) for name in TASKS)
 
 
 def _complete_trackers(*_: object) -> Completions:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.errors import format_count
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.utils.durations import format_duration
 from bertkit.utils.reporting import Reporter
 
@@ -157,7 +157,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     from bertkit.reports.finished_run import EXTRA_SPLITS
 
     sizes = metrics["data"]
-    unit = task_class(metrics["task"]).spec.unit
+    unit = task_spec(metrics["task"]).unit
     _print_validation_scores(metrics, format_count(sizes["validation"], unit))
     _print_details(metrics)
     for split in EXTRA_SPLITS:
@@ -249,7 +249,7 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
         statistics.append(f"{data_wait:.1%} of the time waiting for data")
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
-    extent = _describe_extent(training, metrics["data"]["train"], task_class(metrics["task"]).spec.unit)
+    extent = _describe_extent(training, metrics["data"]["train"], task_spec(metrics["task"]).unit)
     verb = "trained" if training["steps"] else "fitted"
     line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
@@ -278,7 +278,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_class(estimate['task']).spec.unit}s": ", ".join(
+        f"{task_spec(estimate['task']).unit}s": ", ".join(
             f"{name} {size:,}" for name, size in sizes.items()
         ),
         "task": estimate["summary"],

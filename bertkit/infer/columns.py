@@ -14,7 +14,7 @@ from bertkit.setting import (
     get_settings,
     is_column_setting,
 )
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 
 if typing.TYPE_CHECKING:
     from bertkit.tasks.base import Task
@@ -27,7 +27,7 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
     """Return a subclass of a config that also has the column settings of all tasks that predict rows."""
     declarations: dict[str, dict[str, SettingField]] = {}
     for task in TASKS:
-        spec = task_class(task).spec
+        spec = task_spec(task)
         if not spec.predicts_rows:
             continue
         for name, declared in get_settings(spec.config).items():

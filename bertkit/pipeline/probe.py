@@ -80,9 +80,9 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
     name = getattr(config, "probe", None)
     if name is None:
         return None
-    from bertkit.tasks import task_class
+    from bertkit.tasks import task_spec
 
-    probe_config = task_class("classify").spec.config(
+    probe_config = task_spec("classify").config(
         data=name,
         data_dir=config.data_dir,
         seed=config.seed,

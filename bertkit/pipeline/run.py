@@ -24,7 +24,7 @@ from bertkit.pipeline.results import (
 )
 from bertkit.pipeline.settings import resolve_settings
 from bertkit.reports.model_card import build_model_card
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.determinism import restore_algorithms
 from bertkit.utils import distributed, locks
@@ -79,7 +79,7 @@ def train(
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
     reporter = reporter if reporter is not None and distributed.is_main_process() else Reporter()
-    config_class = task_class(task_name).spec.config
+    config_class = task_spec(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
     config, _ = resolve(reporter)
     with silence_libraries(), use_reporter(reporter), distributed.use_process_group():

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -14,9 +14,12 @@ from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.metrics.classification import Scores
 from bertkit.recipes import read_recipe
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import TASKS, task_spec
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.serialization import validate
+
+if TYPE_CHECKING:
+    from bertkit.tasks.base import TaskSpec
 
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation
 PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # for the validation split
@@ -128,10 +131,12 @@ class FinishedRun:
 
     Attributes:
         metrics: Content of `metrics.json`. When a run ends, the page is written before this file exists.
+        spec: Properties of the task.
     """
 
     folder: Path
     metrics: Mapping[str, Any]
+    spec: "TaskSpec"
 
     @property
     def name(self) -> str:
@@ -141,8 +146,8 @@ class FinishedRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
-        spec = task_class(self.metrics["task"]).spec
-        recipe = read_recipe(str(self.folder / run_directory.SETTINGS_FILE), spec.name, spec.config)
+        settings_path = str(self.folder / run_directory.SETTINGS_FILE)
+        recipe = read_recipe(settings_path, self.spec.name, self.spec.config)
         return {
             name: str(value) if isinstance(value, DataObject) else value
             for name, value in recipe.settings.items()
@@ -216,7 +221,7 @@ def load_finished_run(folder: Path) -> FinishedRun:
         raise UserError(
             f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; run the training again"
         )
-    return FinishedRun(folder, metrics)
+    return FinishedRun(folder, metrics, task_spec(metrics["task"]))
 
 
 def _find_missing_keys(metrics: Mapping[str, Any]) -> list[str]:

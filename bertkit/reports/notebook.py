@@ -13,7 +13,7 @@ from bertkit.reports.model_card import format_baseline_names, format_score_rows
 from bertkit.reports.page import get_environment
 from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import CARD_FILE, REPORT_FILE
-from bertkit.tasks import TASKS
+from bertkit.tasks import TASKS, task_spec
 
 CLICK_NOTE = "Click a cell to see its examples."  # which a notebook does not have
 
@@ -30,7 +30,7 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
         results are JSON in a code block.
     """
     if folder and metrics.get("task") in TASKS:
-        return {"text/html": render_run(FinishedRun(folder, metrics))}
+        return {"text/html": render_run(FinishedRun(folder, metrics, task_spec(metrics["task"])))}
     if folder and (folder / CARD_FILE).exists():
         return {"text/markdown": (folder / CARD_FILE).read_text("utf-8")}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)

@@ -29,6 +29,7 @@ from bertkit.reports.model_card import (
 )
 from bertkit.reports.views.registry import create_view
 from bertkit.run_directory import REPORT_FILE
+from bertkit.tasks import task_spec
 from bertkit.utils.files import write_text
 
 NO_EXPLANATIONS: Mapping[int, ExampleExplanation] = {}
@@ -37,7 +38,7 @@ TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics)))
+    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_spec(metrics["task"]))))
 
 
 def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] = NO_EXPLANATIONS) -> str:

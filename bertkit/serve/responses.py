@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 
 class RequestError(Exception):

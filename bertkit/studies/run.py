@@ -26,7 +26,7 @@ from bertkit.studies.search import TRIALS_DIR, Search
 from bertkit.studies.space import Dimension, check_space, parse_space
 from bertkit.studies.tables import format_number
 from bertkit.studies.trials import TrialStore, require_optuna
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.utils import distributed, locks
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
 
@@ -89,7 +89,7 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
         raise UserError("--search: has no effect without --trials; pass the number of trials")
     if config.trials:
         require_optuna()
-    space = parse_space(config.search, task_class(task_name).spec.config)
+    space = parse_space(config.search, task_spec(task_name).config)
     check_space(space, config)
     return space
 

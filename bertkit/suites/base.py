@@ -27,7 +27,7 @@ from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
 from bertkit.suites import SUITES, suite_class
-from bertkit.tasks import task_class
+from bertkit.tasks import task_spec
 from bertkit.training import defaults
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
@@ -171,7 +171,7 @@ class Suite(ABC):
             settings: Settings of these runs, which override those of the suite.
         """
         values = {**self.select_shared_settings(task_name), **settings}
-        config_class = task_class(task_name).spec.config
+        config_class = task_spec(task_name).config
         config, _ = resolve_settings(task_name, config_class, values, recipe, self.reporter)
         return RunGroup(task_name, config, self.run_reporter)
 
@@ -238,7 +238,7 @@ def run_suite(
 
 def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a task has. For example, the task `ner` has no `pooling`."""
-    available = get_settings(task_class(task_name).spec.config)
+    available = get_settings(task_spec(task_name).config)
     return {name: value for name, value in settings.items() if name in available}
 
 

@@ -76,15 +76,18 @@ class ClassifyConfig(SequenceConfig):
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
+SPEC = TaskSpec(
+    name="classify",
+    help="Fine-tune a classifier or a regressor on single texts or pairs.",
+    config=ClassifyConfig,
+    pipeline=SEQUENCE_PIPELINE,
+)
+
+
 class Classify(SequenceTask):
     """Classification or regression of single texts or pairs."""
 
-    spec = TaskSpec(
-        name="classify",
-        help="Fine-tune a classifier or a regressor on single texts or pairs.",
-        config=ClassifyConfig,
-        pipeline=SEQUENCE_PIPELINE,
-    )
+    spec = SPEC
     text_settings = ("text_column", "text_pair_column")
     entity_types: list[list[str]]  # of the subjects and of the objects, in a run with entity columns
 

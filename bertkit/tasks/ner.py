@@ -81,6 +81,20 @@ class FrozenEncoderMethod(TrainingMethod):
         return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size, reporter))
 
 
+SPEC = TaskSpec(
+    name="ner",
+    help="Fine-tune on named entities, or any tags of words.",
+    config=NerConfig,
+    pipeline=TransformersPipeline(
+        task="token-classification", init_kwargs={"aggregation_strategy": "first"}
+    ),
+    best_metric=("f1", 1),
+    reads_conll=True,
+    uses_windows=True,
+    scores_tokens=True,
+)
+
+
 class Ner(Task):
     """Named entity recognition: each word is tagged by its first token (Devlin et al. 2018, 5.3).
 
@@ -94,18 +108,7 @@ class Ner(Task):
         outside_fraction: Fraction of the training words outside of entities; set by `parse_dataset`.
     """
 
-    spec = TaskSpec(
-        name="ner",
-        help="Fine-tune on named entities, or any tags of words.",
-        config=NerConfig,
-        pipeline=TransformersPipeline(
-            task="token-classification", init_kwargs={"aggregation_strategy": "first"}
-        ),
-        best_metric=("f1", 1),
-        reads_conll=True,
-        uses_windows=True,
-        scores_tokens=True,
-    )
+    spec = SPEC
     scheme: "Scheme"
     types: list[str]
     tags: "TagSet"

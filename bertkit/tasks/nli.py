@@ -44,16 +44,19 @@ class InferenceLabel(SingleLabel):
         return {name: scores[name] for name in ("accuracy", "f1")}
 
 
+SPEC = TaskSpec(
+    name="nli",
+    help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
+    config=NliConfig,
+    pipeline=SEQUENCE_PIPELINE,
+    column_aliases={"text_column": "premise_column", "text_pair_column": "hypothesis_column"},
+)
+
+
 class Nli(SequenceTask):
     """Natural language inference; pairs with the same premise stay in the same split."""
 
-    spec = TaskSpec(
-        name="nli",
-        help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
-        config=NliConfig,
-        pipeline=SEQUENCE_PIPELINE,
-        column_aliases={"text_column": "premise_column", "text_pair_column": "hypothesis_column"},
-    )
+    spec = SPEC
     text_settings = ("premise_column", "hypothesis_column")
 
     def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":

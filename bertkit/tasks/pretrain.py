@@ -34,6 +34,22 @@ SHORT_RUN_WARMUP = 0.1
 NUM_SAMPLES = 100  # examples in masked_samples.jsonl
 
 
+SPEC = TaskSpec(
+    name="pretrain-mlm-nsp",
+    help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
+    "another objective.",
+    config=PretrainConfig,
+    pipeline=TransformersPipeline(task="fill-mask"),
+    best_metric=("loss", -1),
+    unit="text",  # a document, or a part of a document if there are few documents
+    default_max_length=128,
+    default_hyperparameters={"epochs": 1.0, "batch_size": 32},
+    resamples_examples=True,
+    predicts_rows=False,
+    predictions_name="masked_samples",
+)
+
+
 class Pretrain(CorpusTask):
     """Pre-training of BERT (Devlin et al. 2018, 3.1), with the objectives of its ablations (5.1) and others.
 
@@ -44,20 +60,7 @@ class Pretrain(CorpusTask):
         training_rows: The documents of the training split; set by `featurize`.
     """
 
-    spec = TaskSpec(
-        name="pretrain-mlm-nsp",
-        help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
-        "another objective.",
-        config=PretrainConfig,
-        pipeline=TransformersPipeline(task="fill-mask"),
-        best_metric=("loss", -1),
-        unit="text",  # a document, or a part of a document if there are few documents
-        default_max_length=128,
-        default_hyperparameters={"epochs": 1.0, "batch_size": 32},
-        resamples_examples=True,
-        predicts_rows=False,
-        predictions_name="masked_samples",
-    )
+    spec = SPEC
     eval_collator: Any
     training_rows: "Rows"
 

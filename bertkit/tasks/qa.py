@@ -74,6 +74,20 @@ class QaConfig(FineTuningConfig):
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 
+SPEC = TaskSpec(
+    name="qa",
+    help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
+    config=QaConfig,
+    pipeline=TransformersPipeline(
+        task="question-answering", caveat="has no task for extractive questions"
+    ),
+    best_metric=("f1", 1),
+    uses_windows=True,
+    scores_tokens=True,
+    default_max_length=384,
+)
+
+
 class Qa(Task):
     """Extractive question answering (Devlin et al. 2018, 4.2 and 4.3).
 
@@ -85,18 +99,7 @@ class Qa(Task):
             refuses it; a finished run does not.
     """
 
-    spec = TaskSpec(
-        name="qa",
-        help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
-        config=QaConfig,
-        pipeline=TransformersPipeline(
-            task="question-answering", caveat="has no task for extractive questions"
-        ),
-        best_metric=("f1", 1),
-        uses_windows=True,
-        scores_tokens=True,
-        default_max_length=384,
-    )
+    spec = SPEC
     requires_full_coverage = True
 
     @property

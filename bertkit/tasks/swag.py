@@ -102,6 +102,15 @@ def _get_ending_kinds(columns: tuple[str, ...]) -> dict[str, ColumnKind]:
     return dict.fromkeys(columns[2:], "optional text")
 
 
+SPEC = TaskSpec(
+    name="swag",
+    help="Fine-tune on multiple choice: a context and any number of endings.",
+    config=SwagConfig,
+    pipeline=TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice"),
+    sequence_grouping="choice",
+)
+
+
 class Swag(Task):
     """Multiple choice (Devlin et al. 2018, 4.4).
 
@@ -112,13 +121,7 @@ class Swag(Task):
         first_label: The label of the first ending if labels are numbers; 0 or 1.
     """
 
-    spec = TaskSpec(
-        name="swag",
-        help="Fine-tune on multiple choice: a context and any number of endings.",
-        config=SwagConfig,
-        pipeline=TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice"),
-        sequence_grouping="choice",
-    )
+    spec = SPEC
     first_label: int = 0
 
     @property
