@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bertkit.data.qa.answers import describe_location
-from bertkit.data.qa.rows import QuestionRows
 from bertkit.data.rows import Rows
 from bertkit.data.token_counts import TokenCounts
 from bertkit.errors import format_list
@@ -46,8 +44,7 @@ class Finding:
 
 def locate_rows(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:
     """Return the locations of the first few indices; for questions, including the question ids."""
-    format_location = describe_location if isinstance(rows, QuestionRows) else Rows.format_location
-    return [format_location(rows, int(index)) for index in indices[:MAX_LOCATIONS]]
+    return [rows.describe_location(int(index)) for index in indices[:MAX_LOCATIONS]]
 
 
 def format_fraction(part: int, whole: int) -> str:

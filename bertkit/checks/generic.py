@@ -108,14 +108,14 @@ def _locate_pairs(
         gold: Labels to append to the locations; None to append none.
     """
     locations = []
-    for copy_location, original_location, copy, original in zip(
+    for copy_location, original_location, duplicate, original in zip(
         locate_rows(rows, copies), locate_rows(rows, originals), copies, originals, strict=False
     ):
-        if rows.file_index[copy] == rows.file_index[original]:
+        if rows.file_index[duplicate] == rows.file_index[original]:
             file = rows.files[rows.file_index[original]]
             original_location = original_location.removeprefix(f"{file}: ")
         if gold:
-            copy_location += f" ({_shorten_label(gold[copy])})"
+            copy_location += f" ({_shorten_label(gold[duplicate])})"
             original_location += f" ({_shorten_label(gold[original])})"
         locations.append(f"{copy_location} copies {original_location}")
     return locations

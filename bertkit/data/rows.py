@@ -163,6 +163,10 @@ class Rows:
             return f"{file}: line {self.row_numbers[index] + line_offset}"
         return f"{file}: row {self.row_numbers[index]}"
 
+    def describe_location(self, index: int) -> str:
+        """Return the location of an example for findings; a subclass may add its id."""
+        return self.format_location(index)
+
 
 Splits = dict[str, Rows]  # rows by split: "train", "validation", "test"
 UNLABELED_ROWS = "unlabeled"  # key of their fingerprint, beside those of the splits

@@ -227,6 +227,9 @@ class QuestionRows(Rows):
 
     notes: tuple[str, ...] = ()
 
+    def describe_location(self, index: int) -> str:
+        return describe_location(self, index)
+
 
 def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     """Return one row per question with the columns `id`, `question` and `context`.
