@@ -29,10 +29,8 @@ from bertkit.masking.masker import IGNORE_INDEX
 from bertkit.pipeline.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
 from bertkit.tasks.pretrain_config import MODEL_SIZES
-from bertkit.training.flops import count_training_flops
-from bertkit.training.meters import SequenceCounts
-from bertkit.training.peak_flops import find_peak_flops
 from bertkit.utils.reporting import Reporter, silence_libraries
+from flops import SequenceCounts, count_training_flops, find_peak_flops
 from harness import SEED
 from trainer_options import get_peak_memory_mb
 

@@ -34,11 +34,7 @@ TASK_OPTIONS = {  # of bertkit; without warmup and weight decay as in Trainer, i
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of one run of one system.
-
-    Attributes:
-        flops_per_token: Operations of the model per token, if the system reports them.
-    """
+    """Measurements of one run of one system."""
 
     examples_per_second: float
     tokens_per_second: float
@@ -47,7 +43,6 @@ class Measurements:
     score: float
     process_seconds: float
     precision: str
-    flops_per_token: float | None = None
 
     def __str__(self) -> str:
         return f"{self.examples_per_second:.1f} examples/s, {self.process_seconds:.1f} s in all"
@@ -141,10 +136,4 @@ def describe_bertkit(name: str, work: Workload, *options: str, checkout: Path = 
 
 def _read_measurements(printed: dict[str, Any], score: float, seconds: float) -> Measurements:
     names = ("examples_per_second", "tokens_per_second", "first_step_seconds", "peak_memory_mb", "precision")
-    flops_per_token = None
-    if "mfu" in printed:
-        flops_per_token = printed["mfu"] * printed["peak_flops"] / printed["tokens_per_second"]
-    return Measurements(
-        score=score, process_seconds=seconds, flops_per_token=flops_per_token,
-        **{name: printed[name] for name in names},
-    )  # fmt: skip
+    return Measurements(score=score, process_seconds=seconds, **{name: printed[name] for name in names})

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from docs_page import IMAGES, draw_bars, format_table, replace_section
 from harness import (
@@ -30,11 +29,8 @@ from harness import (
     validate_checkout,
     validate_options,
 )
-from systems import BEFORE, BERTKIT, Measurements, find_reference, list_systems
+from systems import BEFORE, Measurements, find_reference, list_systems
 from workloads import WORKLOADS, Workload, write_data
-
-if TYPE_CHECKING:
-    from bertkit.training.peak_flops import PeakFlops
 
 COLUMNS = {  # heading -> attribute of Measurements, format of its median
     "examples/s": ("examples_per_second", "{:.1f}"),
@@ -139,23 +135,9 @@ def compute_ratios(work: Workload, runs: Runs, reference: str | None = None) -> 
     return {name: compute_median_ratio(speeds[name], base) if base else None for name, base in bases.items()}
 
 
-def compute_utilization(runs: Runs, rate: float) -> dict[str, float | None]:
-    """Return the fraction of the peak rate that each system uses for the operations of the model.
-
-    The operations per token are those that bertkit reports, because all systems train on the same examples.
-    """
-    flops = [run.flops_per_token for run in runs.get(BERTKIT, ()) if run.flops_per_token]
-    if not flops:
-        return dict.fromkeys(runs)
-    speeds = {
-        name: statistics.median(run.tokens_per_second for run in measured) for name, measured in runs.items()
-    }
-    return {name: statistics.median(flops) * speed / rate for name, speed in speeds.items()}
-
-
-def format_section(work: Workload, runs: Runs, rate: float) -> list[str]:
+def format_section(work: Workload, runs: Runs) -> list[str]:
     """Format the measurements of a workload."""
-    ratios, utilization = compute_ratios(work, runs), compute_utilization(runs, rate)
+    ratios = compute_ratios(work, runs)
     gains = compute_ratios(work, runs, BEFORE) if BEFORE in runs else None
     rows = {}
     for name, measurements in runs.items():
@@ -164,15 +146,13 @@ def format_section(work: Workload, runs: Runs, rate: float) -> list[str]:
             for key, template in COLUMNS.values()
         ]
         compared = [ratios[name], *([gains[name]] if gains else [])]
-        mfu = utilization[name]
         rows[name] = [
             *(UNKNOWN if ratio is None else f"{ratio:.2f}" for ratio in compared),
-            UNKNOWN if mfu is None else f"{mfu:.0%}",
             *medians, measurements[0].precision,
         ]  # fmt: skip
     score = f"{work.metric}{', %' if work.score_factor == 100 else ''}"
     headings = [score if column == "score" else column for column in COLUMNS]
-    columns = ["ratio", *(["to before"] if gains else []), "MFU", *headings, "precision"]
+    columns = ["ratio", *(["to before"] if gains else []), *headings, "precision"]
     return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *format_rounds(work, runs), ""]
 
 
@@ -193,18 +173,17 @@ def format_command(args: argparse.Namespace) -> str:
     return f"{script} --work {workloads} --rounds {args.rounds}{before}{systems}{option}"
 
 
-def format_text(args: argparse.Namespace, results: Mapping[str, Runs], peak: PeakFlops) -> str:
+def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
     """Return the section of the docs page about the runs."""
     to_before = f'"To before" compares with "{BEFORE}" in its default precision, also for rows in fp32. '
     about = (
         f"One epoch; {describe_model_and_rounds(args.model, args.rounds)}. The ratio compares examples/s "
         "(pre-training: tokens/s) with Trainer with its best flags, in the same precision. "
-        f"{to_before if args.before else ''}The MFU is the model FLOPs per second divided by the rate of "
-        f"matrix products, {peak.value / 1e9:.0f} GFLOP/s ({peak.source}), in all rows. Tokens exclude "
-        "padding. The time of the first step begins with the process. The whole process includes imports, "
-        "features, evaluation and saving the model."
+        f"{to_before if args.before else ''}Tokens exclude padding. The time of the first step "
+        "begins with the process. The whole process includes imports, features, evaluation and saving the "
+        "model."
     )
-    sections = [line for work in args.work for line in format_section(work, results[work.name], peak.value)]
+    sections = [line for work in args.work for line in format_section(work, results[work.name])]
     command = ["```sh", format_command(args), "```"]
     return "\n".join([about, "", *sections, *describe_machine(), "", *command]) + "\n"
 
@@ -220,24 +199,9 @@ def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: st
     replace_section("training", f"![{title}](images/{CHART})\n\n{report}")
 
 
-def find_peak() -> PeakFlops:
-    """Return the peak rate in the precision that bertkit selects; on a CPU, measure it again."""
-    import torch
-
-    from bertkit.training.peak_flops import DTYPES, PeakFlops, find_peak_flops, measure_rate
-    from bertkit.utils.devices import is_bf16_faster
-
-    precision = "bf16" if is_bf16_faster() else "fp32"
-    if torch.cuda.is_available():
-        return find_peak_flops(torch.device("cuda"), precision)
-    rates = [measure_rate(torch.device("cpu"), DTYPES[precision]) for _ in range(5)]
-    return PeakFlops(max(rates), f"measured, {precision}")
-
-
 def main() -> None:
     """Sample the rows, run everything and report."""
     args = parse_args()
-    peak = find_peak()
     results: dict[str, Runs] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for work in args.work:
@@ -252,7 +216,7 @@ def main() -> None:
                 args.rounds,
                 alternate=True,
             )
-    report = format_text(args, results, peak)
+    report = format_text(args, results)
     publish(report, args.out)
     if args.write:
         write_docs(args, results, report)

@@ -10,13 +10,11 @@ from transformers import AutoConfig, AutoModelForMultipleChoice, AutoModelForSeq
 from bertkit.modeling.first_position import (
     compute_all_positions,
     compute_first_position_only,
-    list_first_position_modules,
 )
 from bertkit.modeling.hidden_states import HiddenStateRecorder
 from bertkit.modeling.lora import add_adapters
 from bertkit.modeling.pooling import add_pooling
-from bertkit.training.flops import count_training_flops
-from bertkit.training.meters import SequenceCounts
+from flops import SequenceCounts, count_training_flops, list_first_position_modules
 
 SIZE = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -37,8 +37,7 @@ from bertkit.modeling.pretraining import build_electra_config
 from bertkit.modeling.replaced_token_loss import ReplacedTokenLoss, reduce_replaced_token_logits
 from bertkit.modeling.replaced_tokens import ReplacedTokenModel, build_generator_config, sample_tokens
 from bertkit.tasks.pretrain_config import MODEL_SIZES
-from bertkit.training.flops import count_training_flops
-from bertkit.training.meters import SequenceCounts
+from flops import SequenceCounts, count_training_flops
 
 SHAPE = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "generator_size": 0.5}
 

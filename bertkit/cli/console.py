@@ -229,9 +229,7 @@ def _print_distillation(metrics: Mapping[str, Any]) -> None:
 
 
 def _print_training(metrics: Mapping[str, Any]) -> None:
-    """Print one line with the time, speed, precision, utilization, memory and padding of training."""
-    from bertkit.reports.model_card import format_utilization
-
+    """Print one line with the time, speed, precision, memory and padding of training."""
     training = metrics["training"]
     if training.get("examples_seen") == 0:
         out_console.print("not trained: 0 steps")
@@ -240,7 +238,6 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
         f"{training['examples_per_second']:.1f} examples/s",
         f"{training['tokens_per_second']:,.0f} tokens/s",
         training["precision"],
-        *([format_utilization(training)] if "mfu" in training else []),
         f"peak memory {training['peak_memory_mb']:,.0f} MB",
     ]
     if (padding := training.get("padding")) is not None:

@@ -53,11 +53,6 @@ def compute_all_positions(model: Any) -> None:
             del submodel.first_position
 
 
-def list_first_position_modules(model: Any) -> list[nn.Module]:
-    """Return the modules of a model with one encoder that compute only position 0."""
-    return list(getattr(model, "first_position", (None, []))[1])
-
-
 def _find_last_layer(model: Any) -> nn.Module | None:
     has_head = type(model).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
     has_chunks = getattr(model.config, "chunk_size_feed_forward", 0) > 0  # which must divide the sequence

@@ -64,7 +64,7 @@ def add_hidden_state_loss(
         UserError: The layers of a model cannot be found, or only the teacher reads token types.
     """
     from bertkit.modeling.hidden_states import HiddenStateLoss, HiddenStateRecorder, match_layers
-    from bertkit.training.peak_flops import DTYPES
+    from bertkit.pipeline.load_check import DTYPES
 
     assert prepared.distillation is not None
     teacher = prepared.distillation.load_teacher().model.to(device)

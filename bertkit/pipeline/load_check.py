@@ -26,12 +26,12 @@ from bertkit.data.tokenization import SequenceTemplate
 from bertkit.errors import UserError, format_count
 from bertkit.modeling.layers import find_encoder_layers
 from bertkit.modeling.loading import NO_LENGTH_LIMIT, ModelSource
-from bertkit.training.peak_flops import DTYPES
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.reporting import Reporter
 from bertkit.utils.text import replace_surrogates
 
 CACHE_VERSION = 2
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RESULT_FILE, TOKENIZER_FILE = "result.json", "tokenizer.json"
 NUM_TEXTS, MAX_TEXT_CHARS = 100, 500  # of the training texts that are tokenized twice
 SHORT_LENGTH, LONG_LENGTH = 4, 12  # numbers of tokens of two texts, without special tokens

@@ -40,7 +40,6 @@ from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     from bertkit.modeling.losses import Loss
-    from bertkit.training.meters import SequenceCounts
     from bertkit.training.scoring import MeanLoss
     from bertkit.training.trainer import BertkitTrainer
 
@@ -328,14 +327,13 @@ class Session:
         state, batch_sampler = self.trainer.state, self.trainer.build_batch_sampler()
         input_stats, world_size = self.trainer.input_stats, distributed.get_world_size()
         epochs = (state.global_step - steps_before_resume) / batch_sampler.steps_per_epoch
-        counts = input_stats.gather_counts()
         return {
             "seconds": seconds,
             "steps": state.global_step,
             "examples_seen": batch_sampler.count_seen_examples(state.global_step),
             "examples_per_epoch": len(self.trainer.train_dataset),
             "examples_per_second": len(self.trainer.train_dataset) * epochs / seconds,
-            "tokens_per_second": counts.num_tokens / seconds,
+            "tokens_per_second": input_stats.count_tokens_of_all_ranks() / seconds,
             "first_step_seconds": self.first_step_timer.seconds,
             "peak_memory_mb": get_peak_memory_mb(),
             "loss": self.trainer.compute_mean_loss(),
@@ -347,20 +345,7 @@ class Session:
             **get_batch_settings(self.prepared.config),
             "resumed_from": steps_before_resume or None,
             **({"processes": world_size} if world_size > 1 else {}),
-            # after the peak memory, because this may allocate matrices
-            **self._compute_utilization(counts, seconds),
         }
-
-    def _compute_utilization(self, counts: "SequenceCounts", seconds: float) -> dict[str, Any]:
-        """Return the MFU, or nothing if the encoder does not run or its sizes are unknown."""
-        from bertkit.modeling.frozen_vectors import VectorFeatures
-        from bertkit.training.utilization import compute_utilization
-
-        has_vectors = isinstance(self.features["train"], VectorFeatures)
-        if has_vectors or self.trainer.is_sharded:
-            return {}
-        device, precision = self.training_args.device, self.prepared.precision
-        return compute_utilization(self.model, counts, seconds, device, precision)
 
     def _load_best_weights(self) -> None:
         """Load the weights of the best checkpoint; without a best one, warn and keep the current weights."""

@@ -69,15 +69,7 @@ def build_model_card(
 def _describe_training(training: Mapping[str, Any]) -> str:
     """Return a sentence about the speed of training."""
     speed = f"{training['examples_per_second']:.1f} examples/s in {training['precision']}"
-    utilization = f", {format_utilization(training)}" if "mfu" in training else ""
-    return f"Training: {training['seconds']:.0f} s, {speed}{utilization}."
-
-
-def format_utilization(training: Mapping[str, Any]) -> str:
-    """Return the model FLOPs utilization (MFU) with the peak rate that it refers to."""
-    peak, source = training["peak_flops"], training["peak_flops_source"]
-    rate = f"{peak / 1e12:.1f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:.0f} GFLOP/s"
-    return f"MFU {training['mfu']:.1%} of {rate} ({source})"
+    return f"Training: {training['seconds']:.0f} s, {speed}."
 
 
 # ---- tables

@@ -2,37 +2,11 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.masking.masker import IGNORE_INDEX
 from bertkit.utils import distributed
-
-
-@dataclass(frozen=True)
-class SequenceCounts:
-    """Numbers of sequences and predictions in the training batches.
-
-    Attributes:
-        length_counts: `[max_length + 1]` number of sequences of each length, without padding.
-        num_predictions: Number of predicted positions in pre-training, else 0.
-    """
-
-    length_counts: torch.Tensor
-    num_predictions: int = 0
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences."""
-        return int(self.length_counts.sum())
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens, without padding."""
-        return int(self.length_counts @ torch.arange(len(self.length_counts)))
 
 
 class InputStats:
@@ -45,9 +19,8 @@ class InputStats:
     def __init__(self) -> None:
         self.wait_seconds = 0.0
         self._num_positions = 0
-        # Counts stay on the device, because reading them would wait for all pending work.
-        self._length_counts: torch.Tensor | None = None
-        self._num_predictions: Any = 0
+        # A tensor on the device after the first batch, because reading it would wait for all pending work.
+        self._num_tokens: Any = 0
 
     def track_batches(self, batches: Iterator[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
         """Yield the batches unchanged; measure the wait for each batch, and count its tokens."""
@@ -57,39 +30,18 @@ class InputStats:
             self.wait_seconds += time.perf_counter() - started
             if batch is None:
                 return
-            self._count_sequences(batch["attention_mask"])
-            if "masked_lm_labels" in batch:
-                is_predicted = batch["masked_lm_labels"] != IGNORE_INDEX
-                self._num_predictions = self._num_predictions + is_predicted.sum()
+            self._num_tokens = self._num_tokens + batch["attention_mask"].sum()
+            self._num_positions += batch["attention_mask"].numel()
             yield batch
-
-    def _count_sequences(self, mask: torch.Tensor) -> None:
-        """Count the sequences of a batch by their length.
-
-        Args:
-            mask: Attention mask `[num_sequences, seq_len]`.
-        """
-        lengths, size = mask.sum(-1), mask.shape[-1] + 1
-        counts = lengths.new_zeros(0) if self._length_counts is None else self._length_counts
-        if len(counts) < size:
-            counts = torch.cat([counts, counts.new_zeros(size - len(counts))])
-        self._length_counts = counts.index_add_(0, lengths, torch.ones_like(lengths))
-        self._num_positions += mask.numel()
 
     @property
     def padding_fraction(self) -> float | None:
         """Fraction of positions that are padding; None before the first batch."""
-        return 1 - self._count().num_tokens / self._num_positions if self._num_positions else None
+        return 1 - int(self._num_tokens) / self._num_positions if self._num_positions else None
 
-    def gather_counts(self) -> SequenceCounts:
-        """Return the counts of all ranks; all ranks must call this."""
-        counts = distributed.gather_object(self._count())
-        length_counts = pad_sequence([count.length_counts for count in counts], batch_first=True).sum(0)
-        return SequenceCounts(length_counts, sum(count.num_predictions for count in counts))
-
-    def _count(self) -> SequenceCounts:
-        counts = torch.zeros(1, dtype=torch.long) if self._length_counts is None else self._length_counts
-        return SequenceCounts(counts.cpu(), int(self._num_predictions))
+    def count_tokens_of_all_ranks(self) -> int:
+        """Return the number of tokens without padding. All ranks must call this."""
+        return sum(distributed.gather_object(int(self._num_tokens)))
 
 
 class LossMeter:
