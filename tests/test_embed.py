@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import assert_refused, make_tokenizer, make_toy_rows, save_tiny_model, write_rows
-from safetensors.numpy import load_file
 from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
@@ -17,7 +16,7 @@ from bertkit.infer.search import find_word_occurrences
 from bertkit.modeling.loading import find_model
 
 TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
-FORMATS = ["npy", "parquet", "safetensors"]
+FORMATS = ["npy", "parquet"]
 
 
 def compute_hidden_states(folder, text, pair=None):
@@ -245,13 +244,11 @@ def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, 
     assert (metadata["rows"], metadata["dimensions"], metadata["dtype"]) == (80, 32, "float32")
     if ending == "npy":
         vectors = np.load(path)
-    elif ending == "parquet":
+    else:
         table = pq.read_table(path)
         assert table.column("text").to_pylist() == [row["text"] for row in rows]
         assert table.schema.field("embedding").type.list_size == 32
         vectors = np.array(table.column("embedding").to_pylist(), np.float32)
-    else:
-        vectors = load_file(path)["embeddings"]
     alone = bertkit.embed(
         model=tiny, text=[row["text"] for row in rows], pooling="mean", batch_size=1
     ).vectors
@@ -283,7 +280,7 @@ def test_the_table_shortens_long_texts_and_queries_but_json_does_not(cli, tiny, 
     assert {hit["text"] for hit in result["hits"]} == {document, "bad"}
 
 
-def test_clashing_input_columns_get_a_prefix_and_ids_are_stored(tiny, tmp_path):
+def test_clashing_input_columns_get_a_prefix(tiny, tmp_path):
     data = write_rows(
         tmp_path / "rows.jsonl", [{"id": 7, "embedding": "good film"}, {"id": 3, "embedding": ""}]
     )
@@ -292,8 +289,6 @@ def test_clashing_input_columns_get_a_prefix_and_ids_are_stored(tiny, tmp_path):
     assert pq.read_table(tmp_path / "a.parquet").column_names == ["id", "input_embedding", "embedding"]
     hits = bertkit.embed(model=tiny, index=tmp_path / "a.parquet", query=["x"]).results[0]["hits"]
     assert {hit["text"] for hit in hits} == {"good film", ""}
-    bertkit.embed(**given, output=tmp_path / "a.safetensors")
-    assert load_file(tmp_path / "a.safetensors")["ids"].tolist() == [7, 3]
 
 
 @pytest.mark.slow

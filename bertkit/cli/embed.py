@@ -21,7 +21,7 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.infer.embed import embed
 
     if not RESULT_SETTINGS & settings.keys():
-        raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet, .safetensors)")
+        raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet)")
     result = embed(settings, ConsoleReporter(), get_piped_stdin())
     if as_json:
         output = {"output": str(result.output)} if result.output else {}

@@ -145,9 +145,7 @@ class EmbedConfig(Settings):
     word: str | None = setting(
         None, "Embed each occurrence of this word in the texts, and compare the vectors.", SEARCH_PANEL
     )
-    output: str | None = setting(
-        None, "File to write: .npy, .parquet or .safetensors.", OUTPUT, flags=("--output", "-o")
-    )
+    output: str | None = setting(None, "File to write: .npy or .parquet.", OUTPUT, flags=("--output", "-o"))
     overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
 
 

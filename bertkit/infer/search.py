@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import regex
-from safetensors import SafetensorError, safe_open
 
 from bertkit.data.readers.contents import require_file
 from bertkit.data.tokenization import encode_with_offsets
@@ -22,7 +21,6 @@ from bertkit.infer.inputs import TEXT_SEPARATOR
 from bertkit.infer.vector_files import (
     METADATA_KEY,
     SUFFIXES,
-    TENSOR_NAME,
     VECTOR_COLUMN,
     VectorProvenance,
     get_sidecar_path,
@@ -31,7 +29,7 @@ from bertkit.infer.vector_files import (
 T = TypeVar("T")
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
 # An empty array raises EOFError; a damaged zip archive raises BadZipFile.
-READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError, pa.ArrowException)
+READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, pa.ArrowException)
 # In addition to ValueError, numpy raises these errors for a damaged array header.
 HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
 FIX_HINT = "create it with bertkit embed --output"
@@ -161,19 +159,6 @@ class VectorIndex:
     provenance: VectorProvenance
 
 
-@dataclass(frozen=True)
-class VectorFormat:
-    """Functions that read one file format.
-
-    Attributes:
-        read_metadata: Returns the provenance as JSON; None if the file has none.
-        read_content: Returns the vectors and the text columns.
-    """
-
-    read_metadata: Callable[[Path], str | None]
-    read_content: Callable[[Path, VectorProvenance], tuple[Any, list[list[Any]]]]
-
-
 def read_index(path: Path) -> VectorIndex:
     """Read a vector file as a search index.
 
@@ -183,9 +168,9 @@ def read_index(path: Path) -> VectorIndex:
     require_file(path, f"--index {path}")
     if path.suffix not in SUFFIXES:
         raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
-    file_format = FORMATS[path.suffix]
-    provenance = _parse_provenance(path, _read(path, file_format.read_metadata, path))
-    vectors, text_columns = _read(path, file_format.read_content, path, provenance)
+    read_metadata, read_content = FORMATS[path.suffix]
+    provenance = _parse_provenance(path, _read(path, read_metadata, path))
+    vectors, text_columns = _read(path, read_content, path, provenance)
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         raise UserError(
             f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
@@ -244,18 +229,8 @@ def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[l
     return column.flatten().to_numpy().reshape(len(table), -1), texts
 
 
-def _read_safetensors_metadata(path: Path) -> str | None:
-    with safe_open(path, "np") as file:
-        return (file.metadata() or {}).get(METADATA_KEY)
-
-
-def _read_safetensors(path: Path, _: VectorProvenance) -> tuple[Any, list[list[Any]]]:
-    with safe_open(path, "np") as file:
-        return file.get_tensor(TENSOR_NAME), []
-
-
+# By suffix: how to read the provenance as JSON (None if there is none), and the vectors and text columns.
 FORMATS = {
-    ".npy": VectorFormat(_read_npy_metadata, _read_npy),
-    ".parquet": VectorFormat(_read_parquet_metadata, _read_parquet),
-    ".safetensors": VectorFormat(_read_safetensors_metadata, _read_safetensors),
+    ".npy": (_read_npy_metadata, _read_npy),
+    ".parquet": (_read_parquet_metadata, _read_parquet),
 }

@@ -1,11 +1,11 @@
-"""Write vectors with their provenance to .npy, .parquet and .safetensors files."""
+"""Write vectors with their provenance to .npy and .parquet files."""
 
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from bertkit.errors import UserError
 from bertkit.modeling.frozen_vectors import allocate_memmap
 from bertkit.utils.files import replace_path, write_text
 
-SUFFIXES = (".npy", ".parquet", ".safetensors")
-METADATA_KEY = "bertkit"  # in Parquet and safetensors files
-TENSOR_NAME = "embeddings"  # in safetensors files
+SUFFIXES = (".npy", ".parquet")
+METADATA_KEY = "bertkit"  # in Parquet files
 VECTOR_COLUMN = "embedding"  # in Parquet files
 ROW_GROUP_SIZE = 10_000  # rows that are written to Parquet at a time
 
@@ -116,10 +115,7 @@ def _save(
         write_text(get_sidecar_path(path), json.dumps(asdict(provenance), ensure_ascii=False) + "\n")
     else:
         temp_file = temp_dir / "vectors"
-        if schema is not None:
-            _write_parquet(temp_file, vectors, schema, rows, provenance)
-        else:
-            _write_safetensors(temp_file, vectors, rows, provenance)
+        _write_parquet(temp_file, vectors, schema, rows, provenance)
     temp_file.chmod(0o644)
     replace_path(temp_file, path)
 
@@ -143,13 +139,3 @@ def _write_parquet(
             arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
             writer.write_table(pa.table(arrays, schema=full_schema))
             start += len(chunk)
-
-
-def _write_safetensors(path: Path, vectors: np.ndarray, rows: Rows, provenance: VectorProvenance) -> None:
-    from safetensors.numpy import save_file
-
-    tensors = {TENSOR_NAME: vectors}
-    ids = rows.columns.get("id", [None])
-    if all(type(value) is int for value in ids):
-        tensors["ids"] = np.array(ids, np.int64)
-    save_file(tensors, path, {METADATA_KEY: json.dumps(asdict(replace(provenance, texts=())))})
