@@ -27,7 +27,7 @@ import bertkit
 from bertkit.data.loading import load_dataset
 from bertkit.data.rows import Rows
 from bertkit.data.split import assign_folds
-from bertkit.metrics import label_issues
+from bertkit.metrics.label_issues import compute_self_confidence
 from docs_page import format_table
 from harness import describe_machine, publish
 
@@ -130,18 +130,14 @@ def format_listed(listed: np.ndarray, is_flipped: np.ndarray) -> list[str]:
     return [str(is_listed.sum()), *(f"{value:.3f}" for value in values)]
 
 
-def compare_variants(labels: list[str], positive: np.ndarray, is_flipped: np.ndarray) -> dict[str, list[str]]:
-    """Return the cells of the table for the variants of confident learning."""
+def format_least_confident(
+    labels: list[str], positive: np.ndarray, is_flipped: np.ndarray
+) -> dict[str, list[str]]:
+    """Return the cells of the table for the rows with the lowest probabilities of their labels."""
     given = np.array([LABELS.index(label) for label in labels])
     probabilities = np.stack([1 - positive, positive], axis=1)
-    order = np.argsort(label_issues.compute_self_confidence(given, probabilities), kind="stable")
-    listed = {
-        "prune by noise rate": label_issues.prune_by_noise_rate(given, probabilities),
-        "confident joint, off-diagonal": label_issues.find_off_diagonal(given, probabilities),
-    }
-    for size in (50, 100, 150, 200):
-        listed[f"the first {size}"] = order[:size]
-    return {name: format_listed(rows, is_flipped) for name, rows in listed.items()}
+    order = np.argsort(compute_self_confidence(given, probabilities), kind="stable")
+    return {f"the first {size}": format_listed(order[:size], is_flipped) for size in (50, 100, 150, 200)}
 
 
 def compare_training(study: Path, args: argparse.Namespace) -> list[str]:
@@ -192,7 +188,7 @@ def main(argv: list[str] | None = None) -> None:
     study = write_study(texts, labels, positive, args.work)
     listed = np.array([issue["row"] - 1 for issue in bertkit.label_issues(study).records])
     rows = {"bertkit label-issues": format_listed(listed, is_flipped)}
-    rows |= compare_variants(labels, positive, is_flipped)
+    rows |= format_least_confident(labels, positive, is_flipped)
     is_right = (positive > 0.5) == np.array([label == LABELS[1] for label in labels])
     accuracy = (is_right != is_flipped).mean()
     lines = [*format_table(COLUMNS, rows), "", f"Accuracy on the labels before the flips: {accuracy:.3f}."]
