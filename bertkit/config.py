@@ -15,7 +15,7 @@ Head = Literal["linear", "bilstm"]
 # Settings of a single run, which suites of several runs do not have.
 SINGLE_RUN_SETTINGS = frozenset({
     "push_to_hub", "hub_model_id", "hub_private_repo", "nproc",
-    "teacher", "unlabeled", "alpha", "temperature", "hidden_loss_weight",
+    "teacher", "unlabeled", "alpha", "temperature",
 })  # fmt: skip
 
 
@@ -350,7 +350,6 @@ class FineTuningConfig(RunConfig):
         0.5, "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
         min=0.0, max=1.0, has_flag=False,
     )  # fmt: skip
-    hidden_loss_weight: float = setting(0.0, "Weight of the hidden-state loss.", min=0.0, has_flag=False)
 
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for another run that uses the model of a finished run, without its teacher."""

@@ -16,6 +16,7 @@ from bertkit.data_objects import DataObject
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.setting import Settings, get_settings
 from bertkit.utils.paths import expand_home
+from bertkit.utils.reporting import report_warning_once
 from bertkit.utils.serialization import read_yaml
 from bertkit.validation import validate_settings
 
@@ -23,6 +24,10 @@ STUDY_PREFIX = "study "  # `study TASK` is a command with a space, which also re
 COMMAND_NAME = re.compile(f"({STUDY_PREFIX})?[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
 PASSED_DATA = "passed_data"  # key of the provenance: kinds of the data objects, by setting
+# Settings of earlier versions, in whose recipes and runs they may occur -> what a warning says about them.
+REMOVED_SETTINGS = {
+    "hidden_loss_weight": "the loss on hidden states no longer exists; the key has no effect",
+}
 EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
 
 
@@ -161,7 +166,10 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
         )
     if recipe_task not in (task, task.removeprefix(STUDY_PREFIX)):
         raise UserError(f"{path}: is a recipe for {recipe_task}; use bertkit {recipe_task} --recipe {name}")
-    settings = validate_settings(config, content["settings"], str(path))
+    for key in REMOVED_SETTINGS.keys() & content["settings"].keys():
+        report_warning_once(f"{path}: {key}: {REMOVED_SETTINGS[key]}")
+    current = {key: value for key, value in content["settings"].items() if key not in REMOVED_SETTINGS}
+    settings = validate_settings(config, current, str(path))
     if "nproc" in settings:
         raise UserError(f"{path}: nproc: is not a setting of recipes; remove it and pass --nproc")
     for key, value in settings.items():

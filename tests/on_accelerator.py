@@ -278,36 +278,6 @@ def test_an_exported_model_predicts(classifier, tmp_path):
     assert len(list(bertkit.load(exported).predict(rows))) == len(rows)
 
 
-# ---- number formats
-
-
-def find_number_formats(run, folder):
-    """Distill a run in bf16 with a loss of hidden states; return the formats of linear layers in a step."""
-    formats, own = {}, set()
-
-    def step(self, model, *args, original=BertkitTrainer.training_step):
-        own.update(model.modules())
-        with pytest.MonkeyPatch.context() as patches:
-            patches.setattr(torch.nn.Linear, "forward", forward)
-            return original(self, model, *args)
-
-    def forward(self, input, original=torch.nn.Linear.forward):
-        output = original(self, input)
-        formats.setdefault("student" if self in own else "teacher", set()).add(output.dtype)
-        return output
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(BertkitTrainer, "training_step", step)
-        settings = {"num_layers": 1, "max_steps": 1, "bf16": True, "hidden_loss_weight": 0.5}
-        bertkit.distill(run, output_dir=folder, **settings)
-    return formats
-
-
-def test_student_and_teacher_compute_in_bf16(classifier, tmp_path):
-    formats = find_number_formats(classifier.folder, tmp_path / "run")
-    assert formats == {"student": {torch.bfloat16}, "teacher": {torch.bfloat16}}
-
-
 # ---- faults: each is put back into bertkit, and must be caught
 
 
@@ -331,14 +301,6 @@ def test_expanded_tensors_in_a_batch_are_caught(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingCollator, "_collate", collate)
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         train("classify", tiny, tmp_path / "run")
-
-
-def test_autocast_of_another_device_is_caught(classifier, tmp_path, monkeypatch):
-    def autocast(device_type, *args, original=torch.autocast, **options):
-        return original("cpu" if args else device_type, *args, **options)  # Trainer passes names only
-
-    monkeypatch.setattr(torch, "autocast", autocast)
-    assert find_number_formats(classifier.folder, tmp_path / "run")["teacher"] == {torch.float32}
 
 
 def test_a_random_state_that_is_not_saved_is_caught(classifier, tiny, tmp_path, monkeypatch):

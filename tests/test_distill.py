@@ -175,7 +175,7 @@ def test_the_student_starts_with_the_layers_and_the_head_of_the_teacher(teacher,
 def test_each_task_has_students(runs, cli, tmp_path, task):
     data = write_unlabeled(tmp_path / "more.jsonl", task)
     student = tmp_path / "student"
-    options = ["--num-layers", 1, "--data", data, "--epochs", 1, "--hidden-loss-weight", 0.5]
+    options = ["--num-layers", 1, "--data", data, "--epochs", 1]
     status, out, err = cli("distill", runs / task, *options, "-o", student)
     assert status == 0, err
     assert "20 unlabeled" in err
@@ -186,7 +186,6 @@ def test_each_task_has_students(runs, cli, tmp_path, task):
     models = metrics["distillation"]["models"]
     assert models["student"]["parameters"] < models["teacher"]["parameters"]
     assert metrics["distillation"]["unlabeled_rows"] == 20
-    assert metrics["distillation"]["hidden_loss_weight"] == 0.5
     assert "other run" not in out
     for name in ("report.html", "README.md"):
         assert "rows per second" in (student / name).read_text("utf-8").lower()
@@ -201,7 +200,6 @@ def student_settings(runs, tmp_path_factory):
     more = write_unlabeled(tmp_path_factory.mktemp("data") / "more.jsonl", "classify")
     return {
         "run": runs / "classify", "num_layers": 1, "data": more, "batch_size": 8, "save_steps": 3,
-        "hidden_loss_weight": 0.5,
     }  # fmt: skip
 
 
@@ -252,7 +250,7 @@ def test_other_kinds_of_labels_have_students(tiny, tmp_path, kind):
 def test_a_student_of_the_same_weights_learns_nothing_from_its_teacher(teacher, tmp_path):
     """With alpha 1, the gradient of a student that predicts like its teacher is 0."""
     student = bertkit.distill(
-        teacher, student=teacher, alpha=1.0, hidden_loss_weight=1.0, max_steps=5,
+        teacher, student=teacher, alpha=1.0, max_steps=5,
         output_dir=tmp_path / "same", **SGD,
     )  # fmt: skip
     before, after = weights(teacher), weights(student.output_dir)
@@ -270,7 +268,7 @@ def test_accumulation_gives_the_same_student(runs, tmp_path, task):
         output = tmp_path / f"{batch}x{steps}"
         size = {"batch_size": batch, "gradient_accumulation_steps": steps}
         student = bertkit.distill(
-            runs / task, student=shallow, data=more, epochs=1, hidden_loss_weight=0.5, output_dir=output,
+            runs / task, student=shallow, data=more, epochs=1, output_dir=output,
             **size, **SGD,
         )  # fmt: skip
         return student.metrics["training"]["loss"], weights(student.output_dir)
@@ -409,8 +407,6 @@ def test_an_ensemble_can_teach_if_it_has_not_seen_the_validation_rows(runs, tiny
     assert models["teacher"]["megabytes"] > 2 * models["student"]["megabytes"]
     args = [tmp_path / "without", "--num-layers", 1, "-o", tmp_path / "refused"]
     assert_refused(cli, tmp_path, args, ["were trained on all labeled rows"], "distill")
-    args = [tmp_path / "with", "--num-layers", 1, "--hidden-loss-weight", 1, "-o", tmp_path / "refused"]
-    assert_refused(cli, tmp_path, args, ["--hidden-loss-weight", "is an ensemble"], "distill")
 
 
 # ---- settings and errors
@@ -466,7 +462,6 @@ REFUSALS = {
     "too many layers": (["--num-layers", 2], ["--num-layers 2", "has 2 layers"]),
     "alpha": (["--num-layers", 1, "--alpha", 1.5], ["--alpha"]),
     "temperature": (["--num-layers", 1, "--temperature", 0], ["--temperature"]),
-    "hidden loss": (["--num-layers", 1, "--hidden-loss-weight", -1], ["--hidden-loss-weight"]),
     "useless data": (["--num-layers", 1, "--alpha", 0, "--data", "x.jsonl"], ["--data", "--alpha 0"]),
     "missing data": (["--num-layers", 1, "--data", "x.jsonl"], ["x.jsonl", "no such file"]),
 }

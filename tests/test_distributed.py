@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from two_ranks import kill_rank, run_on_two_ranks
 import bertkit
 from bertkit.cli import launch
 from bertkit.errors import UserError
+from bertkit.pipeline.sharding import check_sharding
+from bertkit.tasks.classify import Classify, ClassifyConfig
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import processes
 
@@ -404,3 +407,21 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert capfd.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "flag"),
+    [
+        (ClassifyConfig(lora=4), "--lora 4"),
+        (ClassifyConfig(method="contrastive"), "--method contrastive"),
+        (ClassifyConfig(method="linear-probe"), "--method linear-probe"),
+        (ClassifyConfig(alpha=1.0), None),
+    ],
+)
+def test_settings_that_need_all_weights_are_refused_with_sharded_weights(config, flag):
+    prepared = SimpleNamespace(config=config, task=Classify(config), probe=None)
+    if flag is None:
+        check_sharding(prepared)
+        return
+    with pytest.raises(UserError, match=f"^{flag}: cannot be combined with FSDP or DeepSpeed"):
+        check_sharding(prepared)

@@ -1,6 +1,7 @@
 """Shipped recipes: each goes through the real parser, from the checkout and from an installed wheel."""
 
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,9 +11,10 @@ import pytest
 import yaml
 from conftest import assert_refused
 
+import bertkit
 import recipes as recipe_benchmark
 from bertkit.errors import UserError
-from bertkit.recipes import list_shipped_recipes, read_recipe
+from bertkit.recipes import REMOVED_SETTINGS, list_shipped_recipes, read_recipe
 from bertkit.tasks import task_class, task_spec
 
 ROOT = Path(__file__).parent.parent
@@ -159,6 +161,29 @@ def test_a_flag_replaces_the_conflicting_setting_of_a_recipe(case, cli, tmp_path
     monkeypatch.setattr("bertkit.pipeline.run._run", see)
     assert "seen" in cli("pretrain-mlm-nsp", "--recipe", recipe, *flags)[2]
     assert {name: getattr(seen[0], name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("key", REMOVED_SETTINGS)
+def test_a_removed_setting_has_no_effect_and_is_reported_once(key, cli, tiny, tmp_path):
+    settings = {"data": "sample", "model": str(tiny), "max_length": 32, key: 1}
+    recipe = tmp_path / "old.yaml"
+    recipe.write_text(yaml.safe_dump({"task": "classify", "settings": settings}))
+    status, _, err = cli("classify", "--recipe", recipe, "--dry-run", "-o", tmp_path / "run")
+    assert status == 0, err
+    assert " ".join(err.split()).count(f"warning: {recipe}: {key}: {REMOVED_SETTINGS[key]}") == 1
+
+
+@pytest.mark.slow
+def test_a_run_with_a_removed_setting_is_loaded_and_reported_once(runs, cli, tmp_path):
+    run = tmp_path / "old"
+    shutil.copytree(runs / "classify", run)
+    content = yaml.safe_load((run / "run.yaml").read_text())
+    content["settings"]["hidden_loss_weight"] = 0.5
+    (run / "run.yaml").write_text(yaml.safe_dump(content))
+    status, _, err = cli("evaluate", run, "-o", tmp_path / "scored")
+    assert status == 0, err
+    assert err.count("hidden_loss_weight") == 1
+    assert list(bertkit.load(run).predict([{"text": "a good film"}]))
 
 
 def test_conflicting_settings_within_a_recipe_are_refused(cli, tiny, tmp_path):

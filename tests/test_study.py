@@ -677,5 +677,5 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
         assert own - names == {
             "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
-            "teacher", "unlabeled", "alpha", "temperature", "hidden_loss_weight",
+            "teacher", "unlabeled", "alpha", "temperature",
         }  # fmt: skip

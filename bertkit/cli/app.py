@@ -21,6 +21,7 @@ from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_spec
 from bertkit.utils import distributed, launch_environment
 from bertkit.utils.garbage_collection import postpone_collection
+from bertkit.utils.reporting import Reporter, use_reporter
 
 app = typer.Typer(
     cls=usage_errors.CommandGroup,
@@ -36,6 +37,17 @@ PRE_TRAIN = "Pre-train"
 BEFORE_TRAINING = "Before training"
 AFTER_TRAINING = "After training"
 DISTILL = "distill"  # trains, as the tasks do
+
+
+class WarningReporter(Reporter):
+    """The reporter of a command before it begins to report its progress: of recipes and settings."""
+
+    def warn(self, message: str) -> None:
+        """Print a warning, unless another rank prints it."""
+        from bertkit.cli.console import ConsoleReporter
+
+        if distributed.is_main_process():
+            ConsoleReporter().warn(message)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -57,6 +69,7 @@ def _root(
         raise UserError(
             f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
         )
+    context.with_resource(use_reporter(WarningReporter()))
 
 
 def _list_commands() -> dict[str, dict[str, Any]]:

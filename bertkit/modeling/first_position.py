@@ -33,8 +33,10 @@ def compute_first_position_only(model: Any) -> None:
         model: Any model. It does not change if its head reads other positions, if its layers share their
             weights, or if its architecture has an attention of its own.
     """
-    compute_all_positions(model)  # a second hook would hide the first one from this function
     for submodel in list_submodels(model):
+        if hasattr(submodel, "first_position"):  # its hook would hide from this function what the head reads
+            submodel.first_position[0].remove()
+            del submodel.first_position
         if (layer := _find_last_layer(submodel)) is None or not _reads_first_position_only(submodel, layer):
             continue
         for part, skipped in SKIPPED_PARTS.items():
@@ -42,15 +44,6 @@ def compute_first_position_only(model: Any) -> None:
                 hook = layer.get_submodule(part).register_forward_pre_hook(_keep_first_position)
                 submodel.first_position = hook, [layer.get_submodule(name) for name in skipped]
                 break
-
-
-def compute_all_positions(model: Any) -> None:
-    """Undo `compute_first_position_only`."""
-    for submodel in list_submodels(model):
-        if hasattr(submodel, "first_position"):
-            hook, _ = submodel.first_position
-            hook.remove()
-            del submodel.first_position
 
 
 def _find_last_layer(model: Any) -> nn.Module | None:

@@ -22,7 +22,7 @@ DISTILLATION = "Distillation"
 # those that load code.
 TEACHER_SETTINGS = frozenset({
     "model", "new_head", "method", "num_layers", "freeze", "lora", "learning_rate", "features", "teacher",
-    "unlabeled", "alpha", "temperature", "hidden_loss_weight", "metric", "metric_for_best_model",
+    "unlabeled", "alpha", "temperature", "metric", "metric_for_best_model",
     "greater_is_better", "bf16", "fp16",  # the student may be trained on another device
 })  # fmt: skip
 
@@ -76,14 +76,6 @@ class DistillConfig(FineTuningConfig):
         DISTILLATION,
         min=0.0,
         max=1.0,
-    )
-    hidden_loss_weight: float = setting(
-        FineTuningConfig.hidden_loss_weight,
-        "Weight of the cosine distance of the student's hidden states from those of the teacher, which is "
-        "added to the loss. Both need the same hidden size and the same tokenizer.",
-        DISTILLATION,
-        min=0.0,
-        default_text="0: without this loss",
     )
     output_dir: str | None = setting(
         None,
@@ -156,8 +148,7 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
     count = values.get("num_layers")
     if (count is None) == (values.get("student") is None):
         raise UserError("--num-layers and --student: exactly one of them names the student; pass one")
-    learns_from_teacher = values.get("alpha") != 0 or values.get("hidden_loss_weight")
-    if values.get("data") is not None and not learns_from_teacher:
+    if values.get("data") is not None and values.get("alpha") == 0:
         raise UserError("--data: rows without labels have no effect with --alpha 0; leave out one of them")
     if count is None:
         return

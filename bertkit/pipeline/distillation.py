@@ -18,7 +18,6 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.ensemble import find_ensemble, read_members
-from bertkit.pipeline.hidden_states import check_hidden_states
 from bertkit.pipeline.trained_model import TrainedModel, load_trained_model, serialize_tokenizer
 from bertkit.tasks.base import Task
 from bertkit.utils.reporting import Reporter
@@ -84,8 +83,6 @@ def prepare_distillation(prepared: "PreparedRun", reporter: Reporter) -> Distill
     source = ModelSource(run.name, run)
     teacher_config, teacher_tokenizer = loading.load_config(source), loading.load_tokenizer(source)
     has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(prepared.tokenizer)
-    if config.hidden_loss_weight:
-        check_hidden_states(prepared, folder, teacher_config, has_same_tokenizer)
     if has_same_tokenizer:
         _check_length(prepared, folder, teacher_config)
     elif prepared.task.spec.scores_tokens:

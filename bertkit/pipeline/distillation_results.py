@@ -81,7 +81,6 @@ def _describe_models(prepared: PreparedRun, teacher: TrainedModel, folder: Path)
         "teacher": str(distillation.folder),
         "temperature": config.temperature,
         "alpha": config.alpha,
-        "hidden_loss_weight": config.hidden_loss_weight,
         "unlabeled_rows": 0 if distillation.unlabeled is None else len(distillation.unlabeled),
         "models": dict(zip(("teacher", "student"), models, strict=True)),
     }

@@ -81,7 +81,8 @@ def train(
     reporter = reporter if reporter is not None and distributed.is_main_process() else Reporter()
     config_class = task_spec(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
-    config, _ = resolve(reporter)
+    with use_reporter(reporter):
+        config, _ = resolve(reporter)
     with silence_libraries(), use_reporter(reporter), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
         run = _run_or_load(task_name, config, partial(resolve, Reporter(), is_locked=True), reporter)

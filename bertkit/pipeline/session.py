@@ -15,7 +15,6 @@ from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, 
 from bertkit.modeling.layers import count_trainable_parameters
 from bertkit.modeling.lora import merge_adapters
 from bertkit.pipeline.distillation import add_teacher_logits, make_loss
-from bertkit.pipeline.hidden_states import add_hidden_state_loss, uses_hidden_states
 from bertkit.pipeline.prepare import PreparedRun
 from bertkit.pipeline.probe import add_probe
 from bertkit.pipeline.selected_layers import get_num_layers
@@ -39,7 +38,6 @@ from bertkit.utils.garbage_collection import resume_collection
 from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
-    from bertkit.modeling.losses import Loss
     from bertkit.training.scoring import MeanLoss
     from bertkit.training.trainer import BertkitTrainer
 
@@ -143,13 +141,13 @@ class Session:
         from transformers import PrinterCallback
 
         from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback
+        from bertkit.training.trainer import BertkitTrainer
 
         config = self.prepared.config
         inputs = self._make_training_inputs()
-        trainer_class, loss = self._choose_trainer(inputs.loss)
-        trainer = self._convert_trainer_errors(lambda: trainer_class(
+        trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=inputs.examples,
-            data_collator=inputs.collator, loss=loss, evaluate_fn=self._evaluate_validation,
+            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
             best_metric=self.prepared.task.spec.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
@@ -184,16 +182,6 @@ class Session:
         excludes = config.gradient_checkpointing or config.pack or "lomo" in str(args.optim)
         is_excluded = excludes or args.torch_empty_cache_steps or distributed.get_world_size() > 1
         return config.cuda_graphs and not is_excluded and devices.supports_graphs()
-
-    def _choose_trainer(self, loss: "Loss") -> "tuple[type[BertkitTrainer], Loss]":
-        """Return the class of the trainer and the loss; a student may learn the teacher's hidden states."""
-        from bertkit.training.distillation_trainer import DistillationTrainer
-        from bertkit.training.trainer import BertkitTrainer
-
-        if not uses_hidden_states(self.prepared.config):
-            return BertkitTrainer, loss
-        device = self.training_args.device
-        return DistillationTrainer, add_hidden_state_loss(loss, self.prepared, self.model, device)
 
     def score_probe(self) -> float:
         """Return the score of `--probe`, which must be set, with the current weights."""

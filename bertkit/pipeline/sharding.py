@@ -1,7 +1,6 @@
 """Settings that cannot be combined with sharded weights."""
 
 from bertkit.errors import UserError
-from bertkit.pipeline.hidden_states import uses_hidden_states
 from bertkit.pipeline.prepare import PreparedRun
 
 
@@ -16,7 +15,6 @@ def check_sharding(prepared: PreparedRun) -> None:
         f"--lora {config.lora}": config.lora is not None,
         "--probe": prepared.probe is not None,
         "--objective rtd": getattr(config, "objective", None) == "rtd",
-        "--hidden-loss-weight": uses_hidden_states(config),
         f"--method {getattr(config, 'method', None)}": prepared.task.training_method.fits_head,
     }
     for flag in (flag for flag, is_used in flags.items() if is_used):

@@ -178,11 +178,9 @@ def format_distillation_table(metrics: Mapping[str, Any]) -> str:
     )
     unlabeled = settings["unlabeled_rows"]
     count = f" and on {format_count(unlabeled, 'unlabeled row')}" if unlabeled else ""
-    weight = settings.get("hidden_loss_weight", 0)
-    hidden = f", hidden-state loss with weight {weight:g}" if weight else ""
     return (
         f"## Teacher\n\nThis model learned the predictions of `{settings['teacher']}` on the training rows"
-        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}{hidden}).\n\n"
+        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}).\n\n"
         f"{table}"
     )
 

@@ -97,6 +97,7 @@ def use_reporter(reporter: Reporter) -> Iterator[None]:
         _active_reporter.reset(token)
 
 
+_reported_warnings: set[str] = set()
 _position_callback: ContextVar[Callable[[int], None]] = ContextVar("position", default=lambda _: None)
 
 
@@ -119,6 +120,14 @@ def report_position(position: int) -> None:
 def report_info(message: str) -> None:
     """Report information to the reporter of `use_reporter`."""
     _active_reporter.get().info(message)
+
+
+def report_warning_once(message: str) -> None:
+    """Report a warning to the reporter of `use_reporter`, once per process."""
+    reporter = _active_reporter.get()
+    if type(reporter) is not Reporter and message not in _reported_warnings:
+        _reported_warnings.add(message)
+        reporter.warn(message)
 
 
 def track_progress(
