@@ -23,7 +23,6 @@ RECORD = {
 CONFIG = {"id2label": {"0": "negative", "1": "positive"}}
 OPTIONAL = [
     "aiohttp",
-    "evaluate",
     "fastapi",
     "kiwipiepy",
     "matplotlib",
@@ -85,14 +84,6 @@ def test_missing_matplotlib_is_named_with_its_extra(cli, run, tmp_path, hide):
     hide("matplotlib")
     words = ["report: needs matplotlib", "pip install 'bertkit[report]'"]
     assert_refused(cli, tmp_path, [run], words, command="report")
-
-
-def test_missing_evaluate_is_named_with_its_extra(cli, toy, tiny, tmp_path, hide):
-    hide("evaluate")
-    args = ["--data", toy, "--model", tiny, "--metric", "accuracy", "-o", tmp_path / "new"]
-    assert_refused(
-        cli, tmp_path, args, ["--metric accuracy: needs evaluate", "pip install 'bertkit[metrics]'"]
-    )
 
 
 def test_missing_aiohttp_is_named_with_its_extra(cli, tmp_path, hide):

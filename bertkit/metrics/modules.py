@@ -27,7 +27,6 @@ from bertkit.metrics.decoded import (
     select_keys,
 )
 from bertkit.metrics.significance import Scorer
-from bertkit.utils.extras import require_extra
 from bertkit.utils.paths import expand_home, split_at_colon
 
 NUM_MODULE_RESAMPLES = 100  # fewer than for bertkit's scores, because a call of a module takes milliseconds
@@ -233,7 +232,6 @@ def load_module(value: str) -> LoadedModule:
         HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     flag, spec = f"--metric {value}", parse_module_spec(value)
-    require_extra("metrics", ["evaluate"], flag)
     file = spec.find_file()
     with _report_errors(flag, "correct the module"):
         imported = _import_file(file) if file else _import_from_hub(flag, spec.source)
