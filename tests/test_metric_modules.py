@@ -13,7 +13,7 @@ from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predicti
 
 import bertkit
 from bertkit import run_directory
-from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_module_spec
+from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_arguments
 from bertkit.reports.page import compute_interval_bar
 
 MODULE = """
@@ -96,13 +96,13 @@ def test_regression_gives_numbers(tmp_path, tiny):
 
 
 @pytest.mark.slow
-def test_label_sets_are_lists_of_0_and_1_for_the_configuration_multilabel(tmp_path, tiny, cli):
+def test_label_sets_are_lists_of_0_and_1(tmp_path, tiny, cli):
     rows = [
         row | {"label": [row["label"], *["long"] * (i % 3 == 0)]} for i, row in enumerate(make_toy_rows(40))
     ]
     data = write_rows(tmp_path / "data.jsonl", rows)
-    features = 'LIST(Value("int32")) if self.config_name == "multilabel" else Value("int32")'
-    module = write_module(tmp_path / "f1.py", features, 'return {"f1": sum(map(sum, predictions))}')
+    body = 'return {"f1": sum(map(sum, predictions))}'
+    module = write_module(tmp_path / "f1.py", 'LIST(Value("int32"))', body)
     run = bertkit.classify(data=data, model=tiny, output_dir=tmp_path / "run", metric=[module], **FAST)
     num_predicted = sum(len(record["predicted"]) for record in read_predictions(tmp_path / "run"))
     assert run.metrics["validation"]["f1"] == num_predicted
@@ -478,13 +478,20 @@ def test_commands_for_a_finished_run_never_execute_its_module(interrupted, cli, 
 # ---- values of the flag
 
 
-def test_values_name_a_module_a_configuration_and_arguments(tmp_path):
-    name = parse_module_spec("f1:multilabel,average=macro,zero_division=0")
-    assert (name.source, name.config_name) == ("f1", "multilabel")
-    assert name.arguments == {"average": "macro", "zero_division": 0}
-    assert parse_module_spec("ORG/my_metric").short_name == "my_metric"
+def test_values_name_a_module_and_arguments(tmp_path):
+    assert parse_arguments("f1:average=macro,zero_division=0") == (
+        "f1", {"average": "macro", "zero_division": 0},
+    )  # fmt: skip
+    assert parse_arguments("ORG/my_metric") == ("ORG/my_metric", {})
     path = write_module(tmp_path / "odd:name=1.py")
-    assert parse_module_spec(str(path)).source == str(path)
+    assert parse_arguments(str(path)) == (str(path), {})
+    assert load_module(str(path)).name == "odd:name=1"
+
+
+def test_configurations_are_no_arguments(cli, tmp_path, tiny, toy):
+    args = ["--data", toy, "--model", tiny, "--metric", "glue:mrpc"]
+    words = ["--metric glue:mrpc: 'mrpc' is not an argument; write glue:KEY=VALUE"]
+    assert_refused(cli, tmp_path, args, words)
 
 
 @pytest.mark.slow
@@ -504,7 +511,7 @@ def test_a_cached_module_of_the_hub_is_loaded_without_network(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.startswith("evaluate_modules")]:
         monkeypatch.delitem(sys.modules, name)
-    assert load_module("cached_one").module_class.__name__ == "Module"
+    assert type(load_module("cached_one").module).__name__ == "Module"
 
 
 # ---- bertkit's own scores as modules

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.data.loading import LoadedDataset
     from bertkit.data.rows import Rows, Splits
     from bertkit.infer.predictor import Predictor
-    from bertkit.metrics.modules import LoadedModule
+    from bertkit.metrics.modules import MetricModule
     from bertkit.pipeline.metric_modules import MetricModules
     from bertkit.pipeline.run import Run
     from bertkit.tasks.base import Task
@@ -53,9 +53,8 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     from bertkit import run_directory
     from bertkit.data.split import sample_rows
     from bertkit.infer.columns import collect_passed_columns
-    from bertkit.metrics.modules import make_absolute
+    from bertkit.metrics.modules import load_module, make_absolute
     from bertkit.pipeline.finished_run import load_run_task
-    from bertkit.pipeline.metric_modules import load_modules
     from bertkit.utils.output_paths import check_output_directory
     from bertkit.utils.reporting import silence_libraries, use_reporter
 
@@ -74,7 +73,7 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
         flag = "--" + next(iter(columns)).replace("_", "-")
         raise UserError(f"{flag}: applies only to --data; pass both or neither")
     with silence_libraries(), use_reporter(reporter):
-        loaded_modules = load_modules(config.metric)
+        loaded_modules = [load_module(value) for value in config.metric]
         if task.spec.predicts_rows:
             inputs = _load_row_inputs(config, columns, reporter)
             devices.report_device(reporter, inputs.predictor.model)
@@ -104,7 +103,7 @@ def _check_modules(config: EvaluateConfig, task: "Task", reporter: Reporter) -> 
 
 
 def _bind_modules(
-    loaded_modules: "list[LoadedModule]", inputs: EvaluationInputs, reporter: Reporter
+    loaded_modules: "list[MetricModule]", inputs: EvaluationInputs, reporter: Reporter
 ) -> "MetricModules":
     from bertkit.pipeline.metric_modules import MetricModules, bind_modules
 

@@ -1,12 +1,13 @@
-"""Metric modules of the library `evaluate`, which users name with `--metric`.
+"""Metric modules of the library `evaluate`, which users name with `--metric`, and what they score.
 
 A module is Python code. It is loaded only if the user names it, never because a file of a run names it.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -15,23 +16,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bertkit.errors import UserError, shorten_repr
+from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.hub.client import require_reachable, summarize_error
 from bertkit.metrics.classification import Scores
-from bertkit.metrics.decoded import (
-    DecodedPredictions,
-    accepts_all,
-    describe_features,
-    describe_predictions,
-    list_features,
-    select_keys,
-)
 from bertkit.metrics.significance import Scorer
 from bertkit.utils.paths import expand_home, split_at_colon
 
 NUM_MODULE_RESAMPLES = 100  # fewer than for bertkit's scores, because a call of a module takes milliseconds
 MODULE_TYPES = ("metric", "comparison", "measurement")
-MULTI_LABEL_CONFIG = "multilabel"  # configuration of the modules f1, precision, recall and accuracy
+PYTHON_TYPES = {bool: "bool", int: "int", float: "float", str: "string"}
 PIP_COMMAND = re.compile(r"using 'pip install (.+?)'")  # in the ImportError of `evaluate`
 LOWER_IS_BETTER = re.compile(
     r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|aurc|wer|cer)$",
@@ -44,66 +37,41 @@ def is_lower_better(score_name: str) -> bool:
     return LOWER_IS_BETTER.search(score_name) is not None
 
 
-# ---- values of --metric
-
-
 @dataclass(frozen=True)
-class ModuleSpec:
-    """A value of `--metric`: `NAME_OR_PATH[:CONFIG,KEY=VALUE,...]`.
+class DecodedPredictions:
+    """Predictions and gold labels as the modules of `evaluate` expect them.
 
     Attributes:
-        source: Name on the Hub, or path.
-        config_name: Configuration of the module, or None.
-        arguments: Keyword arguments of `compute`.
+        predictions: One value for each row: a label id, a number, a list of 0 and 1, a list of tags, or a
+            dictionary with an answer.
+        references: The gold values, in the same form.
+        labels: Names of the label ids. Empty if the values are not label ids.
     """
 
-    source: str
-    config_name: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    predictions: list[Any]
+    references: list[Any]
+    labels: Sequence[str] = ()
 
-    @property
-    def short_name(self) -> str:
-        """Name of the module, without directory, organization and suffix."""
-        return Path(self.source).name.removesuffix(".py")
+    def select(self, rows: np.ndarray) -> "DecodedPredictions":
+        """Return a sample of the rows. Each answer gets its own id: modules count a repeated id only once."""
 
-    def find_file(self) -> Path | None:
-        """Return the file of a local module, or None. In a directory, it has the name of the directory."""
-        path = expand_home(self.source)
-        file = path / f"{path.absolute().name}.py" if path.is_dir() else path
-        return file.absolute() if file.suffix == ".py" and file.is_file() else None
+        def sample(values: list[Any]) -> list[Any]:
+            sampled = [values[row] for row in rows]
+            return [v | {"id": str(i)} if isinstance(v, dict) else v for i, v in enumerate(sampled)]
 
+        return dataclasses.replace(
+            self, predictions=sample(self.predictions), references=sample(self.references)
+        )
 
-def parse_module_spec(value: str) -> ModuleSpec:
-    """Parse a value of `--metric`.
+    def use_label_names(self) -> "DecodedPredictions":
+        """Return the values with label names in place of label ids."""
 
-    Raises:
-        UserError: An argument is not valid YAML.
-    """
-    whole = ModuleSpec(value)
-    if whole.find_file():
-        return whole
-    source, options = split_at_colon(value)
-    config_name, arguments = None, {}
-    for option in filter(None, options.split(",")):
-        key, separator, text = option.partition("=")
-        if separator:
-            try:
-                arguments[key] = yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise UserError(f"--metric {value}: cannot parse {text!r} as YAML; quote it") from error
-        else:
-            config_name = option
-    return ModuleSpec(source, config_name, arguments)
+        def name(value: Any) -> Any:
+            if isinstance(value, list):
+                return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
+            return self.labels[value]
 
-
-def make_absolute(value: str) -> str:
-    """Return a value of `--metric` with an absolute path, if it names a local module."""
-    spec = parse_module_spec(value)
-    file = spec.find_file()
-    return value if file is None else f"{file}{value[len(spec.source) :]}"
-
-
-# ---- loading
+        return DecodedPredictions(list(map(name, self.predictions)), list(map(name, self.references)))
 
 
 @dataclass(frozen=True)
@@ -112,51 +80,77 @@ class MetricModule:
 
     Attributes:
         flag: Flag and value that name the module, for messages.
-        name: Name of the module without directory and organization.
+        name: Name of the module without directory, organization and suffix.
         module: The `evaluate.EvaluationModule`.
-        features: The features of its inputs.
         arguments: Keyword arguments of `compute`.
+        features: The features of its inputs, which `bind` chooses.
         takes_label_names: Whether the module receives label names in place of label ids.
     """
 
     flag: str
     name: str
     module: Any
-    features: Mapping[str, Any]
     arguments: Mapping[str, Any]
-    takes_label_names: bool
+    features: Mapping[str, Any] = field(default_factory=dict)
+    takes_label_names: bool = False
 
-    def compute(self, decoded: DecodedPredictions) -> dict[str, Any]:
-        """Return what the module returns for these predictions.
+    def bind(self, examples: DecodedPredictions) -> "MetricModule":
+        """Return the module with features that accept label ids or, if none do, label names.
 
-        Raises:
-            UserError: The module raises an exception, or does not return a dictionary.
+        Args:
+            examples: A few decoded predictions of the task.
         """
+        features = self.module.features
+        alternatives = features if isinstance(features, list) else [features]
+        for takes_label_names in (False, True) if examples.labels else (False,):
+            decoded = examples.use_label_names() if takes_label_names else examples
+            for inputs in alternatives:
+                if set(inputs) == {"predictions", "references"} and all(
+                    _accepts(feature, value)
+                    for name, feature in inputs.items()
+                    for value in getattr(decoded, name)
+                ):
+                    return dataclasses.replace(self, features=inputs, takes_label_names=takes_label_names)
+        taken = " or ".join(map(_describe_inputs, alternatives))
+        given = _describe_inputs(
+            {"predictions": examples.predictions[0], "references": examples.references[0]}
+        )
+        raise UserError(
+            f"{self.flag}: takes {taken}, but this task gives {given}; pass a module for these types"
+        )
+
+    def compute(self, decoded: DecodedPredictions) -> tuple[Scores, list[str]]:
+        """Return the values that are single numbers, maybe NaN or infinite, and the names of the others."""
         if self.takes_label_names:
             decoded = decoded.use_label_names()
+        inputs = {
+            # modules refuse dictionaries with other keys
+            name: [{key: value[key] for key in feature} for value in getattr(decoded, name)]
+            if isinstance(feature, Mapping)
+            else getattr(decoded, name)
+            for name, feature in self.features.items()
+        }
         with _report_errors(self.flag, "pass other arguments (NAME:KEY=VALUE) or another module"):
-            result = self.module.compute(
-                predictions=select_keys(decoded.predictions, self.features["predictions"]),
-                references=select_keys(decoded.references, self.features["references"]),
-                **self.arguments,
-            )
+            result = self.module.compute(**inputs, **self.arguments)
         if not isinstance(result, dict):
             raise UserError(
                 f"{self.flag}: returned {shorten_repr(result)}, not a dictionary of numbers; correct the "
                 "module"
             )
-        return result
-
-    def score(self, decoded: DecodedPredictions) -> Scores:
-        """Return those values of `compute` that are numbers; they may be NaN or infinite."""
-        return select_numbers(self.compute(decoded))
+        scores = {str(name): float(value) for name, value in result.items() if _is_number(value)}
+        if not scores:
+            raise UserError(
+                f"{self.flag}: returned {shorten_repr(result)}, without any number; choose another module, "
+                "or other arguments"
+            )
+        return scores, [str(name) for name in result if str(name) not in scores]
 
     def make_scorer(self, decoded: DecodedPredictions) -> Scorer:
         """Return a scorer of rows for intervals. It has no score for samples that the module refuses."""
 
         def score(rows: np.ndarray) -> Scores:
             try:
-                scores = self.score(decoded.select(rows))
+                scores, _ = self.compute(decoded.select(rows))
             except UserError:  # for example, a sample with a single class
                 return {}
             return {name: value for name, value in scores.items() if math.isfinite(value)}
@@ -164,155 +158,40 @@ class MetricModule:
         return Scorer(score, len(decoded.references), num_resamples=NUM_MODULE_RESAMPLES)
 
 
-@dataclass(frozen=True)
-class LoadedModule:
-    """The class of a module, before its configuration is chosen.
-
-    Attributes:
-        flag: Flag and value that name the module, for messages.
-        spec: The parsed value.
-        module_class: Subclass of `evaluate.EvaluationModule`.
-        code_hash: Hash of the code, which `evaluate` stores in the module.
-    """
-
-    flag: str
-    spec: ModuleSpec
-    module_class: Any
-    code_hash: str
-
-    def bind(self, examples: DecodedPredictions) -> MetricModule:
-        """Choose the configuration, and label ids or label names, so that the module fits a task.
-
-        Args:
-            examples: A few decoded predictions of the task.
-
-        Raises:
-            UserError: The module does not accept the values of the task.
-        """
-        default = self._create(self.spec.config_name)
-        module = self._match(default, examples)
-        is_multi_label = isinstance(examples.references[0], list) and bool(examples.labels)
-        if module is None and is_multi_label and self.spec.config_name is None:
-            with suppress(UserError):  # most modules have no such configuration
-                module = self._match(self._create(MULTI_LABEL_CONFIG), examples)
-        if module is None:
-            inputs = " or ".join(map(describe_features, list_features(default)))
-            raise UserError(
-                f"{self.flag}: takes {inputs}, but this task gives {describe_predictions(examples)}; pass a "
-                "module for these types"
-            )
-        return module
-
-    def _match(self, module: Any, examples: DecodedPredictions) -> MetricModule | None:
-        """Return the module with features that accept label ids or, if none do, label names; else None."""
-        for takes_label_names in (False, True) if examples.labels else (False,):
-            decoded = examples.use_label_names() if takes_label_names else examples
-            for features in list_features(module):
-                if accepts_all(features, decoded):
-                    name, arguments = self.spec.short_name, self.spec.arguments
-                    return MetricModule(self.flag, name, module, features, arguments, takes_label_names)
-        return None
-
-    def _create(self, config_name: str | None) -> Any:
-        """Create the module for a configuration. Its inputs are kept in memory, not in files."""
-        with _report_errors(self.flag, "correct the module or its configuration"):
-            module = self.module_class(config_name=config_name, keep_in_memory=True, hash=self.code_hash)
-            module.download_and_prepare()
-        return module
+def _accepts(feature: Any, value: Any) -> bool:
+    """Return whether a feature of `datasets` accepts a value without changing its type."""
+    if isinstance(feature, Mapping):
+        return isinstance(value, dict) and all(
+            key in value and _accepts(item, value[key]) for key, item in feature.items()
+        )
+    if (item_feature := _get_item_feature(feature)) is not None:
+        return isinstance(value, list) and all(_accepts(item_feature, item) for item in value)
+    dtype = str(getattr(feature, "dtype", ""))
+    if isinstance(value, str):
+        return dtype in ("string", "large_string")
+    if isinstance(value, int):
+        return dtype.startswith(("int", "uint", "float"))
+    return isinstance(value, float) and dtype.startswith("float")
 
 
-def load_module(value: str) -> LoadedModule:
-    """Load the code of a module, from a file, the cache of `evaluate` or the Hub, in this order.
-
-    Args:
-        value: Value of `--metric`.
-
-    Raises:
-        UserError: The module does not exist or raises an exception, or a package that it needs is missing.
-        HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
-    """
-    flag, spec = f"--metric {value}", parse_module_spec(value)
-    file = spec.find_file()
-    with _report_errors(flag, "correct the module"):
-        imported = _import_file(file) if file else _import_from_hub(flag, spec.source)
-        module_class = _find_main_class(imported)
-    if module_class is None:
-        raise UserError(f"{flag}: defines no subclass of evaluate.Metric; define one in this file")
-    return LoadedModule(flag, spec, module_class, imported.hash)
+def _get_item_feature(feature: Any) -> Any:
+    """Return the feature of the items of a list; None if the feature is no list."""
+    return feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
 
 
-def _import_file(file: Path) -> Any:
-    from evaluate.loading import evaluation_module_factory
-
-    return evaluation_module_factory(str(file))
+def _describe_inputs(inputs: Mapping[str, Any]) -> str:
+    return format_list(f"{name}: {_describe_type(item)}" for name, item in inputs.items())
 
 
-def _find_main_class(imported: Any) -> Any:
-    from evaluate.loading import import_main_class
-
-    return import_main_class(imported.module_path)
-
-
-def _import_from_hub(flag: str, source: str) -> Any:
-    """Return the cached code of a module on the Hub, or else download it."""
-    from evaluate.loading import evaluation_module_factory
-
-    is_path = source.endswith(".py") or source.startswith((".", "~", "/")) or source.count("/") > 1
-    if is_path or Path(source).is_dir():
-        is_dir = expand_home(source).is_dir()
-        problem = "the directory contains no .py file of its name" if is_dir else "the file does not exist"
-        raise UserError(f"{flag}: {problem}; pass the .py file of a module, or its name on the Hub")
-    if cached := _find_cached(source):
-        return cached
-    require_reachable(
-        f"{flag}: {source} is neither a local file nor in the cache of evaluate", "pass the path of a module"
-    )
-    try:
-        return evaluation_module_factory(source)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{flag}: {source} is neither a local file nor a module on the Hub; check the name"
-        ) from error
-
-
-def _find_cached(source: str) -> Any:
-    """Return the latest cached code of a module on the Hub, or None."""
-    from evaluate.loading import CachedEvaluationModuleFactory
-
-    repos = [source] if "/" in source else [f"evaluate-{kind}/{source}" for kind in MODULE_TYPES]
-    for repo in repos:
-        try:
-            return CachedEvaluationModuleFactory(repo.replace("/", "--")).get_module()
-        except FileNotFoundError:
-            continue
-    return None
-
-
-@contextmanager
-def _report_errors(flag: str, fix: str) -> Iterator[None]:
-    """Turn every exception of the code of a module into a `UserError`, because users write this code."""
-    try:
-        yield
-    except UserError:
-        raise
-    except ImportError as error:
-        packages = PIP_COMMAND.search(str(error))
-        missing = packages[1] if packages else error.name
-        if missing is None:
-            raise UserError(f"{flag}: cannot be imported ({summarize_error(error)}); {fix}") from error
-        raise UserError(f"{flag}: needs packages that are missing; run pip install {missing}") from error
-    except (Exception, SystemExit) as error:  # arbitrary code of the user
-        reason = " ".join(str(error).split())
-        problem = f"raised {type(error).__name__}" + (f" ({reason[:300]})" if reason else "")
-        raise UserError(f"{flag}: {problem}; {fix}") from error
-
-
-# ---- scores
-
-
-def select_numbers(result: Mapping[str, Any]) -> Scores:
-    """Return the entries that are single numbers, as floats."""
-    return {str(name): float(value) for name, value in result.items() if _is_number(value)}
+def _describe_type(item: Any) -> str:
+    """Return the type of a feature, or of a value."""
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{key}: {_describe_type(part)}" for key, part in item.items()) + "}"
+    if item == []:
+        return "list"
+    if (part := _get_item_feature(item)) is not None:
+        return f"list of {_describe_type(part)}"
+    return PYTHON_TYPES.get(type(item)) or str(getattr(item, "dtype", type(item).__name__))
 
 
 def _is_number(value: Any) -> bool:
@@ -341,20 +220,99 @@ def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict
     return new_names
 
 
-def check_module(module: MetricModule, examples: DecodedPredictions) -> tuple[Scores, list[str]]:
-    """Call a module with examples, to find its errors before training.
+# ---- loading
 
-    Returns:
-        The scores, and the names of the values that are not numbers.
+
+def _find_file(source: str) -> Path | None:
+    """Return the file of a local module, or None. In a directory, it has the name of the directory."""
+    path = expand_home(source)
+    file = path / f"{path.absolute().name}.py" if path.is_dir() else path
+    return file.absolute() if file.suffix == ".py" and file.is_file() else None
+
+
+def _split_value(value: str) -> tuple[str, str]:
+    """Split `NAME_OR_PATH[:KEY=VALUE,...]`; the path of a file may contain a colon."""
+    return (value, "") if _find_file(value) else split_at_colon(value)
+
+
+def make_absolute(value: str) -> str:
+    """Return a value of `--metric` with an absolute path, if it names a local module."""
+    source, _ = _split_value(value)
+    file = _find_file(source)
+    return value if file is None else f"{file}{value[len(source) :]}"
+
+
+def parse_arguments(value: str) -> tuple[str, dict[str, Any]]:
+    """Return the name or path in a value of `--metric`, and the keyword arguments of `compute`."""
+    source, options = _split_value(value)
+    arguments = {}
+    for option in filter(None, options.split(",")):
+        key, separator, text = option.partition("=")
+        if not separator:
+            raise UserError(f"--metric {value}: {option!r} is not an argument; write {source}:KEY=VALUE")
+        try:
+            arguments[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"--metric {value}: cannot parse {text!r} as YAML; quote it") from error
+    return source, arguments
+
+
+def load_module(value: str) -> MetricModule:
+    """Load a module from a file, the cache of `evaluate` or the Hub, in this order.
 
     Raises:
-        UserError: The module raises an exception, or none of its values is a number.
+        UserError: The module does not exist or raises an exception, or a package that it needs is missing.
+        HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
     """
-    result = module.compute(examples)
-    scores = select_numbers(result)
-    if not scores:
-        raise UserError(
-            f"{module.flag}: returned {shorten_repr(result)}, without any number; choose another module, or "
-            "other arguments"
-        )
-    return scores, [str(name) for name in result if str(name) not in scores]
+    flag, (source, arguments) = f"--metric {value}", parse_arguments(value)
+    with _report_errors(flag, "correct the module"):
+        from evaluate.loading import evaluation_module_factory, import_main_class
+
+        file = _find_file(source)
+        imported = evaluation_module_factory(str(file)) if file else _import_from_hub(flag, source)
+        if (module_class := import_main_class(imported.module_path)) is None:
+            raise UserError(f"{flag}: defines no subclass of evaluate.Metric; define one in this file")
+        # The inputs are kept in memory, not in files.
+        module = module_class(keep_in_memory=True, hash=imported.hash)
+        module.download_and_prepare()
+    return MetricModule(flag, Path(source).name.removesuffix(".py"), module, arguments)
+
+
+def _import_from_hub(flag: str, source: str) -> Any:
+    """Return the latest cached code of a module on the Hub, or else download it."""
+    from evaluate.loading import CachedEvaluationModuleFactory, evaluation_module_factory
+
+    is_dir = expand_home(source).is_dir()
+    if is_dir or source.endswith(".py") or source.startswith((".", "~", "/")) or source.count("/") > 1:
+        problem = "the directory contains no .py file of its name" if is_dir else "the file does not exist"
+        raise UserError(f"{flag}: {problem}; pass the .py file of a module, or its name on the Hub")
+    for repo in [source] if "/" in source else [f"evaluate-{kind}/{source}" for kind in MODULE_TYPES]:
+        try:
+            return CachedEvaluationModuleFactory(repo.replace("/", "--")).get_module()
+        except FileNotFoundError:
+            continue
+    problem = f"{flag}: {source} is neither a local file nor "
+    require_reachable(f"{problem}in the cache of evaluate", "pass the path of a module")
+    try:
+        return evaluation_module_factory(source)
+    except FileNotFoundError as error:
+        raise UserError(f"{problem}a module on the Hub; check the name") from error
+
+
+@contextmanager
+def _report_errors(flag: str, fix: str) -> Iterator[None]:
+    """Turn every exception of the code of a module into a `UserError`, because users write this code."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ImportError as error:
+        packages = PIP_COMMAND.search(str(error))
+        missing = packages[1] if packages else error.name
+        if missing is None:
+            raise UserError(f"{flag}: cannot be imported ({summarize_error(error)}); {fix}") from error
+        raise UserError(f"{flag}: needs packages that are missing; run pip install {missing}") from error
+    except (Exception, SystemExit) as error:  # arbitrary code of the user
+        reason = " ".join(str(error).split())
+        problem = f"raised {type(error).__name__}" + (f" ({reason[:300]})" if reason else "")
+        raise UserError(f"{flag}: {problem}; {fix}") from error

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
@@ -11,21 +10,12 @@ import numpy as np
 from bertkit.config import FineTuningConfig
 from bertkit.data.rows import Rows
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.metrics.modules import (
-    NUM_MODULE_RESAMPLES,
-    LoadedModule,
-    MetricModule,
-    check_module,
-    is_lower_better,
-    load_module,
-    name_scores,
-)
-from bertkit.metrics.significance import ScoreDifference, Scorer, bootstrap, compare_scorers
+from bertkit.metrics.modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
+from bertkit.metrics.significance import ScoreDifference, bootstrap, compare_scorers
 from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation
 from bertkit.utils.reporting import Reporter
 
-MIN_REPORTED_SECONDS = 10.0
 LOSS = "loss"  # the validation loss, a score during training
 
 
@@ -43,7 +33,6 @@ class MetricModules:
         self.reporter = reporter or Reporter()
         # The finite scores of each module: a slow module scores all rows of an evaluation only once.
         self._scores: WeakKeyDictionary[Evaluation, list[Scores]] = WeakKeyDictionary()
-        self._seconds: dict[str, float] = {}  # duration of the last call of each module
 
     def score(self, evaluation: Evaluation) -> Scores:
         """Return the scores of the task and those of the modules; see `name_scores`."""
@@ -56,8 +45,7 @@ class MetricModules:
         """Return the 95 % bootstrap intervals of the scores of the modules."""
         intervals: dict[str, list[float]] = {}
         for module, _, names in self._iter_scores(evaluation):
-            self._announce_bootstrap(module)
-            found = bootstrap(_make_scorer(module, evaluation), seed)
+            found = bootstrap(module.make_scorer(_decode(evaluation)), seed)
             intervals |= {names[name]: interval for name, interval in found.items() if name in names}
         return intervals
 
@@ -65,7 +53,8 @@ class MetricModules:
         """Return the differences of two runs in the scores of the modules."""
         differences: dict[str, ScoreDifference] = {}
         for module, _, names in self._iter_scores(second):
-            found = compare_scorers(_make_scorer(module, first), _make_scorer(module, second), seed)
+            scorers = [module.make_scorer(_decode(evaluation)) for evaluation in (first, second)]
+            found = compare_scorers(*scorers, seed)
             differences |= {names[name]: difference for name, difference in found.items() if name in names}
         return differences
 
@@ -78,42 +67,26 @@ class MetricModules:
             if scores:
                 yield module, scores, name_scores(module.name, list(scores), taken)
 
-    def _announce_bootstrap(self, module: MetricModule) -> None:
-        """Report how long the bootstrap takes if the module is slow."""
-        seconds = self._seconds[module.flag] * NUM_MODULE_RESAMPLES
-        if seconds > MIN_REPORTED_SECONDS:
-            self.reporter.info(
-                f"{module.flag}: its intervals take about {seconds:.0f} s ({NUM_MODULE_RESAMPLES} samples)"
-            )
-
     def _compute(self, module: MetricModule, evaluation: Evaluation) -> Scores:
         """Return the finite scores of one module, or none if it fails."""
-        assert isinstance(evaluation, RowEvaluation)
-        started = time.perf_counter()
         try:
-            scores = module.score(evaluation.decode())
+            scores, _ = module.compute(_decode(evaluation))
         except UserError as error:
             self.reporter.warn(f"{error} (its scores are left out)")
             return {}
-        self._seconds[module.flag] = time.perf_counter() - started
         undefined = [name for name, value in scores.items() if not math.isfinite(value)]
         if undefined:
             self.reporter.warn(f"{module.flag}: not a finite number, left out: {format_list(undefined)}")
         return {name: value for name, value in scores.items() if name not in undefined}
 
 
-def _make_scorer(module: MetricModule, evaluation: Evaluation) -> Scorer:
+def _decode(evaluation: Evaluation) -> DecodedPredictions:
     assert isinstance(evaluation, RowEvaluation)
-    return module.make_scorer(evaluation.decode())
-
-
-def load_modules(values: Sequence[str]) -> list[LoadedModule]:
-    """Load the code of the modules that the user names; see `load_module`."""
-    return [load_module(value) for value in values]
+    return evaluation.decode()
 
 
 def bind_modules(
-    loaded: Sequence[LoadedModule], task: Task, rows: Rows, reporter: Reporter
+    loaded: Sequence[MetricModule], task: Task, rows: Rows, reporter: Reporter
 ) -> tuple[MetricModules, list[str]]:
     """Choose the inputs of the modules for a task, and call each module with a few correct predictions.
 
@@ -132,14 +105,12 @@ def bind_modules(
     evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, rows))
     assert isinstance(evaluation, RowEvaluation)
     examples, names = evaluation.make_examples(), [LOSS, *evaluation.list_scores()]
-    modules, taken = [], set(names)
-    for loaded_module in loaded:
-        module = loaded_module.bind(examples)
-        scores, left_out = check_module(module, examples)
+    modules, taken = [module.bind(examples) for module in loaded], set(names)
+    for module in modules:
+        scores, left_out = module.compute(examples)
         if left_out:
             reporter.info(f"{module.flag}: values that are not numbers are left out: {format_list(left_out)}")
         names += name_scores(module.name, list(scores), taken).values()
-        modules.append(module)
     return MetricModules(modules, reporter), names
 
 

@@ -12,7 +12,7 @@ from bertkit.config import FineTuningConfig, RunConfig
 from bertkit.data.loading import LoadedDataset
 from bertkit.data.rows import UNLABELED_ROWS, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count
-from bertkit.metrics.modules import LoadedModule
+from bertkit.metrics.modules import MetricModule
 from bertkit.modeling import loading
 from bertkit.modeling.loading import ModelSource
 from bertkit.pipeline.baselines import score_baselines
@@ -123,7 +123,7 @@ def prepare(
     task_name: str,
     config: RunConfig,
     reporter: Reporter,
-    loaded_modules: Sequence[LoadedModule] | None = None,
+    loaded_modules: Sequence[MetricModule] | None = None,
     data: LoadedData | None = None,
 ) -> PreparedRun:
     """Load, split and tokenize the data, resolve the model, and fill in settings that are not set.

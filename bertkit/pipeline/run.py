@@ -10,10 +10,10 @@ from bertkit import run_directory
 from bertkit.config import RunConfig
 from bertkit.data.rows import describe_changes
 from bertkit.errors import RunInterrupted, UserError
+from bertkit.metrics.modules import load_module
 from bertkit.modeling.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.pipeline import upload
 from bertkit.pipeline.distillation_results import ScoredTeacher, compare_with_teacher, score_teacher
-from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, count_parameters, prepare
 from bertkit.pipeline.results import (
     compute_scores,
@@ -139,7 +139,9 @@ def _run(
         reporter: Receives progress.
     """
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
-    loaded_modules = distributed.main_process_first(load_modules, getattr(config, "metric", ()))
+    loaded_modules = distributed.main_process_first(
+        lambda: [load_module(value) for value in getattr(config, "metric", ())]
+    )
     prepared = distributed.main_process_first(prepare, task_name, config, reporter, loaded_modules)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)

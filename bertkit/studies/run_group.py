@@ -9,10 +9,9 @@ from typing import Any
 
 from bertkit.config import RunConfig
 from bertkit.data.rows import Splits
-from bertkit.metrics.modules import LoadedModule
+from bertkit.metrics.modules import MetricModule, load_module
 from bertkit.pipeline.baselines import score_encoder_baselines
 from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
-from bertkit.pipeline.metric_modules import load_modules
 from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
 from bertkit.tasks.base import Scores
 from bertkit.utils.reporting import Reporter
@@ -73,9 +72,9 @@ class RunGroup:
             return load_data(self.task_name, self.config, self.reporter)
 
     @cached_property
-    def modules(self) -> Sequence[LoadedModule]:
+    def modules(self) -> Sequence[MetricModule]:
         """The modules of `--metric`."""
-        return load_modules(getattr(self.config, "metric", ()))
+        return [load_module(value) for value in getattr(self.config, "metric", ())]
 
     @cached_property
     def splits(self) -> Splits:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertkit.data.rows import Rows
     from bertkit.metrics.calibration import Decisions
     from bertkit.metrics.confidence import ConfidenceScorer
-    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.modules import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.tasks.base import Scores, Task
 

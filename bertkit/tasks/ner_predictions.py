@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.data.ner.tags import TagSet
     from bertkit.data.rows import Rows
     from bertkit.metrics.calibration import Decisions, EceScorer
-    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.modules import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
 
@@ -214,13 +214,13 @@ class NerEvaluation(RowEvaluation):
 
     def decode(self) -> "DecodedPredictions":
         """Return the lists of tags of each sentence, in the scheme of this split."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         return DecodedPredictions(self._tags_in_split_scheme, list(self.outputs.rows["tags"]))
 
     def make_examples(self) -> "DecodedPredictions":
         """Return the gold tags of two sentences as predictions and references."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         rows = self.outputs.rows
         sentences = list(rows.select(range(min(2, len(rows))))["tags"])

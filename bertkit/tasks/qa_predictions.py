@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bertkit.data.qa.spans import NBest
     from bertkit.metrics.calibration import Decisions
-    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.modules import DecodedPredictions
     from bertkit.metrics.significance import Scorer
     from bertkit.metrics.squad import AnswerScores, ThresholdSweep
 
@@ -212,7 +212,7 @@ class QaEvaluation(RowEvaluation):
         odds exceed the threshold.
         """
         from bertkit.metrics.classification import sigmoid
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         null_odds = self.nbest.null_odds
         probabilities = [0.0] * len(null_odds) if self.rules == "v1" else sigmoid(null_odds).tolist()
@@ -228,7 +228,7 @@ class QaEvaluation(RowEvaluation):
         """Return correct answers to a question with an answer and a question without one, if they exist."""
         import numpy as np
 
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         first_indices = [np.flatnonzero(mask)[:1] for mask in (self._has_answer, ~self._has_answer)]
         gold = [self.outputs.rows["answers"][index] for index in np.concatenate(first_indices).tolist()]

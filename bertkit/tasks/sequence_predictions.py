@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.metrics.calibration import Decisions
-    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.modules import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
 
@@ -83,13 +83,13 @@ class SequenceEvaluation(RowEvaluation):
 
     def decode(self) -> "DecodedPredictions":
         """Return label ids, lists of 0 and 1, or numbers."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist(), self.label_type.labels)
 
     def make_examples(self) -> "DecodedPredictions":
         """Return a few labels of this kind as predictions and references."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         labels = self.label_type.make_example_labels().tolist()
         return DecodedPredictions(labels, labels, self.label_type.labels)

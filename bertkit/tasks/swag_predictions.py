@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.metrics.calibration import Decisions
-    from bertkit.metrics.decoded import DecodedPredictions
+    from bertkit.metrics.modules import DecodedPredictions
     from bertkit.metrics.significance import Scorer
 
 
@@ -69,13 +69,13 @@ class ChoiceEvaluation(RowEvaluation):
 
     def decode(self) -> "DecodedPredictions":
         """Return the indices of the endings, counted from 0."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist())
 
     def make_examples(self) -> "DecodedPredictions":
         """Return the indices of the first two endings as predictions and references."""
-        from bertkit.metrics.decoded import DecodedPredictions
+        from bertkit.metrics.modules import DecodedPredictions
 
         return DecodedPredictions([0, 1], [0, 1])
 
