@@ -53,8 +53,8 @@ class MetricModules:
         """Return the differences of two runs in the scores of the modules."""
         differences: dict[str, ScoreDifference] = {}
         for module, _, names in self._iter_scores(second):
-            scorers = [module.make_scorer(_decode(evaluation)) for evaluation in (first, second)]
-            found = compare_scorers(*scorers, seed)
+            first_scorer, second_scorer = (module.make_scorer(_decode(run)) for run in (first, second))
+            found = compare_scorers(first_scorer, second_scorer, seed)
             differences |= {names[name]: difference for name, difference in found.items() if name in names}
         return differences
 
