@@ -74,7 +74,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def sample_rows(name: str, seed: int, args: argparse.Namespace) -> list[list[dict[str, Any]]]:
     """Return disjoint rows to train, calibrate and evaluate on, from the training split of a dataset."""
-    from bertkit.data.loading import load_dataset
+    from bertkit.data.sources import load_dataset
 
     rows = load_dataset(name, DATASETS[name].task, args.data_dir).splits["train"]
     sizes = [args.train_rows, args.fit_rows, args.test_rows]
@@ -124,7 +124,7 @@ def measure_difference(dataset: Dataset, run: Path, rows: list[dict[str, Any]], 
 
 def measure_coverage(predictions: Path, seed: int) -> float:
     """Return the mean coverage of prediction sets over random splits of the rows."""
-    from bertkit.metrics.prediction_sets import find_members, fit_set_margin, score_sets
+    from bertkit.stats.calibration import find_members, fit_set_margin, score_sets
 
     records = [json.loads(line) for line in predictions.read_text("utf-8").split("\n")[:-1]]
     labels = list(records[0]["probabilities"])

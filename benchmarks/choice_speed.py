@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.choices import encode_ending_labels, parse_endings
-from bertkit.data.loading import load_dataset
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
+from bertkit.tasks.choice.rows import encode_ending_labels, parse_endings
 from bertkit.utils.files import write_jsonl
 from harness import (
     SEED,

@@ -24,9 +24,8 @@ from typing import Any
 
 from bertkit.data.corpus.documents import TextOptions, iter_documents
 from bertkit.data.corpus.store import write_corpus
-from bertkit.data.readers.contents import read_chunks
-from bertkit.data.readers.text_files import list_files
-from bertkit.modeling.loading import ModelSource, load_tokenizer
+from bertkit.data.readers.text_files import list_files, read_chunks
+from bertkit.models.loading import ModelSource, load_tokenizer
 from harness import add_options, describe_model_and_rounds, format_report, publish, validate_options
 from process_memory import read_memory_mb
 from qa_speed import compare_calls

@@ -34,7 +34,7 @@ from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
 if TYPE_CHECKING:
-    from bertkit.metrics.significance import Scorer
+    from bertkit.stats.significance import Scorer
 
 PAGE = ROOT / "docs" / "distill.md"
 TEACHER, STUDENT, INT8 = "teacher", "student", "student, int8 ONNX"
@@ -147,7 +147,7 @@ def train_missing(folder: Path, train: Callable[..., Any], **settings: Any) -> N
 
 def sample_training_rows(name: str, seed: int, args: argparse.Namespace) -> Any:
     """Return random rows of the whole training split, some of which the teacher was trained on."""
-    from bertkit.data.loading import load_dataset
+    from bertkit.data.sources import load_dataset
 
     rows = load_dataset(name, DATASETS[name].task, args.data_dir).splits["train"]
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -176,7 +176,7 @@ def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
 
 def measure_seed(runs: Mapping[str, Path], num_latencies: int) -> dict[str, Measurement]:
     """Measure the models of a seed on the validation rows of the teacher."""
-    from bertkit.pipeline.finished_run import reload_run_data
+    from bertkit.run.finished_run import reload_run_data
 
     rows = reload_run_data(runs[TEACHER])[1]["validation"]
     return {system: measure(run, rows, num_latencies) for system, run in runs.items()}
@@ -184,7 +184,7 @@ def measure_seed(runs: Mapping[str, Path], num_latencies: int) -> dict[str, Meas
 
 def average_scorers(scorers: Sequence[Scorer]) -> Scorer:
     """Return a scorer of the mean scores over seeds; it resamples the same rows for all of them."""
-    from bertkit.metrics.significance import Scorer
+    from bertkit.stats.significance import Scorer
 
     def score(rows: Any) -> dict[str, float]:
         scores = [scorer.score(rows) for scorer in scorers]
@@ -195,7 +195,7 @@ def average_scorers(scorers: Sequence[Scorer]) -> Scorer:
 
 def format_dataset(name: str, seeds: Sequence[Mapping[str, Measurement]]) -> list[str]:
     """Return the table of a dataset and the paired tests as Markdown."""
-    from bertkit.metrics.significance import bootstrap
+    from bertkit.stats.significance import bootstrap
 
     score = DATASETS[name].score
     systems = list(seeds[0])
@@ -222,7 +222,7 @@ def format_dataset(name: str, seeds: Sequence[Mapping[str, Measurement]]) -> lis
 
 def compare_students(scorers: Mapping[str, Scorer], score: str, student: str, other: str) -> str:
     """Return a line with the paired difference of two students."""
-    from bertkit.metrics.significance import compare_scorers
+    from bertkit.stats.significance import compare_scorers
 
     result = compare_scorers(scorers[other], scorers[student])[score]
     low, high = (100 * bound for bound in result.interval)

@@ -41,7 +41,7 @@ def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     Args:
         groups: workload -> system -> speed relative to the baseline, whose bar ends at 1.
     """
-    from bertkit.reports.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH
+    from bertkit.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH
 
     sizes = [len(group) for group in groups.values()]
     height = 24 * sum(sizes) + 34 * len(sizes) + 10
@@ -79,7 +79,7 @@ def draw_stacked_bars(
         panels: workload -> bar -> part -> value.
         parts: The parts, in the order in which they are stacked.
     """
-    from bertkit.reports.charts import GRID, INK, LINE_COLORS, MUTED, WIDTH
+    from bertkit.charts import GRID, INK, LINE_COLORS, MUTED, WIDTH
 
     colors = dict(zip(parts, [*LINE_COLORS, MUTED, GRID, INK], strict=True))
     sizes = [len(bars) for bars in panels.values()]
@@ -120,7 +120,7 @@ def _stack_bars(panel: Any, bars: Mapping[str, Mapping[str, float]], colors: Map
 
 def _render(title: str, draw: Callable[[Any], None], sizes: Sequence[int], height: int) -> str:
     """Render a chart as a standalone SVG with its own colors."""
-    from bertkit.reports.charts import WIDTH, render_chart
+    from bertkit.charts import WIDTH, render_chart
 
     svg = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
     svg_tag = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertkit.pipeline.prepare import prepare
-from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.run.prepare import prepare
+from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.utils.reporting import Reporter
 from harness import format_report, list_rounds, publish
 

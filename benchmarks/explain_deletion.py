@@ -74,7 +74,7 @@ def compute_log_odds(run: Path, texts: Sequence[str], labels: Sequence[str]) -> 
 def measure(args: argparse.Namespace, run: Path) -> tuple[np.ndarray, list[float]]:
     """Return [texts, variants] the log-odds of all variants, and the completeness errors."""
     import bertkit
-    from bertkit.data.loading import load_dataset
+    from bertkit.data.sources import load_dataset
 
     bertkit.classify(
         data="sst2", data_dir=args.data_dir, model=args.model, max_train_samples=args.train_rows,

@@ -90,14 +90,14 @@ def list_available_methods() -> list[str]:
 @functools.cache
 def load_splits(name: str, data_dir: str | None) -> Any:
     """Return the splits of a dataset."""
-    from bertkit.data.loading import load_dataset
+    from bertkit.data.sources import load_dataset
 
     return load_dataset(name, "classify", data_dir).splits
 
 
 def draw_rows(name: str, shots: int, seed: int, args: argparse.Namespace) -> Draw:
     """Return training rows, and rows of the validation split (or other training rows) to score."""
-    from bertkit.data.few_labels import sample_per_class, to_membership
+    from bertkit.data.split import sample_per_class, to_membership
 
     splits = load_splits(name, args.data_dir)
     train, test = splits["train"], splits.get("validation")
@@ -134,7 +134,7 @@ def train_with_setfit(draw: Draw, model: str, folder: Path) -> float:
     from datasets import Dataset as Rows
     from setfit import SetFitModel, Trainer, TrainingArguments
 
-    from bertkit.modeling.loading import find_model
+    from bertkit.models.loading import find_model
 
     classifier = SetFitModel.from_pretrained(str(find_model(model).folder))
     classifier.model_body.max_seq_length = draw.max_length

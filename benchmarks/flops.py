@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertkit.modeling.layers import find_encoder_layers, list_submodels
+from bertkit.models.layers import find_encoder_layers, list_submodels
 
 # Model types with the usual attention and feed-forward layers. For other types, such as Longformer and
 # DeBERTa, the formula would be wrong.

@@ -25,9 +25,9 @@ import torch
 from transformers import TrainerCallback
 
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.pipeline.prepare import PreparedRun
-from bertkit.pipeline.session import Session
-from bertkit.training.determinism import choose_deterministic_workspace, restore_algorithms
+from bertkit.run.prepare import PreparedRun
+from bertkit.run.session import Session
+from bertkit.training.arguments import choose_deterministic_workspace, restore_algorithms
 from bertkit.utils.reporting import Reporter, silence_libraries
 from gpu_step import Setup, measure, prepare_setup
 

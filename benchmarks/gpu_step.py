@@ -24,11 +24,11 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import synthetic
+from bertkit.data.masking import IGNORE_INDEX
 from bertkit.errors import UserError
-from bertkit.masking.masker import IGNORE_INDEX
-from bertkit.pipeline.prepare import PreparedRun, prepare
+from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
-from bertkit.tasks.pretrain_config import MODEL_SIZES
+from bertkit.tasks.pretrain.config import MODEL_SIZES
 from bertkit.utils.reporting import Reporter, silence_libraries
 from flops import SequenceCounts, count_training_flops, find_peak_flops
 from harness import SEED
@@ -200,7 +200,7 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
     """Return the trainer of a session, without evaluation and saving, because only training is measured."""
-    from bertkit.pipeline.session import Session
+    from bertkit.run.session import Session
     from bertkit.training.callbacks import EvaluateAndSaveCallback
 
     trainer = Session(prepared, folder, Reporter()).trainer

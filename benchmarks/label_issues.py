@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 import bertkit
-from bertkit.data.loading import load_dataset
-from bertkit.data.rows import Rows
+from bertkit.commands.label_issues import compute_self_confidence
+from bertkit.data.sources import load_dataset
 from bertkit.data.split import assign_folds
-from bertkit.metrics.label_issues import compute_self_confidence
+from bertkit.data.table import Rows
 from docs_page import format_table
 from harness import describe_machine, publish
 

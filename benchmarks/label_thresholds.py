@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import bertkit
-from bertkit.data.loading import load_dataset
+from bertkit.data.sources import load_dataset
 from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 

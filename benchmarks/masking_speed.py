@@ -23,8 +23,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-from bertkit.masking.collator import MlmCollator
-from bertkit.masking.masker import TokenMasker
+from bertkit.data.masking import MlmCollator, TokenMasker
 from harness import SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
 

@@ -16,13 +16,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bertkit.pipeline.prepare import PreparedRun, prepare
-from bertkit.tasks.ner import Ner, NerConfig
+from bertkit.run.prepare import PreparedRun, prepare
+from bertkit.tasks.ner.config import NerConfig
+from bertkit.tasks.ner.task import Ner
 from bertkit.utils.reporting import Reporter
 from harness import SEED, compute_median_ratio, list_rounds
 
 if TYPE_CHECKING:
-    from bertkit.data.ner.tags import TagSet
+    from bertkit.tasks.ner.tags import TagSet
 
 SENTENCES = 10_000
 BATCH_SIZE = 16
@@ -61,8 +62,8 @@ def list_feature_calls(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
 ) -> dict[str, Callable[[], object]]:
     """Return row name -> function to time; the first is the reference."""
-    from bertkit.data.ner.features import build_word_features
-    from bertkit.data.ner.words import join_words
+    from bertkit.data.words import join_words
+    from bertkit.tasks.ner.features import build_word_features
 
     labels, texts = tag_set.encode(tags), list(map(join_words, words))
     backend = tokenizer.backend_tokenizer
@@ -135,7 +136,7 @@ def time_vectors(data_dir: Path, model: Path, rows: int, names: Sequence[str], r
 
 def time_vectors_once(data_dir: Path, model_folder: Path, rows: int, name: str) -> VectorTimes:
     """Compute the vectors into an empty cache, and read them as an epoch of training does."""
-    from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
+    from bertkit.models.encoder import VectorFeatures, compute_vectors
     from bertkit.training.samplers import LengthGroupedBatchSampler
 
     with tempfile.TemporaryDirectory() as cache:

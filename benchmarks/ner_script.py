@@ -77,8 +77,8 @@ def make_entity_f1(classes: list[str]) -> Callable[[Any], dict[str, float]]:
     """Return a function that computes the F1 of the entities."""
     import numpy as np
 
-    from bertkit.data.ner.tags import TagSet
-    from bertkit.metrics.entities import count_entities, score_entities
+    from bertkit.tasks.ner.predictions import count_entities, score_entities
+    from bertkit.tasks.ner.tags import TagSet
 
     tags = TagSet(classes)
 

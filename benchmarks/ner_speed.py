@@ -41,7 +41,7 @@ from harness import (
 from ner_data import BATCH_SIZE, MAX_LENGTH
 
 if TYPE_CHECKING:
-    from bertkit.pipeline.prepare import PreparedRun
+    from bertkit.run.prepare import PreparedRun
 
 HERE = Path(__file__).resolve().parent
 EPOCHS = 10

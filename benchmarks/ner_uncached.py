@@ -6,7 +6,7 @@ The command line is the same: `python benchmarks/ner_uncached.py ner --features 
 from __future__ import annotations
 
 from bertkit.cli.app import main
-from bertkit.tasks.ner import FrozenEncoderMethod
+from bertkit.tasks.ner.task import FrozenEncoderMethod
 
 if __name__ == "__main__":
     del FrozenEncoderMethod.precompute_features  # by default, the features are unchanged

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import Features
-from bertkit.pipeline.prepare import prepare
+from bertkit.run.prepare import prepare
 from bertkit.tasks import task_class
 from bertkit.training.samplers import LengthGroupedBatchSampler, TokenBudgetBatchSampler
 from bertkit.utils.reporting import Reporter

@@ -30,11 +30,11 @@ from transformers import AutoTokenizer
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import qa_baseline
-from bertkit.data.collator import PaddingCollator
-from bertkit.data.qa.features import Limits, QuestionFeatures, build_question_features
-from bertkit.data.rows import Rows
+from bertkit.data.features import PaddingCollator
+from bertkit.data.table import Rows
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.qa_predictions import QaEvaluation
+from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
+from bertkit.tasks.qa.predictions import QaEvaluation
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import Reporter
 from harness import (

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.utils.openmp import USER_VARIABLES
+from bertkit.utils.system import USER_VARIABLES
 from docs_page import format_table, replace_section
 from harness import (
     System,

@@ -63,7 +63,7 @@ def write_folds(folder: Path, args: argparse.Namespace) -> None:
     """Write all rows, and the training and the test rows of each fold."""
     import numpy as np
 
-    from bertkit.data.loading import load_dataset
+    from bertkit.data.sources import load_dataset
     from bertkit.data.split import assign_folds
 
     rows = load_dataset("sst2", "classify", args.data_dir).splits["train"].select(range(args.rows))

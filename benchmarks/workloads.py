@@ -129,8 +129,7 @@ def write_questions(work: Workload, source: Path, folder: Path) -> None:
 
 def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
     """Write the rows of a fine-tuning task as JSON lines."""
-    from bertkit.pipeline.loaded_data import create_task, select_dataset_defaults
-    from bertkit.pipeline.splitting import split_and_sample
+    from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
     from bertkit.tasks import task_class
     from bertkit.utils.files import write_jsonl
     from bertkit.utils.reporting import Reporter
@@ -190,7 +189,7 @@ FORMATTERS: dict[str, Callable[[Any, Any], Iterable[dict[str, Any]]]] = {
 
 def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
     """Compute the F1 of SQuAD 1.1."""
-    from bertkit.metrics.squad import average_scores_v1, score_answers_v1
+    from bertkit.tasks.qa.squad import average_scores_v1, score_answers_v1
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]

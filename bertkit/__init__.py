@@ -30,7 +30,7 @@ from bertkit.api import (
     train_tokenizer,
 )
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.utils.openmp import limit_spinning
+from bertkit.utils.system import limit_spinning
 
 limit_spinning()  # before torch is imported: every entry point imports this package first
 

@@ -1,51 +1,124 @@
-"""The Python API: one function for each command, with the settings of the command as keyword arguments."""
+"""Decorators of the Python API: the signature with the settings of a config, and progress in notebooks."""
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from bertkit.api_decorators import accepts, reports_in_notebooks
-from bertkit.checks.label_issues_config import LabelIssuesConfig
-from bertkit.errors import UserError
-from bertkit.infer.configs import (
+from bertkit.commands.configs import (
     PREDICT_OUTPUT_SETTINGS,
     CalibrateConfig,
+    DistillConfig,
     EmbedConfig,
     EvaluateConfig,
     ExportConfig,
     FillMaskConfig,
+    LabelIssuesConfig,
     PredictConfig,
+    ReportConfig,
+    TokenizerConfig,
 )
-from bertkit.infer.report import ReportConfig
-from bertkit.pipeline.distill_config import DistillConfig
-from bertkit.pipeline.train_tokenizer import TokenizerConfig
+from bertkit.errors import UserError
+from bertkit.settings.setting import Settings, get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
-from bertkit.tasks.classify import ClassifyConfig
-from bertkit.tasks.ner import NerConfig
-from bertkit.tasks.nli import NliConfig
-from bertkit.tasks.pretrain_config import PretrainConfig
-from bertkit.tasks.qa import QaConfig
-from bertkit.tasks.swag import SwagConfig
+from bertkit.tasks.choice.config import SwagConfig
+from bertkit.tasks.ner.config import NerConfig
+from bertkit.tasks.pretrain.config import PretrainConfig
+from bertkit.tasks.qa.config import QaConfig
+from bertkit.tasks.text.config import ClassifyConfig, NliConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bertkit.checks.engine import CheckReport
-    from bertkit.checks.label_issues import LabelIssues
-    from bertkit.infer.calibrate import CalibrationResult
-    from bertkit.infer.embed import EmbedResult
-    from bertkit.infer.export import ExportResult
-    from bertkit.infer.fill_mask import FillMaskResult
-    from bertkit.infer.predict import Predictions
-    from bertkit.infer.predictor import Predictor
-    from bertkit.infer.report import Report
-    from bertkit.pipeline.run import Run
-    from bertkit.pipeline.train_tokenizer import TrainedTokenizer
+    from bertkit.commands.calibrate import CalibrationResult
+    from bertkit.commands.check import CheckReport
+    from bertkit.commands.embed import EmbedResult
+    from bertkit.commands.export import ExportResult
+    from bertkit.commands.fill_mask import FillMaskResult
+    from bertkit.commands.label_issues import LabelIssues
+    from bertkit.commands.predict import Predictions
+    from bertkit.commands.report import Report
+    from bertkit.commands.train_tokenizer import TrainedTokenizer
+    from bertkit.run.predictor import Predictor
+    from bertkit.run.train import Run
     from bertkit.utils.reporting import Reporter
+
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+def reports_in_notebooks(function: Callable[P, R_co]) -> Callable[P, R_co]:
+    """Return a function that shows messages and progress if it is called in Jupyter without a reporter."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **arguments: P.kwargs) -> R_co:
+        if arguments.get("reporter") is None:
+            arguments["reporter"] = _create_notebook_reporter()
+        return function(*args, **arguments)
+
+    return call
+
+
+def _create_notebook_reporter() -> "Reporter | None":
+    """Return the reporter of the command line, whose progress bars Jupyter shows; None outside of Jupyter."""
+    if "IPython" not in sys.modules:
+        return None
+    if not hasattr(sys.modules["IPython"].get_ipython(), "kernel"):  # IPython in a terminal, or only imported
+        return None
+    from bertkit.cli.console import ConsoleReporter
+
+    return ConsoleReporter()
+
+
+class ApiFunction(Protocol[P, R_co]):
+    """The signature that type checkers and IDEs see: the settings of a config as keyword arguments."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Any, reporter: "Reporter | None" = None, **kwargs: Any) -> R_co: ...
+
+
+def accepts(
+    config: Callable[P, Settings], hidden: tuple[str, ...] = ()
+) -> Callable[[Callable[..., R_co]], ApiFunction[P, R_co]]:
+    """Return a decorator that adds the settings of `config` to the signature and to the docstring.
+
+    Args:
+        config: Settings class of the command.
+        hidden: Settings of the command that the function does not accept.
+    """
+
+    def decorate(api_function: Callable[..., R_co]) -> Any:
+        function = reports_in_notebooks(api_function)
+        signature = inspect.signature(function)
+        own_parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind != parameter.VAR_KEYWORD
+        ]
+        fields = inspect.signature(config).parameters
+        settings = {
+            name: setting
+            for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
+            if name not in hidden and name not in signature.parameters
+        }
+        parameters = [*own_parameters, *(fields[name] for name in settings)]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        lines = "\n".join(f"    {name}: {setting.help}" for name, setting in settings.items())
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n{lines}\n"
+        return function
+
+    return decorate
+
 
 # ---- training
 
 
 def _train(task: str, settings: dict[str, Any], recipe: str | None, reporter: "Reporter | None") -> "Run":
-    from bertkit.pipeline.run import train
+    from bertkit.run.train import train
 
     return train(task, settings, recipe, reporter)
 
@@ -112,7 +185,7 @@ def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "
 
     `train_tokenizer(data="texts")` returns a `TrainedTokenizer` with `.output_dir` and `.statistics`.
     """
-    from bertkit.pipeline.train_tokenizer import train_tokenizer as train
+    from bertkit.commands.train_tokenizer import train_tokenizer as train
 
     return train(settings, reporter)
 
@@ -190,7 +263,7 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     Raises:
         UserError: There is no data to check.
     """
-    from bertkit.checks.engine import check as check_data
+    from bertkit.commands.check import check as check_data
 
     return check_data(task, settings, reporter)
 
@@ -207,7 +280,7 @@ def label_issues(
     `label_issues(STUDY)` returns a `LabelIssues` with `.records`, the content of `label_issues.jsonl`. It
     also writes this file, and the page to review the labels.
     """
-    from bertkit.checks.label_issues import find_label_issues
+    from bertkit.commands.label_issues import find_label_issues
 
     return find_label_issues({"study": str(study), **settings}, reporter)
 
@@ -222,7 +295,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     Raises:
         UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
-    from bertkit.infer.predictor import load_predictor
+    from bertkit.run.predictor import load_predictor
     from bertkit.utils.devices import describe_unknown_device, request_device
 
     if problem := describe_unknown_device(device):
@@ -242,7 +315,7 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     Raises:
         UserError: `run` is not a finished run, or a row cannot be predicted.
     """
-    from bertkit.infer.predict import predict as predict_with_run
+    from bertkit.commands.predict import predict as predict_with_run
 
     for name in PREDICT_OUTPUT_SETTINGS:
         if name in settings:
@@ -259,7 +332,7 @@ def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **setting
     If the run was trained on an object such as a `Dataset`, pass the object again as `data` to score the
     evaluation splits of the run.
     """
-    from bertkit.infer.evaluate import evaluate as evaluate_run
+    from bertkit.commands.evaluate import evaluate as evaluate_run
 
     return evaluate_run({"run": str(run), **settings}, reporter)
 
@@ -274,7 +347,7 @@ def calibrate(
     `.calibration`, the content of `calibration.json`. If the run was trained on an object such as a
     `Dataset`, pass the object again as `data` to fit on the validation rows of the run.
     """
-    from bertkit.infer.calibrate import calibrate as calibrate_run
+    from bertkit.commands.calibrate import calibrate as calibrate_run
 
     return calibrate_run({"run": str(run), **settings}, reporter)
 
@@ -285,7 +358,7 @@ def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
 
     `distill(RUN, num_layers=3)` returns a `Run`, which can be used like any other run.
     """
-    from bertkit.pipeline.distill_config import resolve_student_settings
+    from bertkit.commands.distill import resolve_student_settings
 
     task, student_settings = resolve_student_settings({"run": str(run), **settings})
     return _train(task, student_settings, None, reporter)
@@ -297,7 +370,7 @@ def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings:
 
     `export(RUN, quantize="int8")` returns an `ExportResult` with `.measurements` and `.output_dir`.
     """
-    from bertkit.infer.export import export as export_run
+    from bertkit.commands.export import export as export_run
 
     return export_run({"run": str(run), **settings}, reporter)
 
@@ -308,7 +381,7 @@ def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
 
     `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.summary`.
     """
-    from bertkit.infer.report import report as write_report
+    from bertkit.commands.report import report as write_report
 
     return write_report(settings, reporter)
 
@@ -321,7 +394,7 @@ def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResul
     `[rows, dimensions]`. With `output`, the vectors are also written to a file. With `query`, `.results` has
     the nearest rows. With `word`, `.word_comparison` has the occurrences of the word and their similarities.
     """
-    from bertkit.infer.embed import embed as embed_texts
+    from bertkit.commands.embed import embed as embed_texts
 
     return embed_texts(settings, reporter)
 
@@ -333,6 +406,6 @@ def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMa
     `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns a `FillMaskResult`,
     whose `.texts` have the words.
     """
-    from bertkit.infer.fill_mask import fill_mask as fill_texts
+    from bertkit.commands.fill_mask import fill_mask as fill_texts
 
     return fill_texts(settings, reporter)

@@ -253,13 +253,14 @@ def make_runs_cheap(monkeypatch):
     """
     from markupsafe import Markup
 
-    import bertkit.metrics.significance as significance
-    from bertkit.reports import calibration_charts, charts
-    from bertkit.tasks import sequence_baselines
+    import bertkit.stats.significance as significance
+    from bertkit import charts
+    from bertkit.report import page
+    from bertkit.tasks.text import baselines
 
     render, score, resample = (
         charts.render_chart,
-        sequence_baselines.score_linear_probe,
+        baselines.score_linear_probe,
         significance.resample_rows,
     )
 
@@ -274,16 +275,16 @@ def make_runs_cheap(monkeypatch):
         return itertools.islice(resample(scorer, seed), None if "intervals" in _costly else 50)
 
     monkeypatch.setattr(charts, "render_chart", render_chart)
-    monkeypatch.setattr(calibration_charts, "render_chart", render_chart)
-    monkeypatch.setattr(sequence_baselines, "score_linear_probe", score_linear_probe)
+    monkeypatch.setattr(page, "render_chart", render_chart)
+    monkeypatch.setattr(baselines, "score_linear_probe", score_linear_probe)
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
-    monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 1)
+    monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
 
 
 @pytest.fixture
 def five_folds(monkeypatch):
     """Choose the settings of linear probes by cross-validation."""
-    monkeypatch.setattr("bertkit.metrics.linear_probe.MAX_FOLDS", 5)
+    monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 5)
 
 
 @pytest.fixture(scope="session")
@@ -295,7 +296,7 @@ def onnx_exporter():
     import torch
     from torch.onnx._internal.exporter import _registration
 
-    from bertkit.infer.onnx_graph import TESTED_TORCH
+    from bertkit.commands.export import TESTED_TORCH
 
     if torch.__version__ < TESTED_TORCH:
         pytest.skip(f"export needs torch {TESTED_TORCH}")
@@ -486,10 +487,9 @@ def make_qa_rows(count, seed=0, longest=20, unanswerable=0):
 
 def make_features(lengths_by_example):
     """Return features of examples whose sequences have these lengths; the token ids are 0."""
-    from bertkit.data.features import TextFeatures
-    from bertkit.data.tokenization import SequenceTemplate
-    from bertkit.data.truncation import TokenRanges
-    from bertkit.utils.ragged import Ragged, compute_offsets
+    from bertkit.data.features import TextFeatures, TokenRanges
+    from bertkit.data.tokens import SequenceTemplate
+    from bertkit.utils.arrays import Ragged, compute_offsets
 
     lengths = [length for example in lengths_by_example for length in example]
     tokens = Ragged.from_sequences([[0] * length for length in lengths])

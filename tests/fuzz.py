@@ -29,9 +29,10 @@ from malformed.case import Case
 from malformed.readers import READERS, make_training_reader
 
 import bertkit
-from bertkit import UserError
-from bertkit.data.readers.files import Dialect, read_file, stream_rows
-from bertkit.data.rows import Rows
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
 from bertkit.tasks import TASKS
 
 Target = Callable[[settings, Path, Path], None]  # how to draw, where files go, and a tiny model

@@ -282,7 +282,7 @@ def test_an_exported_model_predicts(classifier, tmp_path):
 
 
 def test_tensors_of_both_devices_are_caught(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.modeling.forward.copy_to_device", lambda tensor, _: tensor)
+    monkeypatch.setattr("bertkit.models.forward.copy_to_device", lambda tensor, _: tensor)
     with pytest.raises(RuntimeError, match="on the same device"):
         train("classify", tiny, tmp_path / "run", long_texts="windows", max_length=10)
 

@@ -171,7 +171,7 @@ def run(arguments: list[Any]) -> int:
 
 if __name__ == "__main__":
     remove_posix()
-    from bertkit.utils.garbage_collection import postpone_collection
+    from bertkit.utils.system import postpone_collection
 
     postpone_collection()  # before torch is imported, as the command line does
     from conftest import costly_parts, make_runs_cheap  # imports filelock, which must not find fcntl

@@ -8,11 +8,11 @@ from conftest import assert_refused, costly_parts, make_document_rows, make_qa_r
 from test_glue import COLUMNS, write_split
 
 import bertkit
-from bertkit.recipes import list_shipped_recipes, read_recipe
+from bertkit.settings.recipes import list_shipped_recipes, read_recipe
 from bertkit.suites.ablation import AblationSuite
 from bertkit.suites.ablation_results import build_ablation_table, build_difference_table, compare_rows
 from bertkit.suites.ablation_tables import SIZES, TABLES
-from bertkit.tasks.pretrain import Pretrain
+from bertkit.tasks.pretrain.task import Pretrain
 
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
 FLAGS = ["--max-steps", 2, "--batch-size", 8, "--max-length", 32, "--vocab-size", 60, "--no-bf16"]

@@ -17,8 +17,8 @@ from conftest import (
 )
 
 import bertkit
-from bertkit.data.ner.decoding import viterbi_decode
-from bertkit.modeling.loading import get_max_positions
+from bertkit.models.loading import get_max_positions
+from bertkit.tasks.ner.predictions import viterbi_decode
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 PAD = {"pad_token_id": 0}
@@ -163,7 +163,7 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
     import torch
     import transformers
 
-    from bertkit.modeling.temperature import divide_output_layer
+    from bertkit.models.heads import divide_output_layer
 
     _, config = tiny_of(name, tmp_path)
     config.num_labels = 3
@@ -185,7 +185,7 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_calibrated_runs_have_the_logits_divided_by_the_temperature(name, tmp_path):
-    from bertkit.data.rows import Rows
+    from bertkit.data.table import Rows
 
     def compute_logits():
         predictor = bertkit.load(run.output_dir)
@@ -207,7 +207,7 @@ def test_calibrated_runs_have_the_logits_divided_by_the_temperature(name, tmp_pa
 def test_layers_are_distinguished(name, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
-    from bertkit.modeling.layers import map_parameters_to_layers
+    from bertkit.models.layers import map_parameters_to_layers
 
     _, config = tiny_of(name, tmp_path)
     numbers = map_parameters_to_layers(AutoModelForSequenceClassification.from_config(config), "--freeze")
@@ -255,7 +255,7 @@ def test_padding_is_on_the_right_regardless_of_the_tokenizer(task, tmp_path):
 
 
 def test_a_window_for_each_layer_is_selected_with_the_layers(tmp_path):
-    from bertkit.modeling.layers import select_layers_of_config
+    from bertkit.models.layers import select_layers_of_config
 
     _, config = tiny_of("longformer", tmp_path, attention_window=[8, 4])
     select_layers_of_config(config, [1])
@@ -275,7 +275,7 @@ def test_predictions_of_longformer_are_explained(cli, tmp_path):
 def test_adapters_without_linear_layers_are_refused():
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from bertkit.modeling.lora import add_adapters
+    from bertkit.models.lora import add_adapters
 
     groups = {f"{name}_groups": 2 for name in ("q", "k", "v", "intermediate", "output")}
     config = AutoConfig.for_model("squeezebert", vocab_size=20, embedding_size=32, **SIZE, **groups)
@@ -287,8 +287,8 @@ def test_adapters_without_linear_layers_are_refused():
 def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForQuestionAnswering
 
-    from bertkit.modeling.loading import find_model, load_config, load_model
-    from bertkit.modeling.pretraining import find_missing_heads
+    from bertkit.models.loading import find_model, load_config, load_model
+    from bertkit.models.pretraining import find_missing_heads
 
     more = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     config = AutoConfig.for_model("eurobert", vocab_size=len(make_tokenizer()), **SIZE, **more)
@@ -302,7 +302,7 @@ def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
 
 
 def test_relative_positions_have_no_limit_but_a_trained_length(tmp_path):
-    from bertkit.modeling.loading import get_trained_length
+    from bertkit.models.loading import get_trained_length
 
     _, config = tiny_of("deberta-v2", tmp_path, position_biased_input=False)
     assert get_max_positions(config) is None
@@ -313,9 +313,9 @@ def test_lists_of_other_modules_are_not_encoder_layers():
     """XLM has a list for each part of its layers; Funnel has layers after its encoder."""
     from transformers import FunnelConfig, FunnelModel, XLMConfig, XLMModel
 
-    from bertkit.config import FineTuningConfig
-    from bertkit.modeling.layers import find_encoder_layers
-    from bertkit.pipeline.selected_layers import select_layers
+    from bertkit.models.layers import find_encoder_layers
+    from bertkit.run.prepare import select_layers
+    from bertkit.settings.run_settings import FineTuningConfig
 
     xlm = XLMConfig(vocab_size=20, emb_dim=32, n_layers=2, n_heads=2)
     sizes = {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64}

@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architectures import ARCHITECTURES
 
-from bertkit.modeling.cpu import attention, blockwise_attention
-from bertkit.modeling.cpu.attention import FAST_SDPA, attend_with_dropout, enable_fast_attention
-from bertkit.modeling.cpu.blockwise_attention import BlockwiseAttention
-from bertkit.modeling.cpu.random_bits import KeepMasks, draw_seed
-from bertkit.modeling.cpu.short_attention import ShortAttention
+from bertkit.models.cpu import attention
+from bertkit.models.cpu.attention import (
+    FAST_SDPA,
+    BlockwiseAttention,
+    ShortAttention,
+    attend_with_dropout,
+    enable_fast_attention,
+)
+from bertkit.models.cpu.modules import KeepMasks, draw_seed
 
 BOTH = pytest.mark.parametrize("function", [BlockwiseAttention, ShortAttention])
 
@@ -41,7 +45,7 @@ def gradients(output, parts):
 def test_equals_sdpa_without_dropout(function, mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blockwise_attention, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks
+        patch.setattr(attention, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks
         ours = function.apply(*parts, mask, 0.0, 0.3)
         results = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
@@ -59,7 +63,7 @@ def test_gradients_use_the_dropout_mask(function, dropout, monkeypatch):
         return keep_masks[-1]
 
     monkeypatch.setattr(KeepMasks, "draw", record_mask)
-    monkeypatch.setattr(blockwise_attention, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
+    monkeypatch.setattr(attention, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
     ours = function.apply(*parts, mask, dropout, 0.5)
     forward_masks = list(keep_masks)

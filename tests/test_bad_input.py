@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import assert_refused, make_toy_rows, save_tiny_model, write_rows
 
-from bertkit import UserError
-from bertkit.infer.predictor import Predictor
+from bertkit.errors import UserError
+from bertkit.run.predictor import Predictor
 from bertkit.tasks import task_class
 from bertkit.utils.reporting import Reporter
 
@@ -418,7 +418,7 @@ def test_a_nan_loss_is_reported(cli, toy, tmp_path):
 def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp_path, monkeypatch):
     rows = [{**row, "text": "한국어 " * (n + 3)} for n, row in enumerate(GOOD_ROWS)]
     data = write_rows(tmp_path / "korean.jsonl", rows)
-    monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
+    monkeypatch.setattr("bertkit.models.loading.choose_default_model", lambda: str(tiny))
     assert_refused(
         cli, tmp_path, ["--data", data], ["100% of the tokens of these texts are [UNK]", "--model"]
     )

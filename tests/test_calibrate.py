@@ -9,8 +9,8 @@ import pytest
 from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.infer import calibration_files
-from bertkit.modeling.temperature import read_temperature
+from bertkit.commands import calibrate
+from bertkit.models.heads import read_temperature
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
 
@@ -58,7 +58,7 @@ def copied(runs, tiny, tmp_path):
 
 def compute_logits(run, rows):
     predictor = bertkit.load(run)
-    from bertkit.data.rows import Rows
+    from bertkit.data.table import Rows
 
     parsed, _ = predictor.task.parse_rows(Rows.from_dicts(rows, "rows"))
     return predictor.compute_outputs(parsed).logits
@@ -329,16 +329,16 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
     """A model whose logits are not a linear function of its last layer's parameters is left as it was."""
     run, data = copied()
     weights = (run / "model.safetensors").read_bytes()
-    original = calibration_files._divide_and_verify
+    original = calibrate._divide_and_verify
 
     def add_nonlinearity(run, predictor, *args):
-        from bertkit.modeling.heads import find_output_layer
+        from bertkit.models.heads import find_output_layer
 
         _, layer = find_output_layer(predictor.model)
         layer.register_forward_hook(lambda _module, _inputs, output: output + 1)
         return original(run, predictor, *args)
 
-    monkeypatch.setattr(calibration_files, "_divide_and_verify", add_nonlinearity)
+    monkeypatch.setattr(calibrate, "_divide_and_verify", add_nonlinearity)
     with pytest.raises(bertkit.UserError, match="not a linear function"):
         bertkit.calibrate(run, data=data)
     assert (run / "model.safetensors").read_bytes() == weights

@@ -13,8 +13,15 @@ from sklearn.metrics import log_loss
 import bertkit
 from bertkit import run_directory
 from bertkit.data.split import assign_folds
-from bertkit.metrics.calibration import Calibration, Decisions, ProbabilityScorer, compute_calibration
-from bertkit.metrics.temperature import cross_fit, fit_temperature, is_at_bound
+from bertkit.stats.calibration import (
+    Calibration,
+    Decisions,
+    ProbabilityScorer,
+    compute_calibration,
+    cross_fit,
+    fit_temperature,
+    is_at_bound,
+)
 
 
 def test_two_bins_by_hand():

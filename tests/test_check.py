@@ -15,10 +15,10 @@ from conftest import (
 )
 
 import bertkit
-from bertkit.checks.base import MAX_LOCATIONS
-from bertkit.checks.config import make_check_config
-from bertkit.checks.corpus import SMALL_CORPUS_CHARS
+from bertkit.commands.configs import make_check_config
 from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks.checks import MAX_LOCATIONS
+from bertkit.tasks.pretrain.checks import SMALL_CORPUS_CHARS
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +360,7 @@ def test_unk_tokens_of_a_named_tokenizer_are_reported(run_check, model_without_w
 
 
 def test_an_unavailable_model_is_an_error_only_if_the_user_named_it(run_check, monkeypatch):
-    from bertkit.modeling import loading
+    from bertkit.models import loading
 
     monkeypatch.setattr(loading, "choose_default_model", lambda: "./nowhere")
     report, found = run_check("classify", rows_of("classify"), rows_of("classify", 1), model=None)

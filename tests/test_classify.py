@@ -105,7 +105,7 @@ def test_the_model_card_has_data_scores_settings_and_versions(learned):
 def test_labels_that_differ_only_in_case_do_not_share_an_output_of_the_head():
     from transformers import BertConfig
 
-    from bertkit.modeling.heads import SEQUENCE_HEAD, match_labels
+    from bertkit.models.heads import SEQUENCE_HEAD, match_labels
 
     config = BertConfig(
         architectures=["BertForSequenceClassification"],

@@ -11,10 +11,10 @@ import pytest
 from test_help import HEAVY
 
 from bertkit.cli.completion import COMPLETION_SOURCES
-from bertkit.data.registry import load_dataset_specs
-from bertkit.pipeline.train_tokenizer import TokenizerConfig
-from bertkit.recipes import list_shipped_recipes
-from bertkit.setting import get_settings
+from bertkit.commands.configs import TokenizerConfig
+from bertkit.data.layouts import load_dataset_specs
+from bertkit.settings.recipes import list_shipped_recipes
+from bertkit.settings.setting import get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.tasks import TASKS, task_spec
 

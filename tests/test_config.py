@@ -8,15 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
-from bertkit.recipes import serialize_settings
-from bertkit.setting import fill_unset, get_flag, get_settings
+from bertkit.settings.recipes import serialize_settings
+from bertkit.settings.setting import fill_unset, get_flag, get_settings
+from bertkit.settings.validation import validate_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.classify import ClassifyConfig
-from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.pretrain.config import PretrainConfig
+from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils.compat import get_argument_name
-from bertkit.utils.serialization import dump_yaml
-from bertkit.validation import validate_settings
+from bertkit.utils.text import dump_yaml
 
 
 def test_fill_unset_keeps_the_settings_of_the_user():

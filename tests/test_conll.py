@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.loading import load_dataset
 from bertkit.data.readers import files
-from bertkit.data.readers.files import Dialect, read_file
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import read_file
 from bertkit.data.readers.text_files import read_text
-from bertkit.data.rows import Rows
+from bertkit.data.sources import load_dataset
+from bertkit.data.table import Rows
 from bertkit.errors import UserError
 
 CONLL = Dialect(conll=True)

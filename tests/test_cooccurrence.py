@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.corpus import cooccurrence
-from bertkit.data.corpus.cooccurrence import compute_ppmi, compute_token_vectors, count_cooccurrences
-from bertkit.data.corpus.store import Corpus
-from bertkit.modeling.pretraining import build_bert_config
+from bertkit.data.corpus import store
+from bertkit.data.corpus.store import Corpus, compute_ppmi, compute_token_vectors, count_cooccurrences
+from bertkit.models.pretraining import build_bert_config
 
 VOCAB_SIZE = 7
 SHAPE = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "max_length": 32}
@@ -42,8 +41,8 @@ documents_strategy = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=
 @given(documents_strategy, st.integers(1, 8), st.integers(1, 40))
 def test_counts_are_those_of_the_definition(documents, window, block):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cooccurrence, "WINDOW", window)
-        patch.setattr(cooccurrence, "BLOCK_TOKENS", block)
+        patch.setattr(store, "WINDOW", window)
+        patch.setattr(store, "BLOCK_TOKENS", block)
         counts = count_cooccurrences(build_corpus(documents), np.arange(len(documents)), VOCAB_SIZE)
     np.testing.assert_array_equal(counts.todense(), count_by_definition(documents, window))
 
@@ -56,8 +55,8 @@ def test_only_the_given_documents_count():
 
 
 def test_evenly_spaced_windows_of_a_long_text_are_used(monkeypatch):
-    monkeypatch.setattr(cooccurrence, "WINDOW", 2)
-    monkeypatch.setattr(cooccurrence, "MAX_TOKENS", 4)
+    monkeypatch.setattr(store, "WINDOW", 2)
+    monkeypatch.setattr(store, "MAX_TOKENS", 4)
     one_document = build_corpus([[0, 1, 2, 3, 4, 5]])
     counts = count_cooccurrences(one_document, np.arange(1), VOCAB_SIZE)
     np.testing.assert_array_equal(counts.todense(), count_by_definition([[0, 1], [4, 5]], 2))
@@ -118,7 +117,7 @@ def test_embeddings_are_scaled_vectors_of_the_training_text(objective, tmp_path,
         computed.extend([documents, compute_token_vectors(corpus, documents, *args)])
         return computed[1]
 
-    monkeypatch.setattr(cooccurrence, "compute_token_vectors", compute)
+    monkeypatch.setattr(store, "compute_token_vectors", compute)
     new = read_embeddings(pretrain(tmp_path, "new", objective=objective))
     assert not computed
     run = pretrain(tmp_path, objective=objective, embedding_init="ppmi")

@@ -13,14 +13,19 @@ from conftest import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.corpus import formats
-from bertkit.data.corpus.documents import TextOptions, iter_documents, iter_raw_texts
-from bertkit.data.corpus.formats import MAX_SENTENCE_CHARACTERS, detect_format, split_sentences
-from bertkit.data.corpus.source import find_text
+from bertkit.data.corpus import documents
+from bertkit.data.corpus.documents import (
+    MAX_SENTENCE_CHARACTERS,
+    TextOptions,
+    detect_format,
+    find_text,
+    iter_documents,
+    iter_raw_texts,
+    split_sentences,
+)
 from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
-from bertkit.data.readers.decoding import Decoding
-from bertkit.data.readers.text_files import FileNotes, list_files, read_text, split_lines
-from bertkit.data.tokenization import prefetch
+from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
+from bertkit.data.tokens import prefetch
 from bertkit.errors import UserError
 from bertkit.utils.reporting import Reporter
 
@@ -351,7 +356,7 @@ def test_text_without_sentence_ends_is_split_at_white_space(file, unit):
 
 def test_unclosed_quotation_marks_are_segmented_in_parts(monkeypatch):
     given = []
-    monkeypatch.setattr(formats, "segment", lambda _, text: given.append(len(text)) or [text])
+    monkeypatch.setattr(documents, "segment", lambda _, text: given.append(len(text)) or [text])
     assert len(list(split_sentences("and the “fox " * 10_000))) > 10
     assert max(given) < 100_000  # its time grows with the square of this
 
@@ -526,7 +531,7 @@ def test_without_a_cache_a_temporary_directory_is_used(file, monkeypatch):
 
 def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "bertkit.data.readers.contents.CHUNK_BYTES", 1000
+        "bertkit.data.readers.text_files.CHUNK_BYTES", 1000
     )  # it comes late, when the file has been judged
     bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
     for _ in range(2):

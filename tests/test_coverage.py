@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from test_calibrate import make_rows, train_on_label_sets
 
 import bertkit
-from bertkit.metrics.answer_probability import compute_answer_probability, fit_answer_weights
-from bertkit.metrics.calibration import EceScorer, compute_calibration
-from bertkit.metrics.prediction_sets import compute_margins, find_members, fit_set_margin, score_sets
-from bertkit.metrics.selection import SelectiveScorer, compute_risk_coverage, fit_min_confidence
+from bertkit.stats.calibration import (
+    EceScorer,
+    SelectiveScorer,
+    compute_calibration,
+    compute_margins,
+    compute_risk_coverage,
+    find_members,
+    fit_min_confidence,
+    fit_set_margin,
+    score_sets,
+)
+from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weights
 
 
 def make_decisions(seed, num_rows, num_classes=4):

@@ -10,8 +10,8 @@ from transformers import TrainingArguments
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.training import arguments, defaults
-from bertkit.utils import device_check, devices
+from bertkit.training import arguments
+from bertkit.utils import devices
 
 CPU, MPS = torch.device("cpu"), torch.device("mps")
 
@@ -58,7 +58,7 @@ def test_mps_with_wrong_results_is_used_only_on_request(mac):
 
 
 def test_trainer_does_not_choose_mps_by_itself(mac, tmp_path, monkeypatch):
-    from bertkit.tasks.classify import ClassifyConfig
+    from bertkit.tasks.text.config import ClassifyConfig
 
     mac.append("training an LSTM")
     monkeypatch.setattr("transformers.training_args.is_torch_mps_available", lambda: True, raising=False)
@@ -67,18 +67,18 @@ def test_trainer_does_not_choose_mps_by_itself(mac, tmp_path, monkeypatch):
 
 
 def test_mps_trains_in_fp32_and_refuses_other_precisions(mac, monkeypatch):
-    from bertkit.tasks.classify import ClassifyConfig
+    from bertkit.tasks.text.config import ClassifyConfig
 
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *_: False)
-    assert defaults.choose_precision(ClassifyConfig())[0] == "fp32"
+    assert arguments.choose_precision(ClassifyConfig())[0] == "fp32"
     for setting in ("fp16", "bf16"):
         with pytest.raises(UserError, match=f"--{setting}: needs "):
-            defaults.check_precision(ClassifyConfig(**{setting: True}))
+            arguments.check_precision(ClassifyConfig(**{setting: True}))
 
 
 @pytest.mark.slow
 def test_the_check_passes_on_the_cpu():
-    assert device_check.find_wrong_computations(CPU) == []
+    assert devices.find_wrong_computations(CPU) == []
 
 
 @pytest.mark.parametrize("name", ["attention with padding", "causal attention in half precision"])
@@ -94,8 +94,8 @@ def test_the_check_finds_wrong_attention(name, monkeypatch):
         return attend(query, key, value, mask, is_causal=is_causal)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", ignore_mask)
-    monkeypatch.setattr(device_check, "_train_encoder", lambda _: torch.zeros(1))
-    assert name in device_check.find_wrong_computations(CPU)
+    monkeypatch.setattr(devices, "_train_encoder", lambda _: torch.zeros(1))
+    assert name in devices.find_wrong_computations(CPU)
 
 
 @pytest.mark.parametrize(("model", "name"), [("Embedding", "a Transformer"), ("LSTM", "an LSTM")])
@@ -106,11 +106,11 @@ def test_the_check_finds_wrong_training(model, name, monkeypatch):
 
     def skip_step(self):
         steps.append(1)
-        if (len(steps) - 1) // device_check.NUM_STEPS % 2 == 0:
+        if (len(steps) - 1) // devices.NUM_STEPS % 2 == 0:
             step(self)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", skip_step)
-    assert f"training {name}" in device_check.find_wrong_computations(CPU)
+    assert f"training {name}" in devices.find_wrong_computations(CPU)
 
 
 def test_an_operation_that_a_device_lacks_is_wrong():
@@ -119,8 +119,8 @@ def test_an_operation_that_a_device_lacks_is_wrong():
             raise NotImplementedError("not implemented for this device")
         return torch.zeros(1)
 
-    assert device_check._is_equal(compute, CPU, 0.0)
-    assert not device_check._is_equal(compute, torch.device("meta"), 0.0)
+    assert devices._is_equal(compute, CPU, 0.0)
+    assert not devices._is_equal(compute, torch.device("meta"), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,16 @@ from conftest import (
 from safetensors.torch import load_file, save_file
 
 import bertkit
-from bertkit.modeling.distillation import DistillationLoss
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.layers import choose_layers
-from bertkit.modeling.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from bertkit.pipeline.distill_config import resolve_student_settings
-from bertkit.pipeline.distillation import add_teacher_logits
-from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.pipeline.prepare import prepare
-from bertkit.run_directory import read_settings
+from bertkit.commands.distill import resolve_student_settings
+from bertkit.models.forward import compute_logits
+from bertkit.models.layers import choose_layers
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from bertkit.run.distill import add_teacher_logits
+from bertkit.run.prepare import prepare
+from bertkit.run_directory import read_settings, write_ensemble
 from bertkit.tasks import task_spec
-from bertkit.training import teacher_logits
+from bertkit.training import distillation
+from bertkit.training.distillation import DistillationLoss
 from bertkit.utils.reporting import Reporter
 
 TASKS = list(ROW_MAKERS)
@@ -290,7 +289,7 @@ def test_resume_is_bit_identical(student, student_settings, cli, tmp_path, stop_
     assert status == 130
     assert "bertkit classify --resume" in err
     computed = []
-    monkeypatch.setattr(teacher_logits, "_write_logits", lambda *_: computed.append(1))
+    monkeypatch.setattr(distillation, "_write_logits", lambda *_: computed.append(1))
     status, _, err = cli("classify", "--resume", "-o", parts)
     assert status == 0, err
     assert computed == []  # the logits of the teacher are in the cache
@@ -340,8 +339,8 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
 
 @pytest.mark.slow
 def test_the_outputs_are_computed_once(runs, monkeypatch):
-    computed, original = [], teacher_logits._write_logits
-    monkeypatch.setattr(teacher_logits, "_write_logits", lambda *args: (computed.append(1), original(*args)))
+    computed, original = [], distillation._write_logits
+    monkeypatch.setattr(distillation, "_write_logits", lambda *args: (computed.append(1), original(*args)))
     for temperature in (1.0, 4.0):
         add_teacher_logits(prepare_student(runs / "qa", temperature=temperature), Reporter())
     assert computed == [1]

@@ -20,10 +20,11 @@ from two_ranks import kill_rank, run_on_two_ranks
 import bertkit
 from bertkit.cli import launch
 from bertkit.errors import UserError
-from bertkit.pipeline.sharding import check_sharding
-from bertkit.tasks.classify import Classify, ClassifyConfig
+from bertkit.run.session import check_sharding
+from bertkit.tasks.text.config import ClassifyConfig
+from bertkit.tasks.text.task import Classify
 from bertkit.training.samplers import LengthGroupedBatchSampler
-from bertkit.utils import processes
+from bertkit.utils import system
 
 pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
 
@@ -324,7 +325,7 @@ def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypa
     def start_script(command, **kwargs):
         return popen([sys.executable, "-c", script], **kwargs)
 
-    monkeypatch.setattr(processes.subprocess, "Popen", start_script)
+    monkeypatch.setattr(system.subprocess, "Popen", start_script)
     assert launch.launch(2, "auto") == status
     err = capfd.readouterr().err
     assert (message in err, err.count("\n")) == (True, 1 if message else 0)
@@ -400,7 +401,7 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
             signal.setitimer(signal.ITIMER_REAL, 0.3)
         return process
 
-    monkeypatch.setattr(processes.subprocess, "Popen", start_script)
+    monkeypatch.setattr(system.subprocess, "Popen", start_script)
     previous = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
     try:
         assert launch.launch(2, "auto") == 130

@@ -6,8 +6,8 @@ from conftest import save_tiny_model
 from torch import nn
 from transformers import AutoModel
 
-from bertkit.modeling.cpu.dropout import FastDropout
-from bertkit.modeling.dropout import set_dropout
+from bertkit.models.cpu.modules import FastDropout
+from bertkit.models.layers import set_dropout
 
 
 def make_fast_dropout(p):

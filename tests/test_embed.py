@@ -12,8 +12,8 @@ from test_architectures import ARCHITECTURES, tiny_of
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
-from bertkit.infer.search import find_word_occurrences
-from bertkit.modeling.loading import find_model
+from bertkit.commands.embed import find_word_occurrences
+from bertkit.models.loading import find_model
 
 TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
 FORMATS = ["npy", "parquet"]

@@ -12,15 +12,20 @@ import yaml
 from conftest import assert_refused, make_ner_rows, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.data.layouts import read_layout
-from bertkit.data.loading import load_dataset
-from bertkit.data.readers import encodings
-from bertkit.data.readers.contents import CHUNK_BYTES, read_chunks
-from bertkit.data.readers.decoding import Decoding, decode_chunks
-from bertkit.data.readers.encodings import find_encodings
-from bertkit.data.readers.files import Dialect, read_file, stream_rows
-from bertkit.data.readers.text_files import StandardInput, read_text
-from bertkit.data.registry import SplitFile
+from bertkit.data.layouts import SplitFile, read_layout
+from bertkit.data.readers import text_files
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.readers.text_files import (
+    CHUNK_BYTES,
+    Decoding,
+    StandardInput,
+    decode_chunks,
+    find_encodings,
+    read_chunks,
+    read_text,
+)
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
 
 KOREAN = [
@@ -140,7 +145,7 @@ def test_parquet_ignores_the_encoding(tmp_path):
 @pytest.mark.slow
 def test_decoding_uses_bounded_memory(tmp_path, monkeypatch):
     chunk_bytes = CHUNK_BYTES // 4
-    monkeypatch.setattr("bertkit.data.readers.contents.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("bertkit.data.readers.text_files.CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "large.csv"
     path.write_bytes(("text,label\n" + "좋은 영화,긍정\n" * 250_000).encode("utf-16"))
     assert path.stat().st_size > 15 * chunk_bytes
@@ -231,7 +236,7 @@ def test_each_text_is_listed_once():
     found = find_encodings(lambda: ["Ein schöner Tag, über alle Maße\n".encode("cp1252")])
     assert found[0].encoding == "cp1252"
     assert "cp1250" not in [candidate.encoding for candidate in found]  # it gives the same text
-    assert len(found) <= encodings.MAX_CANDIDATES
+    assert len(found) <= text_files.MAX_CANDIDATES
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from conftest import ROW_MAKERS, read_predictions, write_rows
 from safetensors.torch import load_file, save_file
 
 import bertkit
-from bertkit.metrics.classification import softmax
-from bertkit.modeling.ensemble import (
+from bertkit.models.forward import (
     average_label_probabilities,
     average_log_probabilities,
     average_outputs,
     average_probabilities,
 )
-from bertkit.pipeline.ensemble import write_ensemble
+from bertkit.run_directory import write_ensemble
+from bertkit.stats.scores import softmax
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,22 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
-from bertkit.data.ner.decoding import viterbi_decode
-from bertkit.data.ner.schemes import Scheme, to_iob2
-from bertkit.data.ner.tags import TagSet, build_iob2_labels, compute_sentence_offsets, split_by_offsets
-from bertkit.metrics.baselines import predict_frequent_tag
-from bertkit.metrics.entities import compute_word_accuracy, count_entities, score_entities, score_types
+from bertkit.stats.baselines import predict_frequent_tag
+from bertkit.tasks.ner.predictions import (
+    compute_word_accuracy,
+    count_entities,
+    score_entities,
+    score_types,
+    viterbi_decode,
+)
+from bertkit.tasks.ner.tags import (
+    Scheme,
+    TagSet,
+    build_iob2_labels,
+    compute_sentence_offsets,
+    split_by_offsets,
+    to_iob2,
+)
 
 TAGS = TagSet(["B-PER", "I-LOC", "O", "I-PER", "B-LOC", "B-X-Y", "I-X-Y"])
 lengths_and_seeds = {"lengths": st.lists(st.integers(0, 7), max_size=12), "seed": st.integers(0, 10**6)}
@@ -109,7 +120,7 @@ def test_scores_of_a_small_example():
 
 
 def test_evaluate_interface_equals_seqeval():
-    from bertkit.metrics.evaluate_api import Entities
+    from bertkit.metrics import Entities
 
     gold = [["S-PER", "O", "B-LOC", "E-LOC"], ["O"]]
     predicted = [["S-PER", "O", "B-LOC", "I-LOC"], ["S-LOC"]]
@@ -160,5 +171,5 @@ def test_decoding_of_a_very_long_sentence_and_in_parts(monkeypatch):
     assert all(pair[whole[:-1], whole[1:]])
     offsets = np.array([0, 30, 30, 33, 80, 130, 137])
     at_once = viterbi_decode(emissions[:137], offsets, initial, pair)
-    monkeypatch.setattr("bertkit.data.ner.decoding.MAX_BATCH_SCORES", 60)  # two sentences at a time
+    monkeypatch.setattr("bertkit.tasks.ner.predictions.MAX_BATCH_SCORES", 60)  # two sentences at a time
     assert viterbi_decode(emissions[:137], offsets, initial, pair).tolist() == at_once.tolist()

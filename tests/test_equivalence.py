@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from test_architectures import make_easy_rows
 
 import bertkit
-from bertkit.training.defaults import choose_precision
+from bertkit.training.arguments import choose_precision
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils.files import verify_checksums, write_checksums
 
@@ -121,7 +121,7 @@ def test_scores_are_fp32_even_when_training_is_bf16(tiny, toy, tmp_path):
 
 @pytest.mark.cpu
 def test_bf16_is_chosen_if_the_cpu_computes_it_natively(monkeypatch):
-    from bertkit.tasks.classify import ClassifyConfig
+    from bertkit.tasks.text.config import ClassifyConfig
 
     for able, wanted in (({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: able, raising=False)
@@ -333,11 +333,11 @@ def test_run_interrupted_in_final_evaluation_is_not_trained_further(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertkit.pipeline.run._write_model", interrupt)
+    monkeypatch.setattr("bertkit.run.train._write_model", interrupt)
     status, _, err = cli("classify", *args, "-o", interrupted)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()
-    monkeypatch.setattr("bertkit.pipeline.session.Session.__init__", interrupt)
+    monkeypatch.setattr("bertkit.run.session.Session.__init__", interrupt)
     status, _, err = cli("classify", "--resume", "-o", interrupted)
     assert status == 130
     assert err.endswith(f"interrupted before training started; {interrupted} is unchanged\n")

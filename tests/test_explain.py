@@ -8,7 +8,7 @@ from conftest import assert_refused, make_nli_rows, make_toy_rows, write_rows
 from test_calibrate import train_on_label_sets
 
 import bertkit
-from bertkit.infer.explain import MAX_ERROR
+from bertkit.commands.explain import MAX_ERROR
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +52,8 @@ def test_attributions_sum_to_the_difference_from_masked_words(runs):
 def test_more_steps_replace_the_result_of_fewer_steps(runs, monkeypatch):
     text = "the film was bad here today"
     [expected] = explain(runs / "classify", text=[text])
-    monkeypatch.setattr("bertkit.infer.explain.NUM_STEPS", (1, 64))
-    monkeypatch.setattr("bertkit.infer.explain.MAX_ERROR", 1e-9)  # no number of steps is enough
+    monkeypatch.setattr("bertkit.commands.explain.NUM_STEPS", (1, 64))
+    monkeypatch.setattr("bertkit.commands.explain.MAX_ERROR", 1e-9)  # no number of steps is enough
     [record] = explain(runs / "classify", text=[text])
     for word, expected_word in zip(record["explanation"], expected["explanation"], strict=True):
         assert word["attribution"] == pytest.approx(expected_word["attribution"], abs=0.02)

@@ -11,11 +11,10 @@ from test_calibrate import train_on_label_sets
 from test_report import labelled, write_run
 
 import bertkit
-from bertkit.infer.report import NUM_EXPLAINED
-from bertkit.reports.attributions import ExampleExplanation, compute_strengths
-from bertkit.reports.examples import Attribution, Example, Field, build_error_browser
-from bertkit.reports.finished_run import load_finished_run
-from bertkit.reports.page import render_page
+from bertkit.commands.configs import NUM_EXPLAINED
+from bertkit.report.finished_run import load_finished_run
+from bertkit.report.page import ExampleExplanation, compute_strengths, render_page
+from bertkit.tasks.view import Attribution, Example, Field, build_error_browser
 
 
 def read_examples(page):
@@ -38,7 +37,7 @@ def explain(run, output="explained.html"):
 
 @pytest.mark.slow
 def test_the_worst_examples_have_the_attributions_of_predict(runs, monkeypatch):
-    monkeypatch.setattr("bertkit.infer.report.NUM_EXPLAINED", 3)
+    monkeypatch.setattr("bertkit.commands.configs.NUM_EXPLAINED", 3)
     rows = explain(runs / "classify")
     assert [("explained" in row) for row in rows] == [True] * 3 + [False] * (len(rows) - 3)
     records = bertkit.predict(runs / "classify", text=[row["text"] for row in rows[:3]], explain=True)

@@ -25,11 +25,9 @@ from test_architectures import tiny_of
 from torch.torch_version import TorchVersion
 
 import bertkit
-from bertkit.infer import export as exporting
-from bertkit.infer import onnx_graph
-from bertkit.infer.onnx_runtime import OnnxModel
-from bertkit.serve.metrics import Metrics
-from bertkit.serve.served_model import BatchSettings, load_served_model
+from bertkit.commands import export as export_module
+from bertkit.run.predictor import OnnxModel
+from bertkit.serve.models import BatchSettings, Metrics, load_served_model
 
 pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
 
@@ -175,7 +173,7 @@ def run(export_head, tmp_path, monkeypatch):
     """A copy of the run of `classify`. Its graph is copied instead of traced again."""
     exported_graph = export_head("classify").output_dir / "model.onnx"
     monkeypatch.setattr(
-        onnx_graph,
+        export_module,
         "write_graph",
         lambda _model, _has_choices, path, _metadata: shutil.copy(exported_graph, path),
     )
@@ -210,7 +208,7 @@ def test_int8_is_a_separate_model_and_is_measured(run, cli):
 
 
 def test_an_export_that_differs_is_refused_and_removed(run, cli, monkeypatch):
-    monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
+    monkeypatch.setattr(export_module, "TOLERANCE", 0.0)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out) == (1, "")
@@ -230,7 +228,7 @@ def test_a_signal_during_a_finalizer_is_not_lost(run, cli, monkeypatch, name):
         for _ in range(500):  # the signal that is sent again does not interrupt a single long sleep
             time.sleep(0.01)
 
-    monkeypatch.setattr(exporting, "compare_variants", run_slowly)
+    monkeypatch.setattr(export_module, "compare_variants", run_slowly)
     before = sorted(run.rglob("*"))
     status, out, err = cli("export", run)
     assert (status, out, err.splitlines()[-1]) == (130, "", "bertkit: interrupted; nothing was saved")
@@ -272,9 +270,9 @@ def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
 
 def test_an_error_of_the_exporter_names_the_tested_torch_if_an_older_one_is_installed(monkeypatch):
     model = types.SimpleNamespace(config=types.SimpleNamespace(model_type="bert"))
-    assert str(onnx_graph._make_error(model, "no reason")) == "bert: cannot be exported; no reason"
+    assert str(export_module._make_error(model, "no reason")) == "bert: cannot be exported; no reason"
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cpu"))
-    assert str(onnx_graph._make_error(model, "no reason")) == (
+    assert str(export_module._make_error(model, "no reason")) == (
         "bert: cannot be exported with torch 2.9.1+cpu (no reason); install torch 2.13 or later"
     )
 

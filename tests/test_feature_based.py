@@ -7,12 +7,12 @@ import yaml
 from conftest import assert_refused, make_ner_rows, save_tiny_model, slow_fixture, write_rows
 
 import bertkit
-from bertkit.modeling.tagger import FEATURE_LAYERS
-from bertkit.recipes import list_shipped_recipes, read_recipe
-from bertkit.setting import get_settings
+from bertkit.models.own_models import FEATURE_LAYERS
+from bertkit.settings.recipes import list_shipped_recipes, read_recipe
+from bertkit.settings.setting import get_settings
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.suites.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
-from bertkit.tasks.ner import NerConfig
+from bertkit.tasks.ner.config import NerConfig
 
 FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
 FLAGS = ["--epochs", 1, "--batch-size", 16, "--max-length", 32, "--no-bf16"]

@@ -21,13 +21,13 @@ from safetensors.torch import load_file
 from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.few_labels import to_membership
-from bertkit.data.similarity_pairs import PairFeatures, choose_repeats, sample_pairs
+from bertkit.data.split import to_membership
 from bertkit.errors import RunInterrupted
-from bertkit.metrics.linear_layer import UNSEEN_LOGIT, fit_linear_layer
-from bertkit.modeling.losses import CosineSimilarityLoss
-from bertkit.modeling.vector_classifier import VectorClassifier
-from bertkit.pipeline.ensemble import write_ensemble
+from bertkit.models.losses import CosineSimilarityLoss
+from bertkit.models.own_models import VectorClassifier
+from bertkit.run_directory import write_ensemble
+from bertkit.stats.linear_probe import UNSEEN_LOGIT, fit_linear_layer
+from bertkit.tasks.text.fitted_head import PairFeatures, choose_repeats, sample_pairs
 
 TRAINING = {
     "method": "contrastive",
@@ -87,8 +87,8 @@ def test_shots_samples_rows_of_each_class(tmp_path, tiny, task, rows):
 
 
 def test_shots_are_nested_and_depend_on_the_seed():
-    from bertkit.data.few_labels import sample_per_class
-    from bertkit.data.rows import Rows
+    from bertkit.data.split import sample_per_class
+    from bertkit.data.table import Rows
 
     rows = Rows.from_columns({"label": list(range(60))}, "numbers")
     membership = to_membership(np.arange(60) % 3, 3)

@@ -7,11 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
-from bertkit.modeling.first_position import (
-    compute_first_position_only,
-)
-from bertkit.modeling.lora import add_adapters
-from bertkit.modeling.pooling import add_pooling
+from bertkit.models.heads import add_pooling
+from bertkit.models.layers import compute_first_position_only
+from bertkit.models.lora import add_adapters
 from flops import SequenceCounts, count_training_flops, list_first_position_modules
 
 SIZE = {

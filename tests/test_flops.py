@@ -6,8 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import flops
-from bertkit.modeling.layers import freeze_layers
-from bertkit.training.meters import InputStats
+from bertkit.models.layers import freeze_layers
+from bertkit.training.callbacks import InputStats
 from flops import SequenceCounts, count_training_flops
 
 SIZE = {"vocab_size": 99, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}

@@ -11,8 +11,8 @@ from conftest import costly_parts, make_nli_rows, read_predictions, slow_fixture
 from test_architectures import make_easy_rows
 
 import bertkit
-from bertkit.data.registry import load_dataset_specs
-from bertkit.recipes import read_recipe
+from bertkit.data.layouts import load_dataset_specs
+from bertkit.settings.recipes import read_recipe
 from bertkit.suites.glue_results import build_score_rows, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
 from bertkit.tasks import task_spec
@@ -363,7 +363,7 @@ def test_no_leaderboard_files_are_written_for_a_sample_of_the_test_rows(cli, com
 def test_recipes_and_learning_rates_follow_the_paper():
     from transformers import BertConfig
 
-    from bertkit.training.defaults import suggest_hyperparameters
+    from bertkit.training.arguments import suggest_hyperparameters
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"

@@ -13,10 +13,9 @@ from conftest import make_document_rows
 from test_corpus import TOKENIZER
 
 import bertkit
-from bertkit.data.corpus.documents import TextOptions, iter_raw_texts
-from bertkit.data.corpus.source import find_text
+from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
 from bertkit.data.corpus.store import load_corpus
-from bertkit.data.registry import load_dataset_specs
+from bertkit.data.layouts import load_dataset_specs
 from bertkit.errors import UserError
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.reporting import Reporter

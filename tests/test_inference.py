@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertkit import load
-from bertkit.infer.predictor import load_predictor
-from bertkit.modeling.cpu.linear import FastLinear
-from bertkit.modeling.encoder import Encoder
-from bertkit.modeling.loading import ModelSource, load_config, load_tokenizer
-from bertkit.utils.allocator import keep_freed_memory
+from bertkit.api import load
+from bertkit.models.cpu.modules import FastLinear
+from bertkit.models.encoder import Encoder
+from bertkit.models.loading import ModelSource, load_config, load_tokenizer
+from bertkit.run.predictor import load_predictor
+from bertkit.utils.system import keep_freed_memory
 
 pytestmark = pytest.mark.cpu
 
@@ -54,5 +54,5 @@ def test_freed_memory_is_kept_where_the_c_library_supports_it():
 
 
 def test_memory_is_left_alone_on_other_systems(monkeypatch):
-    monkeypatch.setattr("bertkit.utils.allocator.IS_LINUX", False)
+    monkeypatch.setattr("bertkit.utils.system.IS_LINUX", False)
     assert not keep_freed_memory()

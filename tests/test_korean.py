@@ -10,12 +10,11 @@ import torch
 from conftest import assert_refused
 from rich.cells import cell_len
 
+from bertkit.charts import shorten_name
 from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
-from bertkit.data.morphemes import find_continuations, find_unit_starts, split_units
-from bertkit.data.wordpiece import train_wordpiece
-from bertkit.masking.collator import MlmCollator, build_masker, build_special_tokens_mask
-from bertkit.reports.charts import shorten_name
+from bertkit.data.masking import MlmCollator, build_masker, build_special_tokens_mask
+from bertkit.data.wordpiece import find_continuations, find_unit_starts, split_units, train_wordpiece
 from bertkit.utils.reporting import Reporter
 
 pytest.importorskip("kiwipiepy")
@@ -107,7 +106,7 @@ def test_the_corpus_stores_units_and_is_found_in_the_cache(korean_text, tokenize
     assert corpora["words"].is_continuation is None
     found = corpora["morphemes"].is_continuation
     assert found.shape == corpora["morphemes"].token_ids.shape
-    monkeypatch.setattr("bertkit.data.morphemes.find_unit_starts", None)  # would fail if it were called
+    monkeypatch.setattr("bertkit.data.wordpiece.find_unit_starts", None)  # would fail if it were called
     again = load_corpus([korean_text], TextOptions(), tokenizer, Reporter(), "morphemes")
     assert np.array_equal(again.is_continuation, found)
 
@@ -272,7 +271,7 @@ def test_names_in_charts_are_shortened_by_display_width():
 
 @pytest.mark.charts
 def test_charts_keep_hangul_as_text():
-    from bertkit.reports.charts import render_chart
+    from bertkit.charts import render_chart
 
     svg = render_chart("예측", lambda axes: axes.set_title("경제 정치 大韓")).svg
     assert "경제 정치 大韓</text>" in svg

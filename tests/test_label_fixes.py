@@ -17,9 +17,8 @@ from conftest import (
 )
 
 import bertkit
-from bertkit.data.label_fixes import hash_texts
 from bertkit.errors import UserError
-from bertkit.pipeline.loaded_data import create_task, parse_all_rows, parse_and_split
+from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, parse_and_split
 from bertkit.tasks import task_spec
 from bertkit.utils.reporting import Reporter
 

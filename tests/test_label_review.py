@@ -6,8 +6,8 @@ from pathlib import Path
 import chromium
 import pytest
 
-from bertkit.data.label_fixes import LabelFix
-from bertkit.reports.label_review import render_review_page
+from bertkit.report.label_review import render_review_page
+from bertkit.run.load_data import LabelFix
 
 pytestmark = [chromium.needs_browser, pytest.mark.slow]
 SCRIPT = "</script><script>window.hacked = 1</script>"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertkit.metrics.label_issues import (
+from bertkit.commands.label_issues import (
     compute_class_thresholds,
     compute_robust_scores,
     find_off_diagonal,

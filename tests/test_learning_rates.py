@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import make_document_rows, save_tiny_model, write_rows
 
-from bertkit.tasks.classify import ClassifyConfig
-from bertkit.training.defaults import merge_batches
+from bertkit.tasks.text.config import ClassifyConfig
+from bertkit.training.arguments import merge_batches
 from bertkit.utils import devices
 
 # Published encoders: type, layers, hidden size, and the range of learning rates of their authors.
@@ -53,7 +53,7 @@ SHAPE_KEYS = {
 def test_learning_rate_is_in_the_range_of_the_authors(encoder, rows):
     from transformers import AutoConfig
 
-    from bertkit.training.defaults import suggest_hyperparameters
+    from bertkit.training.arguments import suggest_hyperparameters
 
     model_type, layers, hidden, lowest, highest = PUBLISHED_ENCODERS[encoder]
     layers_key, hidden_key = SHAPE_KEYS.get(model_type, ("num_hidden_layers", "hidden_size"))
@@ -67,7 +67,7 @@ def test_learning_rate_is_in_the_range_of_the_authors(encoder, rows):
 def test_epochs_and_batch_size_follow_the_number_of_rows():
     from transformers import BertConfig
 
-    from bertkit.training.defaults import suggest_hyperparameters
+    from bertkit.training.arguments import suggest_hyperparameters
 
     base = BertConfig()
     few, many = {"epochs": 4.0, "batch_size": 16}, {"epochs": 2.0, "batch_size": 32}

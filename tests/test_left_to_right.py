@@ -18,13 +18,13 @@ from test_pretrain import COMMAND, pretrained
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bertkit
-from bertkit.data.collator import PaddingCollator
-from bertkit.masking.collator import CausalLmCollator
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.pretraining import add_masked_position_hook
-from bertkit.setting import get_settings
-from bertkit.tasks.pretrain_config import PretrainConfig
-from bertkit.tasks.pretrain_objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
+from bertkit.data.features import PaddingCollator
+from bertkit.data.masking import CausalLmCollator
+from bertkit.models.forward import compute_logits
+from bertkit.models.pretraining import add_masked_position_hook
+from bertkit.settings.setting import get_settings
+from bertkit.tasks.pretrain.config import PretrainConfig
+from bertkit.tasks.pretrain.objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
 
 NEEDED = {
     "electra": {"embedding_size": 16},

@@ -18,9 +18,9 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.data.features import build_features
-from bertkit.metrics.linear_probe import fit_linear_probe
-from bertkit.modeling import frozen_encoder
-from bertkit.modeling.frozen_encoder import POOLINGS, FrozenEncoder
+from bertkit.models import encoder as encoder_module
+from bertkit.models.encoder import POOLINGS, FrozenEncoder
+from bertkit.stats.linear_probe import fit_linear_probe
 from bertkit.utils.reporting import Reporter
 
 pytestmark = pytest.mark.linear_probe
@@ -149,7 +149,7 @@ def test_causal_models_are_read_at_the_last_token(tmp_path):
 
 def test_cached_vectors_are_read_without_the_model(tiny, monkeypatch):
     _, vectors = encode(make_encoder(tiny))
-    monkeypatch.setattr(frozen_encoder, "Encoder", None)
+    monkeypatch.setattr(encoder_module, "Encoder", None)
     _, cached = encode(make_encoder(tiny))
     assert np.array_equal(cached, vectors)
     with pytest.raises(TypeError):

@@ -9,9 +9,9 @@ import torch
 from conftest import make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 
 import bertkit
-from bertkit.modeling.loading import ModelSource
-from bertkit.pipeline import load_check
-from bertkit.training.runtime_errors import report_precision_errors
+from bertkit.models.loading import ModelSource
+from bertkit.run import load_check
+from bertkit.training.memory import report_precision_errors
 from bertkit.utils.reporting import Reporter
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -144,7 +144,7 @@ def test_errors_of_a_number_format_in_a_step_have_a_fix():
 @pytest.mark.parametrize("length", [8, 600])
 def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     """Jina rotates queries and keys in fp32."""
-    from bertkit.modeling.cpu.attention import attend_fast
+    from bertkit.models.cpu.attention import attend_fast
 
     def make(dtype):
         return torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)
@@ -207,7 +207,7 @@ def save_cased_tokenizer(folder, config):
 
 
 def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp_path):
-    from bertkit.modeling.loading import add_tokens, load_tokenizer
+    from bertkit.models.loading import add_tokens, load_tokenizer
 
     config = {"tokenizer_class": "BertTokenizer", "model_max_length": 48}
     source = save_cased_tokenizer(tmp_path / "model", config)
@@ -231,7 +231,7 @@ def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp
 def test_each_task_has_texts_to_compare(task, tmp_path):
     from conftest import ROW_MAKERS
 
-    from bertkit.pipeline.loaded_data import load_data
+    from bertkit.run.load_data import load_data
     from bertkit.tasks import task_spec
 
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
@@ -269,8 +269,8 @@ def test_embed_reports_outputs_that_depend_on_padding(cli, tmp_path):
 
 @pytest.mark.slow
 def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cli, tmp_path, monkeypatch):
-    from bertkit.serve import served_model
-    from bertkit.serve.metrics import Metrics
+    from bertkit.serve import models as models_module
+    from bertkit.serve.models import Metrics
 
     folder = save_tiny_model(tmp_path / "model", make_config("fnet"))
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(24))
@@ -280,9 +280,9 @@ def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cl
     args = ["predict", run, "--text", "good", "--text", "the film was very good"]
     assert "fnet: its outputs for a text depend" in cli(*args)[2]
     assert "fnet" not in cli(*args, "--batch-size", 1)[2]
-    predictor = served_model.load_predictor(str(run))
-    monkeypatch.setattr(served_model, "load_predictor", lambda _: predictor)
-    served_model.load_served_model("run", "run", served_model.BatchSettings(8, 0.0, 1000), Metrics())
+    predictor = models_module.load_predictor(str(run))
+    monkeypatch.setattr(models_module, "load_predictor", lambda _: predictor)
+    models_module.load_served_model("run", "run", models_module.BatchSettings(8, 0.0, 1000), Metrics())
     assert predictor.task.config.eval_batch_size == 1
 
 
@@ -298,7 +298,7 @@ def test_xlnet_is_refused_plainly(cli, tmp_path):
 
 
 def test_reformer_is_refused_plainly(tmp_path):
-    from bertkit.modeling.loading import load_config
+    from bertkit.models.loading import load_config
 
     (tmp_path / "config.json").write_text('{"model_type": "reformer"}')
     with pytest.raises(bertkit.UserError, match="reformer is not supported, because it is only trained on"):
@@ -306,6 +306,6 @@ def test_reformer_is_refused_plainly(tmp_path):
 
 
 def test_no_positions_mean_no_limit():
-    from bertkit.modeling.loading import get_max_positions
+    from bertkit.models.loading import get_max_positions
 
     assert get_max_positions(make_config("bert", max_position_embeddings=-1)) is None

@@ -9,7 +9,7 @@ from conftest import assert_refused
 from malformed import CASES, RUN_DAMAGES
 from malformed.readers import READERS
 
-from bertkit import UserError
+from bertkit.errors import UserError
 
 pytestmark = pytest.mark.slow  # hundreds of files
 

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from bertkit.masking.hashing import hashed_bits, hashed_uniform
-from bertkit.masking.masker import KEPT, MASK, RANDOM, UNUSED, TokenMasker, measure_masking, select_greedily
-from bertkit.masking.words import WordSpans, find_continuation_tokens
+from bertkit.data.masking import (
+    KEPT,
+    MASK,
+    RANDOM,
+    UNUSED,
+    TokenMasker,
+    WordSpans,
+    find_continuation_tokens,
+    hashed_bits,
+    hashed_uniform,
+    measure_masking,
+    select_greedily,
+)
 
 CASES = sorted((Path(__file__).parent / "golden" / "masks").glob("*.json"))
 PAD, CLS, SEP, MASK_ID = range(4)

@@ -10,9 +10,9 @@ from test_architectures import tiny_of
 from test_equivalence import SGD, assert_close, weights
 
 from bertkit.errors import UserError
-from bertkit.modeling.forward import compute_logits
-from bertkit.pipeline.run import train
-from bertkit.tasks.classify import ClassifyConfig
+from bertkit.models.forward import compute_logits
+from bertkit.run.train import train
+from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.memory import halve_batch
 from bertkit.utils.reporting import Reporter
 

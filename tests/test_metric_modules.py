@@ -13,8 +13,8 @@ from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predicti
 
 import bertkit
 from bertkit import run_directory
-from bertkit.metrics.modules import is_lower_better, load_module, name_scores, parse_arguments
-from bertkit.reports.page import compute_interval_bar
+from bertkit.report.page import compute_interval_bar
+from bertkit.stats.metric_modules import is_lower_better, load_module, name_scores, parse_arguments
 
 MODULE = """
 from pathlib import Path
@@ -539,7 +539,7 @@ OWN_METRICS = {"classify": "Classification", "ner": "Entities", "qa": "SquadV2"}
 @pytest.mark.parametrize(("task", "name"), OWN_METRICS.items())
 def test_own_metrics_as_modules_give_the_scores_of_the_task(runs, cli, tmp_path, task, name):
     path = tmp_path / "own.py"
-    path.write_text(f"from bertkit.metrics.evaluate_api import {name}\n")
+    path.write_text(f"from bertkit.metrics import {name}\n")
     found, _ = evaluate_run(cli, runs / task, tmp_path, "--metric", path)
     scores = found["validation"]
     for score in ("accuracy", "f1", "matthews", "positive_f1", "exact", "HasAns_f1", "NoAns_exact"):

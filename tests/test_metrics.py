@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bertkit.metrics.baselines import predict_majority, predict_tfidf
-from bertkit.metrics.classification import score_multi_label, score_regression, score_single_label
-from bertkit.metrics.significance import Scorer, compute_intervals
+from bertkit.stats.baselines import predict_majority, predict_tfidf
+from bertkit.stats.scores import score_multi_label, score_regression, score_single_label
+from bertkit.stats.significance import Scorer, compute_intervals
 
 CASES = json.loads((Path(__file__).parent / "golden" / "glue_scores.json").read_text())
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50)
@@ -124,7 +124,7 @@ def test_baselines():
 
 
 def test_evaluate_interface_gives_the_same_scores():
-    from bertkit.metrics.evaluate_api import Classification, Regression
+    from bertkit.metrics import Classification, Regression
 
     gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     found = Classification().compute(predictions=predicted, references=gold)

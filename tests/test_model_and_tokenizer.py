@@ -56,8 +56,8 @@ def test_pairs_are_trained_with_one_token_type(task, model_type, tmp_path):
 def test_token_types_are_only_for_models_with_several(tmp_path):
     import transformers
 
-    from bertkit.modeling.ensemble import EnsembleModel, average_outputs
-    from bertkit.modeling.loading import select_inputs, takes_token_type_ids
+    from bertkit.models.forward import EnsembleModel, average_outputs
+    from bertkit.models.loading import select_inputs, takes_token_type_ids
 
     def build(name, **settings):
         config = transformers.AutoConfig.for_model(name, vocab_size=20, **SIZE, **settings)
@@ -77,7 +77,7 @@ def test_token_types_are_only_for_models_with_several(tmp_path):
 def test_a_graph_of_one_token_type_does_not_read_token_types():
     import transformers
 
-    from bertkit.infer.onnx_graph import _build_example_inputs
+    from bertkit.commands.export import _build_example_inputs
 
     config = transformers.RobertaConfig(vocab_size=20, type_vocab_size=1, **SIZE)
     model = transformers.AutoModelForSequenceClassification.from_config(config)
@@ -156,9 +156,9 @@ def test_embeddings_are_added_in_training(cli, larger_tokenizer, tmp_path):
 def test_every_kind_of_model_can_be_resized():
     import transformers
 
-    from bertkit.modeling.encoder_with_head import EncoderWithHead
-    from bertkit.modeling.loading import resize_embeddings
-    from bertkit.modeling.replaced_tokens import ReplacedTokenModel
+    from bertkit.models.loading import resize_embeddings
+    from bertkit.models.own_models import EncoderWithHead
+    from bertkit.models.replaced_tokens import ReplacedTokenModel
 
     tokenizer = make_tokenizer()
     size = len(tokenizer)

@@ -18,7 +18,7 @@ from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 
 import bertkit
-from bertkit.data.ner.schemes import SCHEMES, Scheme, from_iob2, to_iob2
+from bertkit.tasks.ner.tags import SCHEMES, Scheme, from_iob2, to_iob2
 
 FAST = {"batch_size": 8, "learning_rate": 5e-3, "seed": 1, "bf16": False}
 
@@ -430,8 +430,8 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
 def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
-    from bertkit.data.ner.words import convert_spans_to_tags, extract_entities, split_words
-    from bertkit.data.rows import Rows
+    from bertkit.data.table import Rows
+    from bertkit.data.words import convert_spans_to_tags, extract_entities, split_words
 
     words = split_words(text)
     rows = Rows.from_columns({"text": [text]}, "x")

@@ -6,8 +6,8 @@ import pytest
 from conftest import ROW_MAKERS, assert_refused, make_ner_rows, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.infer.configs import EvaluateConfig, PredictConfig
-from bertkit.setting import get_settings, is_column_setting
+from bertkit.commands.configs import EvaluateConfig, PredictConfig
+from bertkit.settings.setting import get_settings, is_column_setting
 from bertkit.tasks import TASKS, task_spec
 
 # New names by the names of training, and the flags for the new names.

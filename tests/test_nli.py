@@ -100,7 +100,7 @@ def test_a_head_with_label_names_in_the_wrong_order_is_refused(cli, learned, tmp
 def test_an_ambiguous_label_order_is_not_suggested():
     import numpy as np
 
-    from bertkit.modeling.heads import verify_label_order
+    from bertkit.models.heads import verify_label_order
 
     gold = np.repeat([0, 1, 2], 20)
     verify_label_order(gold, gold, ["a", "b", "c"], "m")

@@ -13,8 +13,8 @@ import pytest
 from test_docs import parse
 
 import bertkit
-from bertkit.api_decorators import _create_notebook_reporter
-from bertkit.pipeline.run import Run
+from bertkit.api import _create_notebook_reporter
+from bertkit.run.train import Run
 
 nbformat = pytest.importorskip("nbformat", reason="the notebooks need nbclient and ipykernel (extra dev)")
 ROOT = Path(__file__).parents[1]

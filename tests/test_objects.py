@@ -13,10 +13,10 @@ from conftest import ROW_MAKERS, make_ner_rows, make_toy_rows, write_rows
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, Sequence, Value
 
 import bertkit
-from bertkit import UserError
-from bertkit.data.objects import rows_from_object, splits_from_object
-from bertkit.data_objects import DataObject
-from bertkit.infer.prediction_table import build_dataset
+from bertkit.commands.predict import build_dataset
+from bertkit.data.sources import rows_from_object, splits_from_object
+from bertkit.errors import UserError
+from bertkit.settings.validation import DataObject
 from bertkit.utils.reporting import Reporter
 
 SETTINGS = {"epochs": 1, "batch_size": 8, "bf16": False}
@@ -185,7 +185,7 @@ def test_a_torch_dataset_is_refused():
 @pytest.mark.slow
 def test_libraries_are_not_imported_to_recognize_an_object():
     code = (
-        "import sys; from bertkit.data_objects import DataObject; DataObject.recognize('x');"
+        "import sys; from bertkit.settings.validation import DataObject; DataObject.recognize('x');"
         "print({'pandas', 'datasets'} & set(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertkit.utils import openmp
-from bertkit.utils.openmp import SPIN_LIMITS, USER_VARIABLES, limit_spinning
+from bertkit.utils import system
+from bertkit.utils.system import SPIN_LIMITS, USER_VARIABLES, limit_spinning
 
 PRINT_VARIABLES = """
 import json, os
@@ -19,7 +19,7 @@ print(json.dumps({name: os.environ[name] for name in names if name in os.environ
 
 @pytest.fixture(autouse=True)
 def _no_torch(monkeypatch):
-    monkeypatch.setattr(openmp, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setattr(system, "sys", SimpleNamespace(modules={}))
 
 
 def test_waiting_threads_spin_briefly():
@@ -36,7 +36,7 @@ def test_setting_of_the_user_wins(name):
 
 
 def test_nothing_is_set_if_torch_has_read_the_variables(monkeypatch):
-    monkeypatch.setitem(openmp.sys.modules, "torch", object())
+    monkeypatch.setitem(system.sys.modules, "torch", object())
     environment = {}
     limit_spinning(environment)
     assert environment == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.utils.durations import format_duration
+from bertkit.utils.text import format_duration
 
 PRINTERS = [
     ["--help"],

@@ -12,10 +12,10 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.cpu.attention import enable_fast_attention
-from bertkit.modeling.layers import compile_layers
-from bertkit.modeling.packing import enable_packing
-from bertkit.tasks.classify import ClassifyConfig
+from bertkit.models.cpu.attention import enable_fast_attention
+from bertkit.models.layers import compile_layers
+from bertkit.models.packing import enable_packing
+from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.arguments import build_training_arguments
 
 LENGTHS = [12, 5, 9, 1, 12, 3]

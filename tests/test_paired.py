@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertkit.metrics.significance import Scorer, compare_scorers, mcnemar_test
+from bertkit.stats.significance import Scorer, compare_scorers, mcnemar_test
 
 
 def accuracy(right):

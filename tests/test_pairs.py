@@ -8,18 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from bertkit.data.corpus.pairs import (
+from bertkit.data.corpus.examples import (
+    MAX_SPAN_SENTENCES,
     EpochPlan,
+    SelectedDocuments,
+    TargetLengths,
     build_nsp_pairs,
     build_segments,
     build_sop_pairs,
     describe_pairs,
     resize_plan,
-)
-from bertkit.data.corpus.segments import (
-    MAX_SPAN_SENTENCES,
-    SelectedDocuments,
-    TargetLengths,
     split_into_segments,
 )
 

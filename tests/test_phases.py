@@ -8,10 +8,10 @@ from conftest import assert_refused, make_document_rows, write_rows
 from test_equivalence import SGD, assert_close, weights
 from test_pretrain import COMMAND, pretrained
 
-from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
+from bertkit.data.corpus.examples import PHASE_EPOCH_OFFSET, PhasedFeatures, parse_phases
 from bertkit.errors import UserError
 from bertkit.training.samplers import PhasedBatchSampler
-from bertkit.utils.ragged import concat_ranges
+from bertkit.utils.arrays import concat_ranges
 
 PHASES = "16:0.7,48:0.3"
 
@@ -29,9 +29,9 @@ def load_features(text, tiny, phases=PHASES):
     """Return the training features of a run, its collator and the features for scoring."""
     from transformers import BertConfig, BertForPreTraining
 
-    from bertkit.modeling.loading import load_tokenizer
-    from bertkit.tasks.pretrain import Pretrain
-    from bertkit.tasks.pretrain_config import PretrainConfig
+    from bertkit.models.loading import load_tokenizer
+    from bertkit.tasks.pretrain.config import PretrainConfig
+    from bertkit.tasks.pretrain.task import Pretrain
     from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), phases=phases))

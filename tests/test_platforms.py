@@ -15,10 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.modeling.loading import find_model
-from bertkit.utils import console_close, files, memory, paths, processes, system
-from bertkit.utils.files import replace_path, write_text
-from bertkit.utils.output_paths import check_output_directory, check_output_file
+from bertkit.models.loading import find_model
+from bertkit.utils import files, system
+from bertkit.utils.files import check_output_directory, check_output_file, replace_path, write_text
 
 PACKAGE = Path(__file__).parents[1] / "bertkit"
 SIMULATION = Path(__file__).with_name("simulated_windows.py")
@@ -240,7 +239,7 @@ def test_a_missing_permission_is_reported_at_once(tmp_path, monkeypatch):
     ],
 )
 def test_the_letter_of_a_drive_is_part_of_the_name(value, parts):
-    assert paths.split_at_colon(value) == parts
+    assert files.split_at_colon(value) == parts
 
 
 @pytest.mark.parametrize("path", ["C:\\models\\mine", "D:/mine", "models\\mine", ".\\mine"])
@@ -281,18 +280,18 @@ def test_the_name_is_checked_before_the_data(cli, tmp_path, monkeypatch):
 
 def test_the_command_line_is_quoted_for_the_shell(monkeypatch):
     arguments = ["bertkit", "-o", "C:\\my runs\\x"]
-    assert paths.join_command(arguments) == "bertkit -o 'C:\\my runs\\x'"
-    monkeypatch.setattr(paths, "IS_WINDOWS", True)
-    assert paths.join_command(arguments) == 'bertkit -o "C:\\my runs\\x"'
+    assert files.join_command(arguments) == "bertkit -o 'C:\\my runs\\x'"
+    monkeypatch.setattr(files, "IS_WINDOWS", True)
+    assert files.join_command(arguments) == 'bertkit -o "C:\\my runs\\x"'
 
 
 def test_members_of_an_ensemble_may_be_on_another_drive(tmp_path, monkeypatch):
     def refuse(path, start):
         raise ValueError("path is on mount 'D:', start on mount 'C:'")
 
-    assert paths.make_relative(tmp_path / "a", tmp_path / "b") == "../a"
+    assert files.make_relative(tmp_path / "a", tmp_path / "b") == "../a"
     monkeypatch.setattr(os.path, "relpath", refuse)
-    assert paths.make_relative(tmp_path / "a", tmp_path / "b") == (tmp_path / "a").as_posix()
+    assert files.make_relative(tmp_path / "a", tmp_path / "b") == (tmp_path / "a").as_posix()
 
 
 # ---- processes and memory
@@ -300,20 +299,20 @@ def test_members_of_an_ensemble_may_be_on_another_drive(tmp_path, monkeypatch):
 
 def test_processes_of_windows_are_interrupted_and_not_ended(monkeypatch):
     calls = []
-    monkeypatch.setattr(processes, "_CTRL_BREAK", 1)
+    monkeypatch.setattr(system, "_CTRL_BREAK", 1)
     monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 512, raising=False)
     child = SimpleNamespace(poll=lambda: None, send_signal=calls.append)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **options: calls.append(options) or child)
-    processes.request_stop(processes.start_process_group(["x"], {"A": "b"}))
+    system.request_stop(system.start_process_group(["x"], {"A": "b"}))
     assert calls == [{"env": {"A": "b", "USE_LIBUV": "0"}, "creationflags": 512}, 1]
-    assert processes.was_interrupted(0xC000013A)
-    assert not processes.was_interrupted(1)
+    assert system.was_interrupted(0xC000013A)
+    assert not system.was_interrupted(1)
 
 
 def test_signals_without_a_name_are_described():
-    assert processes.describe_exit(-15) == "was killed by SIGTERM"
-    assert processes.describe_exit(-40) == "was killed by signal 40"
-    assert processes.describe_exit(3) == "exited with status 3"
+    assert system.describe_exit(-15) == "was killed by SIGTERM"
+    assert system.describe_exit(-40) == "was killed by signal 40"
+    assert system.describe_exit(3) == "exited with status 3"
 
 
 def test_a_closed_console_interrupts_the_main_thread(monkeypatch):
@@ -321,20 +320,20 @@ def test_a_closed_console_interrupts_the_main_thread(monkeypatch):
     kernel = SimpleNamespace(SetConsoleCtrlHandler=lambda handler, add: handlers.append((handler, add)))
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     monkeypatch.setattr(ctypes, "WINFUNCTYPE", lambda *_: lambda function: function, raising=False)
-    monkeypatch.setattr(console_close._thread, "interrupt_main", calls.append)
-    with console_close.handle_console_close():
+    monkeypatch.setattr(system._thread, "interrupt_main", calls.append)
+    with system.handle_console_close():
         [(handler, is_added)] = handlers
         assert (is_added, handler(0), calls) == (True, False, [])  # Ctrl-C
         assert handler(2, calls.append) is True
-    assert calls == [signal.SIGTERM, console_close.MAX_WAIT_SECONDS]
+    assert calls == [signal.SIGTERM, system.MAX_WAIT_SECONDS]
     assert [is_added for _, is_added in handlers] == [True, False]
 
 
 def test_the_peak_memory_of_windows_is_read(monkeypatch):
-    assert 10e6 < memory.get_peak_memory() < 1e11
+    assert 10e6 < system.get_peak_memory() < 1e11
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1, peak_wset=5))
-    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
-    assert memory.get_peak_memory() == 5
+    monkeypatch.setattr(system.psutil, "Process", lambda: process)
+    assert system.get_peak_memory() == 5
 
 
 def test_a_missing_compiler_is_found():

@@ -9,11 +9,12 @@ import pytest
 from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
-from bertkit import UserError, load
+from bertkit.api import load
 from bertkit.data.readers.files import stream_rows
-from bertkit.data.rows import Rows
-from bertkit.infer.predictor import align_chunks_to_groups
-from bertkit.tasks.input_schema import InputSchema
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
+from bertkit.run.predictor import align_chunks_to_groups
+from bertkit.tasks.base import InputSchema
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
 
@@ -145,7 +146,7 @@ def test_output_as_one_json_object(runs, cli, tmp_path):
 def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, monkeypatch):
     _, at_once, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     monkeypatch.setattr(
-        "bertkit.infer.inputs.stream_rows",
+        "bertkit.commands.inputs.stream_rows",
         lambda path, _: stream_rows(path, chunk_size=7, stream_above_bytes=0),
     )
     _, streamed, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")

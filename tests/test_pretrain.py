@@ -20,11 +20,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 
 import bertkit
 from bertkit.data.corpus.store import write_corpus
-from bertkit.metrics.pretraining import score_pretraining, score_unigram
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.losses import PretrainingLoss
-from bertkit.modeling.pretraining import add_masked_position_hook, build_bert_config
-from bertkit.tasks.pretrain_config import MODEL_SIZES
+from bertkit.models.forward import compute_logits
+from bertkit.models.losses import PretrainingLoss
+from bertkit.models.pretraining import add_masked_position_hook, build_bert_config
+from bertkit.stats.scores import score_pretraining, score_unigram
+from bertkit.tasks.pretrain.config import MODEL_SIZES
 
 COMMAND = "pretrain-mlm-nsp"
 
@@ -265,9 +265,9 @@ def test_weights_do_not_depend_on_the_number_of_workers(tiny, short_text, tmp_pa
 
 def load_features(text, tiny, **settings):
     """Return the features of a text and their collator, as in a run."""
-    from bertkit.modeling.loading import load_tokenizer
-    from bertkit.tasks.pretrain import Pretrain
-    from bertkit.tasks.pretrain_config import PretrainConfig
+    from bertkit.models.loading import load_tokenizer
+    from bertkit.tasks.pretrain.config import PretrainConfig
+    from bertkit.tasks.pretrain.task import Pretrain
     from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
@@ -333,9 +333,7 @@ def test_preview_prints_statistics_and_writes_nothing(cli, text, tmp_path):
 )
 def test_dropout_applies_only_to_pre_training(settings, dropout, text, tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(
-        "bertkit.pipeline.trainable_model.optimize_model", lambda model, *_: trained.append(model)
-    )
+    monkeypatch.setattr("bertkit.run.session.optimize_model", lambda model, *_: trained.append(model))
     run = pretrained(
         text, tmp_path / "run", hidden_size=16, num_heads=2, max_steps=1, vocab_size=60, **settings
     )

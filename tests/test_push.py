@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.reports.model_card import rewrite_for_hub
+from bertkit.report.card import rewrite_for_hub
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_the_card_has_metadata_and_loads_from_the_hub(account, tiny, tmp_path):
     ],
 )
 def test_the_card_links_the_base_model_and_dataset_on_the_hub(settings, expected):
-    from bertkit.pipeline.upload import build_card_metadata
+    from bertkit.run.upload import build_card_metadata
 
     metrics = {"task": "classify", "data": {"name": "x"}, "validation": {}, "test": {}}
     about = build_card_metadata(metrics, settings, "me/it", "transformers")

@@ -22,17 +22,16 @@ from test_words import TOKENIZERS
 from tokenizers import processors
 
 import bertkit
-from bertkit.data.collator import PaddingCollator
-from bertkit.data.qa.features import Limits, build_question_features
-from bertkit.data.qa.spans import compute_descending_keys, find_best_spans, merge_windows
-from bertkit.data.rows import Rows
+from bertkit.data.features import PaddingCollator
+from bertkit.data.table import Rows
 from bertkit.errors import UserError
-from bertkit.metrics.squad import average_scores_v2, score_answers_v2
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.losses import CrossEntropy
+from bertkit.models.forward import compute_logits
+from bertkit.models.losses import CrossEntropy
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.qa_predictions import QaEvaluation
-from bertkit.tasks.qa_scores import score_baselines
+from bertkit.tasks.qa.features import Limits, build_question_features
+from bertkit.tasks.qa.predictions import QaEvaluation, score_baselines
+from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans, merge_windows
+from bertkit.tasks.qa.squad import average_scores_v2, score_answers_v2
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 from bertkit.utils.reporting import Reporter

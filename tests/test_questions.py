@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.column_types import hash_values
-from bertkit.data.loading import SAMPLES_DIR
-from bertkit.data.qa.answers import describe_location
-from bertkit.data.qa.repair import fix_offsets
-from bertkit.data.qa.rows import (
+from bertkit.data.readers.files import read_file
+from bertkit.data.sources import SAMPLES_DIR
+from bertkit.data.split import make_splits
+from bertkit.data.table import Rows, hash_values
+from bertkit.errors import UserError
+from bertkit.tasks.qa.config import QaConfig
+from bertkit.tasks.qa.rows import (
     NESTED_COLUMNS,
     choose_split_unit,
     compute_group_keys,
+    describe_location,
     find_unanswerable,
+    fix_offsets,
     normalize_questions,
     resolve_columns,
 )
-from bertkit.data.readers.files import read_file
-from bertkit.data.rows import Rows
-from bertkit.data.split import make_splits
-from bertkit.errors import UserError
-from bertkit.tasks.qa import Qa, QaConfig
+from bertkit.tasks.qa.task import Qa
 
 RAIN = "It rained in Oslo, and in Oslo only."
 TWO_ANSWERS = [{"text": "Oslo", "answer_start": 13}, {"text": "rained", "answer_start": 3}]

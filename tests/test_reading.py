@@ -17,10 +17,10 @@ from transformers import (
 )
 
 import bertkit
-from bertkit.modeling import pooling
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.loading import ModelSource
-from bertkit.modeling.pooling import load_with_pooling
+from bertkit.models import heads
+from bertkit.models.forward import compute_logits
+from bertkit.models.heads import load_with_pooling
+from bertkit.models.loading import ModelSource
 
 CLASSES = {
     "classify": AutoModelForSequenceClassification,
@@ -43,7 +43,7 @@ def folders(tmp_path_factory):
 def reader(folder, task="classify", head="linear", pooling="cls"):
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(folder)
-    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head, pooling).eval()
+    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head, heads).eval()
 
 
 def batch(left=False, more=0):
@@ -78,7 +78,7 @@ def of_the_text(model, task, given):
 def test_texts_with_the_same_first_token_get_different_scores(task, left, folders, monkeypatch):
     found = of_the_text(reader(folders[True], task), task, batch(left))
     assert len(set(np.round(found.tolist(), 5))) == 3
-    monkeypatch.setattr(pooling, "add_pooling", lambda model: model)
+    monkeypatch.setattr(heads, "add_pooling", lambda model: model)
     stock = of_the_text(reader(folders[True], task), task, batch())
     assert len(set(np.round(stock.tolist(), 5))) == 1
 
@@ -115,7 +115,7 @@ def test_uses_the_pooler_of_the_architecture(name, tmp_path):
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
             states = output.last_hidden_state
-            torch.testing.assert_close(pooling._run_pooler(encoder, states), output.pooler_output)
+            torch.testing.assert_close(heads._run_pooler(encoder, states), output.pooler_output)
 
 
 # ---- a BiLSTM

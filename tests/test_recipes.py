@@ -14,7 +14,7 @@ from conftest import assert_refused
 import bertkit
 import recipes as recipe_benchmark
 from bertkit.errors import UserError
-from bertkit.recipes import REMOVED_SETTINGS, list_shipped_recipes, read_recipe
+from bertkit.settings.recipes import REMOVED_SETTINGS, list_shipped_recipes, read_recipe
 from bertkit.tasks import task_class, task_spec
 
 ROOT = Path(__file__).parent.parent
@@ -158,7 +158,7 @@ def test_a_flag_replaces_the_conflicting_setting_of_a_recipe(case, cli, tmp_path
         seen.append(task_class(task)(config).config)
         raise UserError("seen")
 
-    monkeypatch.setattr("bertkit.pipeline.run._run", see)
+    monkeypatch.setattr("bertkit.run.train._run", see)
     assert "seen" in cli("pretrain-mlm-nsp", "--recipe", recipe, *flags)[2]
     assert {name: getattr(seen[0], name) for name in wanted} == wanted
 
@@ -217,18 +217,18 @@ def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
     code = (
         f"import sys, yaml; sys.path.insert(0, {str(place)!r})\n"
         f"import bertkit; assert {str(place)!r} in bertkit.__file__\n"
-        "from bertkit.recipes import list_shipped_recipes, read_recipe\n"
+        "from bertkit.settings.recipes import list_shipped_recipes, read_recipe\n"
         "names = sorted(list_shipped_recipes()); assert len(names) > 1, names\n"
         "from bertkit.tasks import TASKS, task_class\n"
         "for name, path in list_shipped_recipes().items():\n"
         "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
         "    assert read_recipe(name, kind.spec.name, kind.spec.config).settings\n"
         "from bertkit.tasks.base import Task\n"
-        "from bertkit.data.corpus.source import find_text; assert find_text('sample').files\n"
-        "from bertkit.data.loading import load_dataset\n"
+        "from bertkit.data.corpus.documents import find_text; assert find_text('sample').files\n"
+        "from bertkit.data.sources import load_dataset\n"
         "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
         "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.registry import load_dataset_specs\n"
+        "from bertkit.data.layouts import load_dataset_specs\n"
         "assert load_dataset_specs()\n"
         "print('\\n'.join(names))"
     )

@@ -17,12 +17,11 @@ from conftest import (
 )
 
 import bertkit
-from bertkit.data.entity_markers import Entity, has_markers, list_markers, mark_entities, parse_entity
-from bertkit.infer.predictor import load_predictor
-from bertkit.serve.metrics import Metrics
-from bertkit.serve.row_decoder import InvalidBodyError, RowDecoder
-from bertkit.serve.served_model import BatchSettings, load_served_model
-from bertkit.tasks.input_schema import InputSchema
+from bertkit.run.predictor import load_predictor
+from bertkit.serve.models import BatchSettings, Metrics, load_served_model
+from bertkit.serve.requests import InvalidBodyError, RowDecoder
+from bertkit.tasks.base import InputSchema
+from bertkit.tasks.text.relations import Entity, has_markers, list_markers, mark_entities, parse_entity
 
 COLUMNS = ["--subject-column", "subject_entity", "--object-column", "object_entity"]
 

@@ -9,8 +9,7 @@ import fsspec
 import pytest
 from conftest import assert_refused, make_document_rows, write_rows
 
-from bertkit.data.corpus.documents import TextOptions, iter_documents
-from bertkit.data.corpus.source import find_text
+from bertkit.data.corpus.documents import TextOptions, find_text, iter_documents
 from bertkit.data.corpus.store import digest_files
 from bertkit.data.readers.text_files import RemoteFile, list_remote_files
 

@@ -27,16 +27,21 @@ from transformers import (
 )
 
 import bertkit
-from bertkit.data.collator import PaddingCollator
-from bertkit.masking.collator import ReplacedTokenCollator, build_masker, build_special_tokens_mask
-from bertkit.metrics.pretraining import DISCRIMINATOR_WEIGHT, score_majority, score_replaced_tokens
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.losses import sum_parts
-from bertkit.modeling.packing import enable_packing
-from bertkit.modeling.pretraining import build_electra_config
-from bertkit.modeling.replaced_token_loss import ReplacedTokenLoss, reduce_replaced_token_logits
-from bertkit.modeling.replaced_tokens import ReplacedTokenModel, build_generator_config, sample_tokens
-from bertkit.tasks.pretrain_config import MODEL_SIZES
+from bertkit.data.features import PaddingCollator
+from bertkit.data.masking import ReplacedTokenCollator, build_masker, build_special_tokens_mask
+from bertkit.models.forward import compute_logits
+from bertkit.models.losses import sum_parts
+from bertkit.models.packing import enable_packing
+from bertkit.models.pretraining import build_electra_config
+from bertkit.models.replaced_tokens import (
+    ReplacedTokenLoss,
+    ReplacedTokenModel,
+    build_generator_config,
+    reduce_replaced_token_logits,
+    sample_tokens,
+)
+from bertkit.stats.scores import DISCRIMINATOR_WEIGHT, score_majority, score_replaced_tokens
+from bertkit.tasks.pretrain.config import MODEL_SIZES
 from flops import SequenceCounts, count_training_flops
 
 SHAPE = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "generator_size": 0.5}

@@ -11,11 +11,10 @@ import yaml
 from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
-from bertkit.reports.charts import plot_curves
-from bertkit.reports.examples import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
-from bertkit.reports.finished_run import load_finished_run
-from bertkit.reports.page import render_page
-from bertkit.reports.views.registry import VIEWS, create_view
+from bertkit.charts import plot_curves
+from bertkit.report.finished_run import load_finished_run
+from bertkit.report.page import VIEWS, create_view, render_page
+from bertkit.tasks.view import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow]
 
@@ -344,6 +343,6 @@ def test_runs_with_equal_names_are_shown_with_their_paths(cli, tmp_path, run):
 
 
 def test_matplotlib_is_imported_only_for_pages():
-    modules = "bertkit.pipeline.run, bertkit.infer.report, sys"
+    modules = "bertkit.run.train, bertkit.commands.report, sys"
     code = f"import {modules}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

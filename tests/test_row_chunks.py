@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.readers.files import Dialect, read_file, stream_rows
-from bertkit.data.rows import Rows
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.table import Rows
 from bertkit.errors import UserError
-from bertkit.utils.batches import iter_batches
+from bertkit.utils.arrays import iter_batches
 
 NOTE = 'a "b", c\nd'
 ROWS = [row | {"n": n, "note": NOTE if n % 3 else None} for n, row in enumerate(make_toy_rows(25))]

@@ -169,7 +169,7 @@ def test_an_architecture_of_transformers_is_loaded_without_the_code_of_its_repos
 ):
     import transformers
 
-    from bertkit.modeling.loading import find_model, load_config, load_model
+    from bertkit.models.loading import find_model, load_config, load_model
 
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)

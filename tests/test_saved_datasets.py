@@ -11,11 +11,11 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from pyarrow import feather
 
 import bertkit
-from bertkit import UserError
 from bertkit.data.layouts import read_folder
-from bertkit.data.loading import load_dataset, load_split
 from bertkit.data.readers.files import read_file, stream_rows
-from bertkit.data.table_store import DatasetColumn
+from bertkit.data.sources import load_dataset, load_split
+from bertkit.data.table import DatasetColumn
+from bertkit.errors import UserError
 
 SETTINGS = {"epochs": 1, "batch_size": 8, "bf16": False}
 ROWS = make_toy_rows(60)

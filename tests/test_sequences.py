@@ -6,10 +6,8 @@ from conftest import NEUTRAL_WORDS, make_features, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.collator import PaddingCollator
-from bertkit.data.features import build_features
-from bertkit.data.tokenization import SequenceTemplate, encode
-from bertkit.data.truncation import truncate
+from bertkit.data.features import PaddingCollator, build_features, truncate
+from bertkit.data.tokens import SequenceTemplate, encode
 
 text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size=30).map(" ".join)
 TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
@@ -73,7 +71,7 @@ def test_head_and_tail_of_a_pair_are_joined_in_the_sequence():
 
 
 def test_truncation_settings_in_the_tokenizer_file_are_ignored(tmp_path):
-    from bertkit.modeling.loading import ModelSource, load_tokenizer
+    from bertkit.models.loading import ModelSource, load_tokenizer
 
     tokenizer = make_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(16)
@@ -87,7 +85,7 @@ def test_the_same_texts_are_encoded_once(monkeypatch, tmp_path):
     tokenizer = make_tokenizer()
     first = encode(["the film", "a room"], tokenizer)
     failure = lambda *_: pytest.fail("encoded again")  # noqa: E731
-    monkeypatch.setattr("bertkit.data.tokenization.tokenize_batches", failure)
+    monkeypatch.setattr("bertkit.data.tokens.tokenize_batches", failure)
     again = encode(["the film", "a room"], tokenizer)
     assert isinstance(again.values, np.memmap)
     assert (again.values.tolist(), again.offsets.tolist()) == (first.values.tolist(), first.offsets.tolist())

@@ -24,20 +24,19 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import bertkit
+from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError
-from bertkit.infer.predictor import load_predictor
-from bertkit.modeling.forward import compute_logits
-from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.serve import job_computation, model_registry, protocol, served_model, server
-from bertkit.serve.access import choose_hosts
+from bertkit.models.forward import compute_logits
+from bertkit.run.predictor import load_predictor
+from bertkit.run_directory import write_ensemble
+from bertkit.serve import batcher as batcher_module
+from bertkit.serve import models as models_module
+from bertkit.serve import server
 from bertkit.serve.app import create_app
 from bertkit.serve.batcher import ComputationStoppedError, Job
-from bertkit.serve.config import ServeConfig
-from bertkit.serve.limits import LimitsMiddleware
-from bertkit.serve.metrics import Metrics
-from bertkit.serve.model_registry import ModelRegistry, NamedRun
-from bertkit.serve.served_model import BatchSettings
-from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
+from bertkit.serve.middleware import LimitsMiddleware, choose_hosts
+from bertkit.serve.models import BatchSettings, Metrics, ModelRegistry, NamedRun
+from bertkit.serve.server import DrainingServer, make_uvicorn_config
 from bertkit.training import scoring
 
 pytestmark = pytest.mark.slow
@@ -159,8 +158,8 @@ def test_a_request_may_name_the_documents_of_its_sentences(document_run):
         assert post(client, {"tokens": ["a", "b"]}).status_code == 200
     # The same name in two requests of a batch means two documents.
     jobs = [make_job(row) for row in rows]
-    apart = [job_computation.compute_jobs(predictor, [job])[0] for job in jobs]
-    assert job_computation.compute_jobs(predictor, jobs) == apart
+    apart = [batcher_module.compute_jobs(predictor, [job])[0] for job in jobs]
+    assert batcher_module.compute_jobs(predictor, jobs) == apart
 
 
 def make_job(row):
@@ -184,16 +183,16 @@ def test_a_wrong_request_does_not_fail_the_others_of_its_batch(runs):
 
 
 def test_a_bug_fails_only_the_request_that_causes_it(runs, monkeypatch):
-    predictor, predict_rows = load_predictor(str(runs / "classify")), job_computation.predict_rows
+    predictor, predict_rows = load_predictor(str(runs / "classify")), batcher_module.predict_rows
 
     def predict_unless_bad(predictor, rows, *args):
         if {"text": "bad"} in rows:
             raise ZeroDivisionError
         return predict_rows(predictor, rows, *args)
 
-    monkeypatch.setattr(job_computation, "predict_rows", predict_unless_bad)
+    monkeypatch.setattr(batcher_module, "predict_rows", predict_unless_bad)
     jobs = [make_job({"text": text}) for text in ("good", "bad", "fine")]
-    good, error, fine = job_computation.compute_jobs(predictor, jobs)
+    good, error, fine = batcher_module.compute_jobs(predictor, jobs)
     assert (good[0]["text"], type(error), fine[0]["text"]) == ("good", ZeroDivisionError, "fine")
 
 
@@ -210,7 +209,7 @@ def test_a_cancelled_batch_stops_between_forward_passes(runs, monkeypatch):
 
     predictor.model.register_forward_hook(count_pass)
     monkeypatch.setattr(scoring, "bind_logits", lambda model, _: partial(compute_logits, model))
-    results = job_computation.compute_jobs(predictor, jobs)
+    results = batcher_module.compute_jobs(predictor, jobs)
     assert [type(result) for result in results] == [ComputationStoppedError] * 5
     assert len(passes) == 2
 
@@ -386,7 +385,7 @@ def exchange_bytes(registry, *exchanges, token=None):
 
 
 def test_a_slow_head_ends_the_connection(monkeypatch, registry):
-    monkeypatch.setattr(protocol, "MAX_SEND_SECONDS", 0.1)
+    monkeypatch.setattr(server, "MAX_SEND_SECONDS", 0.1)
     first, second = exchange_bytes(
         registry, [b"GET /healthz HTTP/1.1\r\nhost: a\r\n"], [b"\x16\x03 no HTTP\r\n\r\n"]
     )
@@ -397,7 +396,7 @@ def test_a_slow_head_ends_the_connection(monkeypatch, registry):
 
 @pytest.mark.parametrize("rest", [b"1\r\na\r\n", b"no chunk\r\n"], ids=["slow", "invalid"])
 def test_the_rest_of_a_refused_body_ends_the_connection(rest, monkeypatch, registry, caplog):
-    monkeypatch.setattr(protocol, "MAX_SEND_SECONDS", 0.1)
+    monkeypatch.setattr(server, "MAX_SEND_SECONDS", 0.1)
     head = b"POST /predict HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     [received] = exchange_bytes(registry, [head, rest], token=b"s3cret")
     assert received.startswith(b"HTTP/1.1 401")
@@ -453,7 +452,7 @@ def test_there_are_no_cors_headers_and_the_page_has_a_policy(client):
     ("bug", "name"), [(lambda *_: 1 / 0, "ZeroDivisionError"), (lambda *_: {}["a"], "KeyError")]
 )
 def test_a_bug_is_500_and_its_traceback_is_logged(bug, name, runs, monkeypatch, caplog):
-    monkeypatch.setattr(served_model, "compute_jobs", bug)
+    monkeypatch.setattr(models_module, "compute_jobs", bug)
     registry = make_registry(runs, "classify")
     with open_client(registry) as client:
         response = post(client, {"text": SECRET})
@@ -561,7 +560,7 @@ def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog, monkeypatc
     assert "the old models stay" in caplog.text
     run.symlink_to(runs / "classify")
     with monkeypatch.context() as patch:
-        patch.setattr(model_registry, "load_served_model", raise_out_of_memory)
+        patch.setattr(models_module, "load_served_model", raise_out_of_memory)
         asyncio.run(registry.reload())
     assert registry.models["run"] is old
     assert "the old models stay: out of memory" in caplog.text

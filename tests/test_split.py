@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.rows import Rows
 from bertkit.data.split import SplitKeys, make_splits, sample_rows, split_stratified
+from bertkit.data.table import Rows
 from bertkit.errors import UserError
 
 texts_and_labels = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), min_size=1, max_size=80)

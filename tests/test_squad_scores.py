@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.unicode import is_korean
-from bertkit.metrics.baselines import predict_overlap
-from bertkit.metrics.evaluate_api import Squad, SquadV2
-from bertkit.metrics.squad import (
+from bertkit.metrics import Squad, SquadV2
+from bertkit.stats.baselines import predict_overlap
+from bertkit.tasks.qa.squad import (
     AnswerScores,
     ThresholdSweep,
     apply_threshold,

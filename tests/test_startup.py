@@ -11,7 +11,7 @@ from packaging.version import Version
 
 pytestmark = pytest.mark.slow
 
-RESULT_MODULES = ["evaluate", "matplotlib", "scipy.stats", "sklearn", "bertkit.reports.charts"]
+RESULT_MODULES = ["evaluate", "matplotlib", "scipy.stats", "sklearn", "bertkit.charts"]
 OPTIONAL_MODULES = ["onnx", "onnxruntime", "tensorboard", "torchvision"]  # Trainer imports peft
 # pandas and datasets need as long as all modules of bertkit; Trainer imports them, prediction does not.
 TRAINING_MODULES = ["bertkit.training.trainer", "datasets", "pandas", "pyarrow", "transformers.trainer"]

@@ -7,8 +7,8 @@ import pytest
 from conftest import make_ner_rows, make_qa_rows, make_swag_rows, read_predictions, write_rows
 
 import bertkit
-from bertkit.data.ner.rows import parse_split
 from bertkit.data.readers.files import read_file
+from bertkit.tasks.ner.rows import parse_split
 
 pytestmark = pytest.mark.slow  # most tests train a model
 

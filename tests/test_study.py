@@ -27,20 +27,19 @@ from hypothesis import strategies as st
 from test_locks import before_lock  # noqa: F401
 
 import bertkit
-from bertkit.data import tokenization
+from bertkit.data import tokens
 from bertkit.data.split import SplitKeys, join_groups
-from bertkit.data.token_store import share_tokens
-from bertkit.data.tokenization import encode, encode_with_offsets
+from bertkit.data.tokens import encode, encode_with_offsets, share_tokens
 from bertkit.errors import TrainingFailed, UserError
-from bertkit.pipeline.ensemble import write_ensemble
-from bertkit.pipeline.loaded_data import load_data
-from bertkit.pipeline.logits import read_logits, write_logits
+from bertkit.run.load_data import load_data
+from bertkit.run.results import read_logits, write_logits
+from bertkit.run_directory import write_ensemble
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
 from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
 from bertkit.studies.trials import Trial, TrialStore
 from bertkit.tasks import task_spec
-from bertkit.tasks.classify import ClassifyConfig
+from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils import locks
 from bertkit.utils.reporting import Reporter
 
@@ -171,9 +170,9 @@ def test_shared_tokens_are_those_of_each_text(parts):
 
 def test_each_text_is_tokenized_once(monkeypatch):
     encoded = []
-    original = tokenization.encode_batches
+    original = tokens.encode_batches
     monkeypatch.setattr(
-        tokenization, "encode_batches", lambda texts, *args, **options: (
+        tokens, "encode_batches", lambda texts, *args, **options: (
             encoded.extend(texts) or original(texts, *args, **options)
         ),
     )  # fmt: skip
@@ -531,7 +530,7 @@ def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
 @pytest.mark.slow
 @pytest.mark.charts
 def test_charts_need_only_the_results(searched):
-    from bertkit.reports.study_charts import build_study_charts
+    from bertkit.report.tables import build_study_charts
 
     for chart in build_study_charts(searched.metrics):
         assert len(chart.svg) > 1000
@@ -582,7 +581,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         trials.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
     )
-    from bertkit.pipeline.session import Session
+    from bertkit.run.session import Session
 
     evaluate = Session._evaluate_validation
 
@@ -604,7 +603,7 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
 
 
 def test_a_failed_final_run_is_named(toy, small, tmp_path, monkeypatch):
-    from bertkit.pipeline.session import Session
+    from bertkit.run.session import Session
 
     def fail(self):
         raise TrainingFailed("validation split: logits are NaN")
@@ -668,7 +667,7 @@ def test_dry_run_lists_the_runs_and_writes_none(cli, toy, tiny, tmp_path):
 
 
 def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_runs():
-    from bertkit.setting import get_settings
+    from bertkit.settings.setting import get_settings
 
     assert set(list_study_tasks()) == set(ROW_MAKERS)
     for task in list_study_tasks():

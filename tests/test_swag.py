@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.choices import (
+from bertkit.data.columns import parse_column_names
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
+from bertkit.models.forward import compute_logits
+from bertkit.models.losses import CrossEntropy
+from bertkit.tasks.choice.rows import (
     encode_ending_labels,
     find_ambiguous_labels,
     guess_ending_columns,
     infer_first_label,
     parse_endings,
 )
-from bertkit.data.columns import parse_column_names
-from bertkit.data.rows import Rows
-from bertkit.errors import UserError
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.losses import CrossEntropy
 
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
 
@@ -156,7 +156,7 @@ def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
 
 
 def test_the_ending_only_baseline_does_not_read_the_context():
-    from bertkit.metrics.baselines import predict_ending_only
+    from bertkit.stats.baselines import predict_ending_only
 
     rows = make_swag_rows(60)
     endings, labels = [row["endings"] for row in rows], [row["label"] for row in rows]

@@ -10,19 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
-from bertkit.data.column_types import (
+from bertkit.data.readers.files import read_file
+from bertkit.data.table import (
     CategoricalColumn,
+    ComputedColumn,
     ConcatenatedColumn,
+    DatasetColumn,
+    FlattenedColumn,
     ListColumn,
+    Rows,
     SelectedColumn,
     combine_hashes,
     factorize,
     hash_values,
+    store_rows,
 )
-from bertkit.data.computed_columns import ComputedColumn, FlattenedColumn
-from bertkit.data.readers.files import read_file
-from bertkit.data.rows import Rows
-from bertkit.data.table_store import DatasetColumn, store_rows
 from bertkit.utils.cache import get_cache_directory
 
 json_values = st.recursive(

@@ -10,12 +10,11 @@ from conftest import NEUTRAL_WORDS, make_tokenizer, save_tiny_model
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.collator import PaddingCollator, pad_vectors
-from bertkit.data.features import TextFeatures, build_features
-from bertkit.modeling.frozen_vectors import VectorFeatures, compute_vectors
-from bertkit.modeling.layers import freeze_layers, map_parameters_to_layers
-from bertkit.modeling.loading import ModelSource, takes_token_type_ids
-from bertkit.modeling.tagger import FEATURE_LAYERS, Tagger, load_tagger
+from bertkit.data.features import PaddingCollator, TextFeatures, build_features, pad_vectors
+from bertkit.models.encoder import VectorFeatures, compute_vectors
+from bertkit.models.layers import freeze_layers, map_parameters_to_layers
+from bertkit.models.loading import ModelSource, takes_token_type_ids
+from bertkit.models.own_models import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.utils.compat import get_argument_name
 from bertkit.utils.reporting import Reporter
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.ner.schemes import (
+from bertkit.tasks.ner.tags import (
     SCHEMES,
     Scheme,
+    TagSet,
+    build_iob2_labels,
     count_violations,
     describe_notation,
     detect_scheme,
@@ -17,7 +19,6 @@ from bertkit.data.ner.schemes import (
     from_iob2,
     to_iob2,
 )
-from bertkit.data.ner.tags import TagSet, build_iob2_labels
 
 IOB2 = "O B-PER B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-PER"
 WRITTEN = {

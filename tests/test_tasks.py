@@ -6,14 +6,13 @@ import pytest
 from conftest import make_ner_rows, make_qa_rows, write_rows
 
 import bertkit
-from bertkit.checks import CHECKS, checks_class
-from bertkit.checks.base import TaskChecks
-from bertkit.data.ner import decoding
-from bertkit.data.qa import spans
-from bertkit.pipeline.session import Session
+from bertkit.run.session import Session
 from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.base import Task, TaskSpec
-from bertkit.tasks.input_schema import InputSchema
+from bertkit.tasks.base import InputSchema, Task
+from bertkit.tasks.checks import CHECKS, TaskChecks, checks_class
+from bertkit.tasks.definition import TaskSpec
+from bertkit.tasks.ner import predictions
+from bertkit.tasks.qa import spans
 
 MAX_MEMBERS = 25
 FAST = {"epochs": 1, "batch_size": 8, "max_length": 32, "bf16": False}
@@ -71,7 +70,7 @@ def test_rows_from_flags_combine_a_single_text_with_every_other():
 
 @pytest.mark.slow
 def test_a_finished_ner_run_decodes_the_validation_split_once(tiny, tmp_path, monkeypatch):
-    calls = count_calls_after_training(monkeypatch, decoding, "viterbi_decode")
+    calls = count_calls_after_training(monkeypatch, predictions, "viterbi_decode")
     data = write_rows(tmp_path / "rows.jsonl", make_ner_rows(60))
     run = bertkit.ner(data=str(data), model=str(tiny), output_dir=str(tmp_path / "run"), **FAST)
     assert calls == ["viterbi_decode"]

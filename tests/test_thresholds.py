@@ -12,14 +12,14 @@ from sklearn.metrics import f1_score, recall_score
 from test_calibrate import train_on_label_sets
 
 import bertkit
-from bertkit.metrics.thresholds import (
+from bertkit.models.heads import read_temperature
+from bertkit.stats.calibration import (
     ThresholdCriterion,
     fit_binary_threshold,
     fit_label_thresholds,
     parse_criterion,
 )
-from bertkit.modeling.temperature import read_temperature
-from bertkit.tasks.label_types import MultiLabel, SingleLabel
+from bertkit.tasks.text.labels import MultiLabel, SingleLabel
 from bertkit.utils.files import write_text
 
 

@@ -7,8 +7,8 @@ from conftest import assert_refused, make_document_rows, write_rows
 from test_pretrain import COMMAND
 
 from bertkit.errors import UserError
-from bertkit.pipeline import time_limit
-from bertkit.pipeline.time_limit import MeasuredTimes
+from bertkit.run import dry_run
+from bertkit.run.dry_run import MeasuredTimes
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
         measured.append((times, limit))
         return 6
 
-    measure_times = time_limit.measure_times
+    measure_times = dry_run.measure_times
 
     def compare_weights(session, limit):
         before = {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
@@ -67,7 +67,7 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
         assert all(torch.equal(before[name], tensor) for name, tensor in session.model.state_dict().items())
         return times
 
-    monkeypatch.setattr(time_limit, "measure_times", compare_weights)
+    monkeypatch.setattr(dry_run, "measure_times", compare_weights)
     monkeypatch.setattr(MeasuredTimes, "count_steps", count_steps)
     stop_at(4)
     status, _, err = cli(COMMAND, *options, "--time-limit", 0.05, "-o", limited)
@@ -78,7 +78,7 @@ def test_a_limited_run_is_that_with_as_many_steps_and_resumes_bit_identically(
     assert 0 < times.step < times.measurement
     assert 0 < times.evaluation < times.measurement
     assert yaml.safe_load((limited / "run.yaml").read_text())["settings"]["max_steps"] == 6
-    monkeypatch.setattr(time_limit, "measure_times", None)  # the number of steps is that of run.yaml
+    monkeypatch.setattr(dry_run, "measure_times", None)  # the number of steps is that of run.yaml
     monkeypatch.chdir(tmp_path)
     assert cli(COMMAND, "--resume", "-o", limited)[0] == 0
     for name in ("model.safetensors", "training_log.jsonl"):
@@ -96,7 +96,7 @@ def test_the_warmup_is_compared_with_the_limited_number_of_steps(cli, text, tiny
 
 @pytest.mark.slow
 def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, tiny, tmp_path, monkeypatch):
-    measure_times = time_limit.measure_times
+    measure_times = dry_run.measure_times
 
     def overflow_and_compare(session, limit):
         session.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
@@ -105,7 +105,7 @@ def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, ti
         assert all(torch.equal(before[name], tensor) for name, tensor in session.model.state_dict().items())
         raise UserError("measured")
 
-    monkeypatch.setattr(time_limit, "measure_times", overflow_and_compare)
+    monkeypatch.setattr(dry_run, "measure_times", overflow_and_compare)
     args = ["--data", text, "--model", tiny, "--objective", "mlm", "--max-length", 32, "--no-bf16"]
     assert_refused(cli, tmp_path, [*args, "--time-limit", 0.001], ["measured"], COMMAND)
 

@@ -10,22 +10,16 @@ import torch
 from conftest import make_tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.ner.decoding import compute_emissions, viterbi_decode
-from bertkit.data.ner.features import build_word_features
-from bertkit.data.ner.lost_entities import find_lost_entities, require_predictable
-from bertkit.data.ner.tags import TagSet, split_by_offsets
-from bertkit.data.ner.words import (
-    convert_spans_to_tags,
-    encode_words,
-    extract_entities,
-    join_words,
-    split_words,
-)
-from bertkit.data.qa.features import Limits, build_question_features
-from bertkit.data.qa.spans import merge_windows
-from bertkit.data.rows import Rows
-from bertkit.data.tokenization import encode_with_offsets
+from bertkit.data.table import Rows
+from bertkit.data.tokens import encode_with_offsets
+from bertkit.data.words import convert_spans_to_tags, encode_words, extract_entities, join_words, split_words
 from bertkit.errors import UserError
+from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
+from bertkit.tasks.ner.features import build_word_features
+from bertkit.tasks.ner.predictions import compute_emissions, viterbi_decode
+from bertkit.tasks.ner.tags import TagSet, split_by_offsets
+from bertkit.tasks.qa.features import Limits, build_question_features
+from bertkit.tasks.qa.spans import merge_windows
 
 decompose = partial(unicodedata.normalize, "NFD")
 TEXTS = {
@@ -260,7 +254,7 @@ def test_letters_without_tokens_are_reported_with_an_example():
 
 
 def test_check_does_not_count_spaces_as_words_without_tokens():
-    from bertkit.checks.ner import find_words_without_tokens
+    from bertkit.tasks.ner.checks import find_words_without_tokens
 
     rows = Rows.from_columns({"tokens": [list("a b\u200b")]}, "train.jsonl")
     tokens = encode_words(rows["tokens"], ["a b\u200b"], make_dropping_tokenizer(), cache=False)
@@ -269,7 +263,8 @@ def test_check_does_not_count_spaces_as_words_without_tokens():
 
 
 def test_training_is_refused_if_most_entities_cannot_be_predicted():
-    from bertkit.tasks.ner import Ner, NerConfig
+    from bertkit.tasks.ner.config import NerConfig
+    from bertkit.tasks.ner.task import Ner
 
     task = Ner(NerConfig(max_length=32, token_column="tokens", tag_column="tags"))
     task.tags, task.use_cache = TagSet(["O", "B-X", "I-X"]), False
@@ -312,7 +307,7 @@ def test_answers_end_behind_the_marks_of_their_last_letter():
 
 
 def test_attributions_belong_to_the_word_of_their_token():
-    from bertkit.infer.explain import _sum_by_word
+    from bertkit.commands.explain import _sum_by_word
 
     text, tokenizer = "Q saw Bruun (Z)", get_tokenizer("robbert-2023")
     tokens = encode_with_offsets([text], tokenizer, cache=False)

@@ -7,9 +7,9 @@ from test_equivalence import SGD
 from test_pretrain import pretrained
 
 import bertkit
-from bertkit.modeling.losses import PretrainingLoss
-from bertkit.modeling.pretraining import PretrainingLogits
-from bertkit.training.meters import LossMeter, compute_part_metrics, merge_log_history
+from bertkit.models.losses import PretrainingLoss
+from bertkit.models.pretraining import PretrainingLogits
+from bertkit.training.callbacks import LossMeter, compute_part_metrics, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 import bertkit
-from bertkit.infer import onnx_graph
+from bertkit.commands import export
 
 pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
 
@@ -54,7 +54,7 @@ def list_tensors(tensors):
 @pytest.fixture(scope="module", autouse=True)
 def _trace_once(tmp_path_factory):
     """Trace the graph of each task once; later exports of the task copy it."""
-    folder, write_graph = tmp_path_factory.mktemp("graphs"), onnx_graph.write_graph
+    folder, write_graph = tmp_path_factory.mktemp("graphs"), export.write_graph
 
     def write(model, has_choices, path, metadata):
         copy = folder / f"{metadata['task']}.onnx"
@@ -63,7 +63,7 @@ def _trace_once(tmp_path_factory):
         shutil.copy(copy, path)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(onnx_graph, "write_graph", write)
+        monkeypatch.setattr(export, "write_graph", write)
         yield
 
 

@@ -15,10 +15,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling import packing as packing_module
-from bertkit.modeling import varlen
-from bertkit.modeling.attention_dropout import get_attention_dropout, set_attention_dropout
-from bertkit.modeling.packing import Packing, describe_packed_attention, enable_packing
+from bertkit.models import packing as packing_module
+from bertkit.models.packing import (
+    Packing,
+    describe_packed_attention,
+    enable_packing,
+    get_attention_dropout,
+    set_attention_dropout,
+)
 
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 pytestmark = pytest.mark.skipif(IS_OLD, reason="before torch 2.13, there is no kernel with these arguments")
@@ -49,7 +53,7 @@ def kernel(monkeypatch):
         return attend_one_by_one(*args, window_size=window_size, **kwargs)
 
     monkeypatch.setattr(packing_module, "supports_varlen", lambda _: True)
-    monkeypatch.setattr(varlen, "VARLEN_DTYPES", (torch.float32,))
+    monkeypatch.setattr(packing_module, "VARLEN_DTYPES", (torch.float32,))
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", record)
     return windows
 
@@ -168,12 +172,14 @@ def test_dropout_of_attention_weights_is_never_left_out(kernel):
 )
 def test_kernel_is_used_where_it_is_supported(device, dtype, head_dim, is_supported, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    varlen.supports_varlen.cache_clear()
+    packing_module.supports_varlen.cache_clear()
     with FakeTensorMode():
         query = torch.empty(1, 12, 5, head_dim, dtype=dtype, device=device)
-    assert (varlen.supports_varlen(query.device) and varlen.can_use_varlen(query, 0.0)) == is_supported
-    assert not varlen.can_use_varlen(query, 0.1)
-    varlen.supports_varlen.cache_clear()
+    assert (
+        packing_module.supports_varlen(query.device) and packing_module.can_use_varlen(query, 0.0)
+    ) == is_supported
+    assert not packing_module.can_use_varlen(query, 0.1)
+    packing_module.supports_varlen.cache_clear()
 
 
 def test_kernel_accepts_shapes_and_types_of_a_packed_batch():
@@ -181,7 +187,7 @@ def test_kernel_accepts_shapes_and_types_of_a_packed_batch():
     with FakeTensorMode():
         states = [torch.empty(1, 2, 42, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
         cu_seqlens = torch.empty(7, dtype=torch.int32)
-        output = varlen.attend_varlen(*states, cu_seqlens, 12, (-1, -1), {"scaling": 0.25})
+        output = packing_module.attend_varlen(*states, cu_seqlens, 12, (-1, -1), {"scaling": 0.25})
         assert output.shape == (1, 42, 2, 16)
         gradients = torch.autograd.grad(output.sum(), states)
     assert [gradient.shape for gradient in gradients] == [state.shape for state in states]
@@ -191,7 +197,7 @@ def test_kernel_accepts_shapes_and_types_of_a_packed_batch():
 def test_mask_selects_near_tokens_of_the_same_sequence(window):
     lengths = [4, 6, 1]
     packing = Packing.from_lengths(lengths, 6, torch.device("cpu"))
-    mask = varlen.build_mask(packing.cu_seqlens, 6, window)
+    mask = packing_module.build_mask(packing.cu_seqlens, 6, window)
     assert mask.shape == (3, 1, 6, 6)
     left, right = (size if size >= 0 else 6 for size in window)
     for length, sequence in zip(lengths, mask[:, 0], strict=True):

@@ -14,10 +14,10 @@ from transformers import TrainerCallback
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.modeling.batch_lengths import build_masks_from_lengths, get_lengths, provide_lengths
-from bertkit.tasks.classify import ClassifyConfig
+from bertkit.models.packing import build_masks_from_lengths, get_lengths, provide_lengths
+from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.arguments import build_training_arguments, describe_tf32
-from bertkit.training.loss_check import LossCheck
+from bertkit.training.memory import LossCheck
 from bertkit.training.samplers import TrainingCollator
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils import devices
@@ -165,7 +165,7 @@ def test_step_on_a_cpu_reads_the_loss_and_the_mask(tiny, tmp_path, detector):
 @pytest.mark.parametrize("kind", RUNS)
 def test_weights_are_the_same_as_on_a_cpu(kind, tiny_without_dropout, tmp_path, monkeypatch):
     # The modules and the clipping for CPUs round differently, and are not used on accelerators.
-    monkeypatch.setattr("bertkit.pipeline.optimized_model.accelerate_on_cpu", lambda *_, **__: None)
+    monkeypatch.setattr("bertkit.run.session.accelerate_on_cpu", lambda *_, **__: None)
     monkeypatch.setattr(
         "bertkit.training.trainer.GradientClipper.clip",
         lambda self, norm: torch.nn.utils.clip_grad_norm_(self.weights, norm),

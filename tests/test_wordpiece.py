@@ -7,7 +7,7 @@ import pytest
 from conftest import assert_refused
 from transformers import AutoTokenizer
 
-from bertkit import UserError, train_tokenizer
+from bertkit.api import train_tokenizer
 from bertkit.data.wordpiece import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,
@@ -16,6 +16,7 @@ from bertkit.data.wordpiece import (
     select_alphabet,
     train_wordpiece,
 )
+from bertkit.errors import UserError
 
 ENGLISH = [
     "The baker opens the café at six. The baker's sister opens it at seven on Sundays.",

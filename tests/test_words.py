@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.ner.decoding import compute_emissions
-from bertkit.data.ner.documents import ContextColumn
-from bertkit.data.ner.features import build_windows, build_word_features, expand_windows
-from bertkit.data.ner.tags import TagSet
-from bertkit.data.ner.words import WordSpans, encode_words, join_words, split_words
+from bertkit.data.words import WordSpans, encode_words, join_words, split_words
+from bertkit.tasks.ner.features import build_windows, build_word_features, expand_windows
+from bertkit.tasks.ner.predictions import compute_emissions
+from bertkit.tasks.ner.rows import ContextColumn
+from bertkit.tasks.ner.tags import TagSet
 
 # Korean, Chinese, emoji made of several, combining marks, zero-width and control characters, all planes.
 STRANGE = [
@@ -137,7 +137,7 @@ def test_words_without_tokens_and_words_in_one_token():
 
 
 def test_word_without_tokens_follows_its_neighbors():
-    from bertkit.data.ner.decoding import viterbi_decode
+    from bertkit.tasks.ner.predictions import viterbi_decode
 
     tags = TagSet(["O", "B-X", "I-X"])
     tokens = ["the", "\x07", "film", "\x07"]
@@ -154,7 +154,7 @@ def test_word_without_tokens_follows_its_neighbors():
 
 
 def test_words_in_one_token_continue_its_entity():
-    from bertkit.data.ner.decoding import viterbi_decode
+    from bertkit.tasks.ner.predictions import viterbi_decode
 
     tags, letters = TagSet(["O", "B-X", "I-X"]), list("the film was")
     features = build_word_features([letters], ["the film was"], None, make_tokenizer(), 16, cache=False)
@@ -252,7 +252,7 @@ def test_context_is_read_and_not_predicted():
 def test_sentences_in_several_parts_give_the_predictions_of_each_sentence(monkeypatch):
     """More sentences than are processed at a time: the parts are numbered consecutively."""
     words = [[*NEUTRAL_WORDS[: 1 + number % 7], "\x07"] for number in range(2 * 64 + 40)]
-    monkeypatch.setattr("bertkit.data.ner.features.CHUNK_ROWS", 64)
+    monkeypatch.setattr("bertkit.tasks.ner.features.CHUNK_ROWS", 64)
     labels = np.arange(sum(map(len, words))) % 5
     features = build_word_features(words, spaced(words), labels, make_tokenizer(), 6, cache=False)
     predictions, labels_by_word = features.prediction_index, labels

@@ -169,9 +169,9 @@ def main(folder):
     ranks = [fork(lambda rank=rank: run_jobs(jobs, folder, rank, port)) for rank in range(NUM_RANKS)]
     assert [os.waitpid(pid, 0)[1] for pid in ranks] == [0] * NUM_RANKS
 
-    from bertkit.utils import processes
+    from bertkit.utils import system
 
-    processes.subprocess.Popen = ForkedRank
+    system.subprocess.Popen = ForkedRank
     return run_command(command, {})
 
 

@@ -12,16 +12,16 @@ from bertkit.cli import check, info_commands, model_commands, study, usage_error
 from bertkit.cli.distill import distill
 from bertkit.cli.embed import embed
 from bertkit.cli.label_issues import label_issues
+from bertkit.cli.launch import handle_signals
 from bertkit.cli.predict import predict
 from bertkit.cli.serve import serve
-from bertkit.cli.signals import handle_signals
 from bertkit.cli.streams import guard_streams, replace_control_characters
 from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, task_spec
-from bertkit.utils import distributed, launch_environment
-from bertkit.utils.garbage_collection import postpone_collection
+from bertkit.utils import distributed, system
 from bertkit.utils.reporting import Reporter, use_reporter
+from bertkit.utils.system import postpone_collection
 
 app = typer.Typer(
     cls=usage_errors.CommandGroup,
@@ -65,7 +65,7 @@ def _root(
 ) -> None:
     """Handle the options before a command, and refuse a launcher for commands that run in one process."""
     command = context.invoked_subcommand
-    if launch_environment.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
+    if system.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
         raise UserError(
             f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
         )

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bertkit.checks.config import CHECK_HELP, make_check_config
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.cli.usage_errors import CommandGroup
+from bertkit.commands.configs import CHECK_HELP, make_check_config
 from bertkit.errors import UserError, format_count
 from bertkit.tasks import TASKS, task_spec
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bertkit.checks.base import Finding
-    from bertkit.checks.engine import CheckReport
+    from bertkit.commands.check import CheckReport
+    from bertkit.tasks.checks import Finding
 
 MAX_LABELS = 12  # rows of the table of labels
 MAX_BAR_WIDTH = 20  # characters
@@ -29,8 +29,8 @@ app = typer.Typer(cls=CommandGroup, help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.checks.engine import check
     from bertkit.cli.console import ConsoleReporter
+    from bertkit.commands.check import check
 
     is_strict = settings.pop("strict", False)
     report = check(task_name, settings, ConsoleReporter())

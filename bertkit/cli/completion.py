@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from bertkit.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
+from bertkit.settings.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
 Completions = Iterator[tuple[str, str]]  # (value, description)
@@ -62,14 +62,14 @@ def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completio
 
 
 def _complete_data(*_: object) -> Completions:
-    from bertkit.data.registry import load_registry
+    from bertkit.data.layouts import load_registry
 
     yield "sample", SAMPLE_DESCRIPTION
     yield from ((name, entry["title"]) for name, entry in load_registry().items())
 
 
 def _complete_models(*_: object) -> Completions:
-    from bertkit.modeling.loading import PACKAGED_MODELS
+    from bertkit.models.loading import PACKAGED_MODELS
 
     yield from ((name, "from the package index") for name in PACKAGED_MODELS)
     yield from _complete_runs()

@@ -19,12 +19,14 @@ from rich.text import Text
 
 from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.errors import format_count
+from bertkit.report.page import compute_strengths
 from bertkit.tasks import task_spec
-from bertkit.utils.durations import format_duration
 from bertkit.utils.reporting import Reporter
+from bertkit.utils.text import format_duration
 
 if TYPE_CHECKING:
-    from bertkit.pipeline.run import Run
+    from bertkit.run.train import Run
+
 
 T = TypeVar("T")
 MIN_REPORTED_DATA_WAIT = 0.02  # fraction of the training time
@@ -154,7 +156,7 @@ def _format_loss(loss: float, parts: Mapping[str, float]) -> str:
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
-    from bertkit.reports.finished_run import EXTRA_SPLITS
+    from bertkit.report.finished_run import EXTRA_SPLITS
 
     sizes = metrics["data"]
     unit = task_spec(metrics["task"]).unit
@@ -176,7 +178,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
 
 def _print_validation_scores(metrics: Mapping[str, Any], row_count: str) -> None:
     """Print the validation scores, their intervals, and the scores of the baselines."""
-    from bertkit.reports.model_card import format_baseline_names, format_score_rows
+    from bertkit.report.card import format_baseline_names, format_score_rows
 
     title = f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}"
     table = Table(title=to_plain_text(title), title_justify="left")
@@ -190,7 +192,7 @@ def _print_validation_scores(metrics: Mapping[str, Any], row_count: str) -> None
 
 def _print_details(metrics: Mapping[str, Any]) -> None:
     """Print the validation scores of each entity type or label, if the task has them."""
-    from bertkit.reports.model_card import format_detail_rows
+    from bertkit.report.card import format_detail_rows
 
     rows = format_detail_rows(metrics)
     if not rows:
@@ -205,7 +207,7 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
 
 def _print_comparison(metrics: Mapping[str, Any]) -> None:
     """Print the scores of the other run, and their differences with intervals and p-values."""
-    from bertkit.reports.model_card import format_comparison_rows, name_compared_run
+    from bertkit.report.card import format_comparison_rows, name_compared_run
 
     title = f"compared with {metrics['compared']['with']} on the same rows"
     table = Table(title=to_plain_text(title), title_justify="left")
@@ -218,7 +220,7 @@ def _print_comparison(metrics: Mapping[str, Any]) -> None:
 
 def _print_distillation(metrics: Mapping[str, Any]) -> None:
     """Print the size and the speed of a student beside those of its teacher."""
-    from bertkit.reports.model_card import format_distillation_rows
+    from bertkit.report.card import format_distillation_rows
 
     table = Table("", title_justify="left")
     for heading in ("teacher", "student"):
@@ -275,9 +277,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_spec(estimate['task']).unit}s": ", ".join(
-            f"{name} {size:,}" for name, size in sizes.items()
-        ),
+        f"{task_spec(estimate['task']).unit}s": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "task": estimate["summary"],
         "model": f"{estimate['model']}, {estimate['precision']}",
         **_describe_long_texts(estimate),
@@ -345,3 +345,35 @@ def _format_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     return "" if value is None else " ".join(str(value).split())
+
+
+MAX_WORDS = 5  # in a cell of the table
+POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black background
+
+
+def summarize_explanation(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record with the most important words, such as "bad +1.23", in place of the explanation."""
+    if "explanation" not in record:
+        return dict(record)
+    words = sorted(record["explanation"], key=lambda word: -abs(word["attribution"]))[:MAX_WORDS]
+    summary = ", ".join(f"{word['word']} {word['attribution']:+.2f}" for word in words)
+    return dict(record) | {"explanation": summary}
+
+
+def print_explanations(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print the words of each record: green for the predicted label, red against it."""
+    for record in records:
+        if "explanation" in record:
+            out_console.print(_shade(record["id"], record["explanation"]), soft_wrap=True)
+
+
+def _shade(row_id: Any, words: Sequence[Mapping[str, Any]]) -> Text:
+    """Return the words of a record, shaded by their attributions relative to the highest one."""
+    text = Text(f"{row_id}: ")
+    strengths = compute_strengths([word["attribution"] for word in words])
+    for number, (word, strength) in enumerate(zip(words, strengths, strict=True)):
+        color = POSITIVE_COLOR if strength > 0 else NEGATIVE_COLOR
+        red, green, blue = (round(abs(strength) * part) for part in color)
+        style = f"white on rgb({red},{green},{blue})" if strength else ""
+        text.append(" " if number else "").append(replace_control_characters(word["word"]), style)
+    return text

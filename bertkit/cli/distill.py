@@ -4,7 +4,8 @@ from typing import Any
 
 from bertkit.cli.options import build_command
 from bertkit.cli.training_commands import run_task
-from bertkit.pipeline.distill_config import DISTILL_HELP, DistillConfig, resolve_student_settings
+from bertkit.commands.configs import DISTILL_HELP, DistillConfig
+from bertkit.commands.distill import resolve_student_settings
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:

@@ -7,8 +7,8 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
+from bertkit.commands.configs import EMBED_HELP, EmbedConfig
 from bertkit.errors import UserError, format_count
-from bertkit.infer.configs import EMBED_HELP, EmbedConfig
 
 RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command requires one of them
 MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json prints more
@@ -18,7 +18,7 @@ MIN_TEXT_WIDTH, MAX_TEXT_WIDTH, NUMBERS_WIDTH = 20, 100, 36
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.embed import embed
+    from bertkit.commands.embed import embed
 
     if not RESULT_SETTINGS & settings.keys():
         raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet)")

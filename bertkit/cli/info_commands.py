@@ -11,7 +11,7 @@ from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
 from bertkit.cli.streams import print_json
 from bertkit.cli.usage_errors import CommandGroup
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
-from bertkit.recipes import (
+from bertkit.settings.recipes import (
     find_recipe,
     list_profiles,
     list_shipped_recipes,
@@ -19,8 +19,7 @@ from bertkit.recipes import (
     read_recipe_task,
     read_recipe_title,
 )
-from bertkit.utils.files import write_text
-from bertkit.utils.output_paths import check_output_file
+from bertkit.utils.files import check_output_file, write_text
 
 recipes = typer.Typer(
     cls=CommandGroup,
@@ -107,8 +106,8 @@ def list_datasets(
     as_json: JsonFlag = False,
 ) -> None:
     """List the known datasets: name, source and title."""
-    from bertkit.data.loading import describe_source
-    from bertkit.data.registry import load_dataset_specs
+    from bertkit.data.layouts import load_dataset_specs
+    from bertkit.data.sources import describe_source
 
     datasets = {
         spec.name: {"found": describe_source(spec, data_dir), "title": spec.title}
@@ -171,7 +170,7 @@ def _describe_mps() -> dict[str, str]:
 def _describe_hub_and_caches() -> dict[str, str]:
     from huggingface_hub import constants, get_token
 
-    from bertkit.hub.client import explain_unreachable
+    from bertkit.data.hub import explain_unreachable
     from bertkit.utils.cache import get_cache_directory
 
     return {

@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bertkit.checks.label_issues_config import LABEL_ISSUES_HELP, LabelIssuesConfig
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import print_json
+from bertkit.commands.configs import LABEL_ISSUES_HELP, LabelIssuesConfig
 
 if TYPE_CHECKING:
-    from bertkit.checks.label_issues import LabelIssues
+    from bertkit.commands.label_issues import LabelIssues
 
 MAX_PRINTED = 20
 MAX_TEXT_CHARS = 60
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.checks.label_issues import find_label_issues
     from bertkit.cli.console import ConsoleReporter
+    from bertkit.commands.label_issues import find_label_issues
 
     result = find_label_issues(settings, ConsoleReporter())
     if as_json:
@@ -26,8 +26,8 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
 
 def print_label_issues(result: "LabelIssues") -> None:
     """Print the first issues as a table, and where all issues are."""
-    from bertkit.checks.label_issues import describe_counts
     from bertkit.cli.console import out_console, print_records
+    from bertkit.commands.label_issues import describe_counts
 
     if result.records:
         print_records([_format_issue(record) for record in result.records[:MAX_PRINTED]])

@@ -4,24 +4,28 @@ torchrun does the same, but prints a long traceback if a process fails; this lau
 module has few imports, so that processes start quickly.
 """
 
+import _thread
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, format_count
 from bertkit.utils.distributed import LAUNCHER_VARIABLE
-from bertkit.utils.processes import (
+from bertkit.utils.system import (
     EXIT_INTERRUPTED,
     STOP_SIGNALS,
     count_cores,
     describe_exit,
     exit_with_parent,
+    handle_console_close,
     kill,
     request_stop,
     start_process_group,
@@ -178,3 +182,42 @@ def exit_with_launcher() -> None:
     """Make this process receive SIGTERM when its launcher is killed (Linux only)."""
     if LAUNCHER_VARIABLE in os.environ:
         exit_with_parent()
+
+
+RETRY_SECONDS = 0.05
+
+
+@contextmanager
+def handle_signals() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` for every signal in `STOP_SIGNALS`, and do not lose any interrupt.
+
+    Python prints and drops an exception that is raised in a finalizer (`__del__`, or the callback of a weak
+    reference). A dropped interrupt is sent again until it reaches ordinary code. Outside of the main thread,
+    this function does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    original_hook = sys.unraisablehook
+    original_handlers = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in STOP_SIGNALS
+        if number != signal.SIGINT  # has this handler, unless the process was started in the background
+    }
+
+    def resend_interrupt(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            original_hook(unraisable)
+            return
+        timer = threading.Timer(RETRY_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = resend_interrupt
+    try:
+        with handle_console_close():
+            yield
+    finally:
+        sys.unraisablehook = original_hook
+        for number, handler in original_handlers.items():
+            signal.signal(number, handler)

@@ -7,31 +7,33 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
-from bertkit.infer.configs import (
+from bertkit.commands.configs import (
     CALIBRATE_HELP,
     EVALUATE_HELP,
     EXPORT_HELP,
     FILL_MASK_HELP,
     FP32,
+    HELP,
     INT8,
     PYTORCH,
+    REPORT_HELP,
     CalibrateConfig,
     EvaluateConfig,
     ExportConfig,
     FillMaskConfig,
+    ReportConfig,
+    TokenizerConfig,
 )
-from bertkit.infer.report import REPORT_HELP, ReportConfig
-from bertkit.pipeline.train_tokenizer import HELP, TokenizerConfig
 
 if TYPE_CHECKING:
-    from bertkit.pipeline.train_tokenizer import TrainedTokenizer
+    from bertkit.commands.train_tokenizer import TrainedTokenizer
 
 VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 
 
 def _evaluate(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter, print_run_json, print_scores
-    from bertkit.infer.evaluate import evaluate
+    from bertkit.commands.evaluate import evaluate
 
     run = evaluate(settings, ConsoleReporter())
     if as_json:
@@ -42,7 +44,7 @@ def _evaluate(settings: dict[str, Any], as_json: bool) -> None:
 
 def _calibrate(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.calibrate import calibrate
+    from bertkit.commands.calibrate import calibrate
 
     result = calibrate(settings, ConsoleReporter())
     if as_json:
@@ -96,7 +98,7 @@ def _report(settings: dict[str, Any], as_json: bool) -> None:
     from rich.filesize import decimal
 
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.report import report
+    from bertkit.commands.report import report
 
     result = report(settings, ConsoleReporter())
     if as_json:
@@ -107,7 +109,7 @@ def _report(settings: dict[str, Any], as_json: bool) -> None:
 
 def _fill_mask(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.fill_mask import fill_mask
+    from bertkit.commands.fill_mask import fill_mask
 
     result = fill_mask(settings, ConsoleReporter(), get_piped_stdin())
     if as_json:
@@ -146,7 +148,7 @@ def _print_candidates(text: Mapping[str, Any]) -> None:
 
 def _export(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.export import export
+    from bertkit.commands.export import export
 
     result = export(settings, ConsoleReporter())
     if as_json:
@@ -202,7 +204,7 @@ def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
 
 def _train_tokenizer(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.pipeline.train_tokenizer import train_tokenizer
+    from bertkit.commands.train_tokenizer import train_tokenizer
 
     result = train_tokenizer(settings, ConsoleReporter())
     if as_json:

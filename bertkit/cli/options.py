@@ -11,11 +11,10 @@ import typer
 from typer.core import TyperOption
 
 from bertkit.cli.completion import make_completer
-from bertkit.config import RunConfig
-from bertkit.data_objects import DataObject, DataSource
-from bertkit.recipes import read_recipe
-from bertkit.setting import OUTPUT, Setting, Settings, get_flag, get_settings
-from bertkit.validation import get_choices, get_command_line_name, parse_flag
+from bertkit.settings.recipes import read_recipe
+from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.setting import OUTPUT, Setting, Settings, get_flag, get_settings
+from bertkit.settings.validation import DataObject, DataSource, get_choices, get_command_line_name, parse_flag
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}

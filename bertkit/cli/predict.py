@@ -9,17 +9,17 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import get_piped_stdin, print_json
+from bertkit.commands.configs import PREDICT_HELP, PredictConfig
 from bertkit.errors import UserError, format_count
-from bertkit.infer.configs import PREDICT_HELP, PredictConfig
-from bertkit.utils.paths import expand_home
+from bertkit.utils.files import expand_home
 
 if TYPE_CHECKING:
-    from bertkit.infer.predict import PredictionChunk, Predictions
+    from bertkit.commands.predict import PredictionChunk, Predictions
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
     from bertkit.cli.console import ConsoleReporter
-    from bertkit.infer.predict import predict
+    from bertkit.commands.predict import predict
 
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
     predictions = predict(settings, ConsoleReporter(), get_piped_stdin())
@@ -38,7 +38,7 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
     Otherwise, it is a table on a terminal and jsonl elsewhere. `--json` without `--output` has no format.
     """
-    from bertkit.infer.predict import infer_format
+    from bertkit.commands.predict import infer_format
 
     file_format, output = settings.get("format"), settings.get("output")
     if as_json and file_format:
@@ -58,7 +58,7 @@ def _choose_format(settings: dict[str, Any], as_json: bool) -> Any:
 
 def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int:
     """Write predictions in chunks, and return their number."""
-    from bertkit.infer.predict import serialize_predictions
+    from bertkit.commands.predict import serialize_predictions
     from bertkit.utils.files import write_chunks
 
     count = 0
@@ -75,9 +75,8 @@ def _write_file(predictions: "Predictions", path: Path, file_format: Any) -> int
 
 
 def _print_predictions(predictions: "Predictions", file_format: Any) -> None:
-    from bertkit.cli.console import print_records
-    from bertkit.cli.explanations import print_explanations, summarize_explanation
-    from bertkit.infer.predict import flatten_record, serialize_predictions
+    from bertkit.cli.console import print_explanations, print_records, summarize_explanation
+    from bertkit.commands.predict import flatten_record, serialize_predictions
 
     if file_format != "table":
         for text in serialize_predictions(predictions.chunks, file_format):

@@ -8,8 +8,8 @@ import typer
 
 from bertkit.cli.options import build_command
 from bertkit.cli.streams import print_json
+from bertkit.commands.configs import SERVE_HELP, ServeConfig
 from bertkit.errors import format_list
-from bertkit.serve.config import SERVE_HELP, ServeConfig
 
 LOG_FORMAT = "%(asctime)s %(message)s"
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"

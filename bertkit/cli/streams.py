@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import typer
 
 from bertkit.errors import UserError
-from bertkit.utils.processes import EXIT_OUTPUT_CLOSED
+from bertkit.utils.system import EXIT_OUTPUT_CLOSED
 
 # Each control character is replaced by its Unicode picture (U+241B for escape). The C1 controls of 8-bit
 # terminals have no pictures and become U+FFFD. White space becomes a space.

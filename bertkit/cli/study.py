@@ -8,7 +8,7 @@ import typer
 from bertkit.cli.options import build_training_command
 from bertkit.cli.training_commands import print_plan, print_result_table
 from bertkit.cli.usage_errors import CommandGroup
-from bertkit.recipes import STUDY_PREFIX
+from bertkit.settings.recipes import STUDY_PREFIX
 from bertkit.studies.config import STUDY_HELP, list_study_tasks, make_study_config
 
 app = typer.Typer(cls=CommandGroup, help=STUDY_HELP, no_args_is_help=True)

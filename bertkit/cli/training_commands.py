@@ -9,12 +9,12 @@ from bertkit.cli.options import build_training_command
 from bertkit.errors import format_count
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import TASKS, task_spec
-from bertkit.utils import devices, distributed, launch_environment
+from bertkit.utils import devices, distributed, system
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from bertkit.reports.result_table import ResultTable
+    from bertkit.report.tables import ResultTable
 
 
 def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
@@ -26,9 +26,9 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
         print_run_json,
         print_scores,
     )
-    from bertkit.pipeline.run import train
+    from bertkit.run.train import train
 
-    if settings.get("nproc", 1) > 1 and launch_environment.get_launched_world_size() == 1:
+    if settings.get("nproc", 1) > 1 and system.get_launched_world_size() == 1:
         sys.exit(launch(settings["nproc"], settings.get("device", devices.AUTO)))
     exit_with_launcher()
     run = train(task_name, settings, recipe, ConsoleReporter())

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.data.column_types import as_column
-from bertkit.data.rows import Rows
+from bertkit.data.table import Rows, as_column
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.setting import get_column_settings
+from bertkit.settings.setting import get_column_settings
 
 PAIR_COLUMNS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),

@@ -1,23 +1,200 @@
-"""Features: tokenized examples as a map-style dataset for training and scoring."""
+"""Truncate texts to a number of tokens, or split them into windows, for all texts at once.
+
+The truncation of transformers is not used: it supports neither `head+tail` nor windows, and does not report
+how many tokens it has removed. For `head` and `tail` the result equals `truncation="longest_first"` of
+transformers. `transformers.pipeline()` and bertkit thus give the same predictions.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from bertkit.data.computed_columns import FlattenedColumn
-from bertkit.data.rows import Rows
-from bertkit.data.stored_logits import TEACHER_LOGITS, StoredLogits
-from bertkit.data.tokenization import SequenceTemplate, compute_unk_fraction, encode
-from bertkit.data.truncation import LongTextStrategy, TokenRanges, truncate
-from bertkit.utils.ragged import Ragged, compute_offsets
+from bertkit.data.table import FlattenedColumn, Rows
+from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction, encode
+from bertkit.utils.arrays import (
+    Ragged,
+    RaggedWriter,
+    compute_offsets,
+    compute_positions_in_groups,
+    map_array,
+    slide_windows,
+)
 
-if TYPE_CHECKING:
-    import torch
+LongTextStrategy = Literal["head", "tail", "head+tail", "windows"]
+
+
+@dataclass(frozen=True)
+class TokenRanges:
+    """Ranges of tokens of `n` sequences.
+
+    Attributes:
+        column: Index of the text column of each range; the second range of a text follows the first.
+        start: [n, ranges] index of the first token of each range, in the tokens of all texts of the column.
+        stop: [n, ranges] index after the last token of each range.
+    """
+
+    column: tuple[int, ...]
+    start: np.ndarray
+    stop: np.ndarray
+
+
+def truncate(
+    starts: np.ndarray, stops: np.ndarray, max_tokens: int, long_texts: LongTextStrategy
+) -> tuple[np.ndarray, TokenRanges]:
+    """Truncate texts or pairs to `max_tokens` tokens without special tokens, or split them into windows.
+
+    With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
+    This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
+    a quarter.
+
+    Args:
+        starts: [n, columns] index of the first token of each text.
+        stops: [n, columns] index after the last token of each text.
+        max_tokens: Maximum number of tokens of a text or pair.
+        long_texts: How longer texts are handled.
+
+    Returns:
+        [n] number of sequences of each text or pair, which is 1 without windows, and their ranges.
+    """
+    sizes = _allocate_tokens(stops - starts, max_tokens)
+    num_rows, num_columns = sizes.shape
+    if long_texts == "windows":
+        return _split_into_windows(starts, stops, sizes)
+    if long_texts == "head+tail":
+        is_whole = sizes == stops - starts
+        head = np.where(is_whole, sizes, sizes // 4)
+        start = np.stack([starts, stops - (sizes - head)], 2).reshape(num_rows, 2 * num_columns)
+        stop = np.stack([starts + head, stops], 2).reshape(num_rows, 2 * num_columns)
+        columns = tuple(column for column in range(num_columns) for _ in range(2))
+        return np.ones(num_rows, np.int64), TokenRanges(columns, start, stop)
+    if long_texts == "head":
+        stops = starts + sizes
+    else:
+        starts = stops - sizes
+    return np.ones(num_rows, np.int64), TokenRanges(tuple(range(num_columns)), starts, stops)
+
+
+def _allocate_tokens(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Return how many tokens each text keeps; the longer text is truncated first, as in `longest_first`.
+
+    Args:
+        lengths: [n, columns] number of tokens of each text.
+        max_tokens: Maximum number of tokens of a text or pair.
+    """
+    if lengths.shape[1] == 1:
+        return np.minimum(lengths, max_tokens)
+    shorter = np.minimum(lengths.min(1), max_tokens // 2)
+    longer = max_tokens - shorter
+    first_is_shorter = lengths[:, 0] <= lengths[:, 1]
+    sizes = np.stack(
+        [np.where(first_is_shorter, shorter, longer), np.where(first_is_shorter, longer, shorter)], 1
+    )
+    return np.where(lengths.sum(1, keepdims=True) <= max_tokens, lengths, sizes)
+
+
+def _split_into_windows(
+    starts: np.ndarray, stops: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, TokenRanges]:
+    """Return overlapping windows of each text or pair; every token is in a window.
+
+    If one text of a pair has fewer windows, its last window is repeated.
+    """
+    windows = [
+        slide_windows(start, stop, size, size - size // 4)
+        for start, stop, size in zip(starts.T, stops.T, sizes.T, strict=True)
+    ]
+    counts = np.max([column_counts for column_counts, _, _ in windows], axis=0)
+    number = compute_positions_in_groups(counts)  # of the window in its text or pair
+    start, stop = [], []
+    for column_counts, window_starts, window_stops in windows:
+        first = np.repeat(np.cumsum(column_counts) - column_counts, counts)
+        index = first + np.minimum(number, np.repeat(column_counts, counts) - 1)
+        start.append(window_starts[index])
+        stop.append(window_stops[index])
+    return counts, TokenRanges(tuple(range(len(windows))), np.stack(start, 1), np.stack(stop, 1))
+
+
+TEACHER_LOGITS = "teacher_logits"  # key of an example and of a batch
+ORDER_FILE = "order.bin"
+
+
+@dataclass(frozen=True)
+class StoredLogits:
+    """Logits of `n` examples; an example has as many as its head outputs, without padding.
+
+    Attributes:
+        values: [n] fp32 logits of each example, flattened, in the order in which they were computed.
+        positions: [n] index in `values` of each example.
+        label_order: Index of each output among those that are stored; None if the order is the same.
+    """
+
+    values: Ragged
+    positions: np.ndarray
+    label_order: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        logits = self.values[self.positions[index]]
+        if self.label_order is not None:
+            logits = logits.reshape(-1, len(self.label_order))[:, self.label_order].ravel()
+        return np.asarray(logits)
+
+    def reorder_labels(self, label_order: np.ndarray) -> "StoredLogits":
+        """Return the logits with the outputs in another order."""
+        return replace(self, label_order=label_order)
+
+    @classmethod
+    def load(cls, folder: Path) -> "StoredLogits":
+        """Open the logits that a `LogitsWriter` wrote."""
+        order = map_array(folder / ORDER_FILE, "int64")
+        return cls(Ragged.load(folder), np.argsort(order, kind="stable"))
+
+
+class LogitsWriter:
+    """Writer of the logits of one batch after another, in any order of the examples.
+
+    Args:
+        folder: An existing directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer = RaggedWriter(folder, np.dtype(np.float32))
+        self._order: list[np.ndarray] = []
+
+    def __enter__(self) -> "LogitsWriter":
+        self._writer.__enter__()
+        return self
+
+    def add(self, examples: np.ndarray, logits: np.ndarray, counts: np.ndarray) -> None:
+        """Append the logits of a batch, without those that are -inf.
+
+        Args:
+            examples: [batch] indices of the examples.
+            logits: [rows, ...] logits, as `bertkit.models.forward.compute_logits` returns them.
+            counts: [batch] number of rows of each example.
+        """
+        is_output = logits != -np.inf
+        row_sizes = is_output.reshape(len(logits), -1).sum(1)
+        stops = np.cumsum(counts)
+        sums = np.concatenate([[0], np.cumsum(row_sizes)])
+        self._writer.add(logits[is_output], sums[stops] - sums[stops - counts])
+        self._order.append(examples)
+
+    def __exit__(self, error_type: object, *error: object) -> None:
+        self._writer.__exit__(error_type, *error)
+        if error_type is None:
+            np.concatenate(self._order).astype(np.int64).tofile(self._folder / ORDER_FILE)
+
 
 UNLABELED, UNLABELED_NUMBER = -100, float("nan")  # labels of unlabeled examples: ids, and numbers
 
@@ -101,8 +278,8 @@ class Features(ABC):
         return np.arange(len(self) + 1)
 
     def reduce_logits(
-        self, logits: "torch.Tensor", examples: np.ndarray, batch: "dict[str, torch.Tensor]"
-    ) -> "torch.Tensor":
+        self, logits: torch.Tensor, examples: np.ndarray, batch: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Reduce the logits of a batch to what scoring needs; by default, keep all of them.
 
         Args:
@@ -261,3 +438,124 @@ def update_with_tokens(digest: blake2b, features: Features) -> None:
     for number in range(len(features.sequence_lengths)):
         for array in features.get_sequence(number):
             digest.update(np.ascontiguousarray(array).data)
+
+
+BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
+RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
+GROUPING_KEYS = ("document", "choice")
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Sizes of a batch, on the host. To read them from tensors on a GPU would wait for all pending work.
+
+    Attributes:
+        lengths: Number of tokens of each sequence.
+        sequences_per_example: Number of sequences of each example; None if each example has one.
+    """
+
+    lengths: tuple[int, ...]
+    sequences_per_example: tuple[int, ...] | None
+
+    @classmethod
+    def measure(cls, batch: dict[str, torch.Tensor]) -> "BatchShape":
+        """Return the shape of a collated batch that is still on the host."""
+        counts = [torch.bincount(batch[key]).tolist() for key in GROUPING_KEYS if key in batch]
+        lengths = batch["attention_mask"].sum(1).tolist()
+        return cls(tuple(lengths), tuple(counts[0]) if counts else None)
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Collator that pads sequences on the right, to the length of the longest sequence in the batch.
+
+    A batch contains `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, each
+    `[sequences, seq_len]`. If features are precomputed, the batch contains `vectors` instead of ids. Further
+    keys:
+
+    * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
+    * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
+    * `teacher_logits`: `[total]` logits of the teacher of all examples, concatenated.
+    * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
+      batch and of the token in the sequence.
+
+    Attributes:
+        pad_token_id: Id of the padding token.
+        return_token_type_ids: Whether the model takes `token_type_ids`.
+        sequence_grouping: Key of the example indices if examples have several sequences; else None.
+    """
+
+    pad_token_id: int
+    return_token_type_ids: bool
+    sequence_grouping: str | None = None
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch of the given examples."""
+        batch = _collate_vectors(items) if "vectors" in items[0] else self._collate_tokens(items)
+        if self.sequence_grouping:
+            counts = torch.tensor([len(item["input_ids"]) for item in items])
+            batch[self.sequence_grouping] = torch.repeat_interleave(torch.arange(len(items)), counts)
+        if "positions" in items[0]:
+            batch |= _collate_positions(items)
+        if "labels" in items[0]:
+            join = np.concatenate if "positions" in items[0] else np.array
+            batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
+        if TEACHER_LOGITS in items[0]:
+            batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
+        return batch
+
+    def _collate_tokens(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        input_ids = [sequence for item in items for sequence in item["input_ids"]]
+        batch = {
+            "input_ids": _pad(input_ids, self.pad_token_id),
+            "attention_mask": _pad([np.ones_like(sequence) for sequence in input_ids], 0),
+        }
+        if self.return_token_type_ids:
+            type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
+            batch["token_type_ids"] = _pad(type_ids, 0)
+        return batch
+
+
+@dataclass(frozen=True)
+class VectorCollator:
+    """Collator of batches for which the model returns the vectors of texts in place of logits.
+
+    Attributes:
+        collator: Turns examples into a batch.
+    """
+
+    collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch of the given examples."""
+        return self.collator(items) | {RETURN_VECTORS: torch.tensor(True)}
+
+
+def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) -> torch.Tensor:
+    """Return `[sequences, longest, ...]`, padded with `value`."""
+    shape = (len(sequences), max(map(len, sequences)), *np.shape(sequences[0])[1:])
+    padded = np.full(shape, value, dtype)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return torch.from_numpy(padded)
+
+
+def _collate_vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    vectors, mask = pad_vectors([sequence for item in items for sequence in item["vectors"]])
+    return {"vectors": vectors, "attention_mask": mask}
+
+
+def _collate_positions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return the index of the sequence in the batch, and of the token in the sequence, of each prediction."""
+    positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
+    sequence = torch.repeat_interleave(
+        torch.tensor([len(sequence_positions) for sequence_positions in positions])
+    )
+    position = torch.from_numpy(np.concatenate(positions).astype(np.int64))
+    return {"sequence": sequence, "position": position}
+
+
+def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return vectors `[sequences, longest, layers, hidden]` in fp32 and their attention mask."""
+    mask = _pad([np.ones(len(sequence), np.int64) for sequence in sequences], 0)
+    return _pad(sequences, 0, np.float32), mask

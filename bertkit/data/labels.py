@@ -1,4 +1,4 @@
-"""Parse labels: infer their type, map names to ids, and drop rows without a gold label."""
+"""Decide whether integer labels are classes or numbers."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -6,11 +6,39 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.column_types import CategoricalColumn, factorize
-from bertkit.data.integer_labels import are_integers_classes
-from bertkit.data.rows import Rows, Splits
+from bertkit.data.table import CategoricalColumn, Rows, Splits, factorize
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.utils.text import has_lone_surrogate
+
+MAX_CERTAIN_CLASSES = 20  # up to this number of different integers, they are classes, such as ratings
+MIN_ROWS_PER_CLASS = 2
+SCALE_MAXIMUM = 100  # integers that end here are usually percentages or scores
+
+
+def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
+    """Return whether integer labels are classes, and the reason.
+
+    More than `MAX_CERTAIN_CLASSES` different integers are classes only if they look like class ids: they are
+    consecutive, start at 0 or 1, do not end at `SCALE_MAXIMUM`, and each of them occurs in several rows.
+    Years, ages and counts usually lack one of these properties: they start elsewhere, have gaps, or have rare
+    large values.
+
+    Args:
+        counts: Number of rows by label.
+    """
+    low, high, count = min(counts), max(counts), len(counts)
+    if count <= MAX_CERTAIN_CLASSES:
+        return True, f"{count} different integers"
+    if low not in (0, 1):
+        return False, f"{count} different integers that start at {low}, not at 0 or 1"
+    if count < high - low + 1:
+        return False, f"{count} different integers with gaps between {low} and {high}"
+    if min(counts.values()) < MIN_ROWS_PER_CLASS:
+        return False, f"integers from {low} to {high}, some of which occur in a single row"
+    if high == SCALE_MAXIMUM:
+        return False, f"integers from {low} to {high}, the end of a usual scale"
+    return True, f"consecutive integers from {low} to {high}, each in several rows"
+
 
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")

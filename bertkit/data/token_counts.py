@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.tokenization import SequenceTemplate, count_unk_tokens, encode, encode_with_offsets
-from bertkit.utils.ragged import Ragged
+from bertkit.data.tokens import SequenceTemplate, count_unk_tokens, encode, encode_with_offsets
+from bertkit.utils.arrays import Ragged
 
 
 @dataclass(frozen=True)

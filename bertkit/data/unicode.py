@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import regex
 
-from bertkit.utils.batches import iter_batches
+from bertkit.utils.arrays import iter_batches
 from bertkit.utils.text import replace_surrogates
 
 # Contents of a bracket expression in a regular expression.

@@ -1,22 +1,200 @@
-"""Train a tokenizer with a WordPiece vocabulary, like those of BERT."""
+"""Morphemes of Korean texts, found by kiwipiepy, as units of masking and of vocabularies."""
 
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import regex
+from kiwipiepy import Kiwi
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from bertkit.data.morpheme_words import list_replacements, mark_morphemes, merge_tokens, separate_morphemes
 from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
-from bertkit.text_config import DEFAULT_VOCAB_SIZE, WordUnits
+from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, WordUnits
+from bertkit.utils.extras import require_extra
+from bertkit.utils.text import replace_surrogates
+
+CLUSTER = regex.compile(r"\X")  # a character with its combining marks, such as the Jamo of a syllable
+MORPHEME_SPACE = regex.compile(r"\s")
+
+
+def require_analyzer() -> None:
+    """Check that the morphological analyzer is installed.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    require_extra("korean", ["kiwipiepy"], "--word-units morphemes")
+
+
+def get_analyzer_version() -> str:
+    """Return the versions of the analyzer and its model; other versions may find other morphemes."""
+    return " ".join(f"{name} {version(name)}" for name in ("kiwipiepy", "kiwipiepy_model"))
+
+
+@cache
+def _load_analyzer() -> Any:
+    """Load the analyzer, which takes seconds."""
+    require_analyzer()
+
+    # A name of several words would be one morpheme that contains spaces.
+    return Kiwi(load_multi_dict=False)
+
+
+def find_unit_starts(texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the positions of the characters at which the units of each text begin, ascending and without 0.
+
+    A unit is a morpheme, or several morphemes that share a character: the verb stem and the past tense of
+    "갔다" share the syllable "갔". A unit also begins after each white space.
+    """
+    composed = [_compose(replace_surrogates(text)) for text in texts]
+    analyses = _load_analyzer().tokenize([text for text, _ in composed])
+    return [
+        _merge_starts(text, positions, _iter_starts(morphemes))
+        for text, (_, positions), morphemes in zip(texts, composed, analyses, strict=True)
+    ]
+
+
+def split_units(texts: Sequence[str]) -> list[list[str]]:
+    """Return the parts of each text that begin at the starts of `find_unit_starts`, with trailing spaces."""
+    return [
+        [text[start:stop] for start, stop in zip([0, *starts], [*starts, len(text)], strict=True)]
+        for text, starts in zip(texts, (starts.tolist() for starts in find_unit_starts(texts)), strict=True)
+    ]
+
+
+def find_continuations(texts: Sequence[str], spans: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return whether each token continues the unit of the previous token of its text [tokens].
+
+    No token is split: units that share a token are joined.
+
+    Args:
+        texts: The texts.
+        spans: [tokens, 2] start and stop of each token in its text, in characters.
+        lengths: [n] number of tokens of each text.
+    """
+    is_continuation = np.zeros(len(spans), bool)
+    stops = np.cumsum(lengths)
+    for text, starts, first, stop in zip(texts, find_unit_starts(texts), stops - lengths, stops, strict=True):
+        is_continuation[first + 1 : stop] = _continues_unit(text, starts, spans[first:stop])
+    return is_continuation
+
+
+def _continues_unit(text: str, starts: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return whether each token after the first continues the unit of the previous token."""
+    spaces = [match.start() for match in MORPHEME_SPACE.finditer(text)]
+    # The tokens of SentencePiece include the space before a word.
+    first_characters = spans[1:, 0] + np.isin(spans[1:, 0], spaces)
+    last_characters = np.maximum(spans[:-1, 0], spans[:-1, 1] - 1)
+    return np.searchsorted(starts, first_characters, "right") <= np.searchsorted(
+        starts, last_characters, "right"
+    )
+
+
+def _compose(text: str) -> tuple[str, np.ndarray | None]:
+    """Return a text in NFC, which the analyzer expects, and the position of each of its characters in `text`.
+
+    The positions are None if the text does not change.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return text, None
+    parts, positions = [], []
+    for match in CLUSTER.finditer(text):
+        part = unicodedata.normalize("NFC", match[0])
+        parts.append(part)
+        is_unchanged = len(part) == len(match[0])
+        positions += [match.start() + index * is_unchanged for index in range(len(part))]
+    return "".join(parts), np.array(positions)
+
+
+def _iter_starts(morphemes: Sequence[Any]) -> Iterator[int]:
+    """Yield the start of each morpheme that does not share a character with a previous one."""
+    stop = 0
+    for morpheme in morphemes:
+        if morpheme.len and morpheme.start >= stop:
+            yield morpheme.start
+        stop = max(stop, morpheme.end)
+
+
+def _merge_starts(text: str, positions: np.ndarray | None, morpheme_starts: Iterator[int]) -> np.ndarray:
+    """Return the starts of the morphemes and of the words of a text, without 0."""
+    starts = np.fromiter(morpheme_starts, np.int64)
+    if positions is not None and len(starts):
+        starts = positions[starts]
+    after_spaces = np.array([match.end() for match in MORPHEME_SPACE.finditer(text)], np.int64)
+    merged = np.union1d(starts, after_spaces)
+    return merged[merged > 0]
+
+
+BOUNDARY = "\ufdd0"  # before a morpheme that continues a word; a Unicode noncharacter
+BMP_SIZE = 1 << 16  # code points of Unicode's Basic Multilingual Plane
+REPLACEMENT_OFFSET = 0xF0000  # Supplementary Private Use Area-A, which has a code point for each of the BMP
+MORPHEME_START = regex.compile(f"(?<=(.?)){BOUNDARY}+(.?)", regex.DOTALL)
+
+
+def mark_morphemes(texts: list[str]) -> list[str]:
+    """Return the texts with a boundary before each morpheme that continues a word."""
+    return [
+        "".join(
+            f"{BOUNDARY}{unit}" if index and not previous[-1:].isspace() else unit
+            for index, (previous, unit) in enumerate(zip(["", *units], units, strict=False))
+        )
+        for units in split_units([text.replace(BOUNDARY, "") for text in texts])
+    ]
+
+
+def separate_morphemes(text: str, word_characters: set[str]) -> str:
+    """Return a marked text with spaces instead of boundaries, and replaced first characters.
+
+    A boundary is removed if a character follows that is a word by itself, or one without a replacement. It is
+    also removed after a space, which the normalizer adds after a character that is a word by itself: the
+    tokenizer begins a word there.
+    """
+
+    def replace(match: regex.Match[str]) -> str:
+        previous, character = match.groups()
+        if not previous or previous.isspace():
+            return character
+        is_replaced = character in word_characters and ord(character) < BMP_SIZE
+        return f" {get_replacement(character)}" if is_replaced else character
+
+    return MORPHEME_START.sub(replace, text)
+
+
+def get_replacement(character: str) -> str:
+    """Return the character that represents "##" and a character of the BMP."""
+    return chr(REPLACEMENT_OFFSET + ord(character))
+
+
+def list_replacements(characters: list[str]) -> list[str]:
+    """Return the replacements of all characters that have one."""
+    return [get_replacement(character) for character in characters if ord(character) < BMP_SIZE]
+
+
+def merge_tokens(vocabulary: dict[str, int], prefix: str, size: int) -> dict[str, int]:
+    """Return the first `size` tokens, numbered from 0, with `prefix` for replaced first characters.
+
+    The trainer may find a token twice, with a replaced first character and inside a morpheme.
+    """
+    tokens = dict.fromkeys(
+        _restore(token, prefix) for token in sorted(vocabulary, key=vocabulary.__getitem__)
+    )
+    return {token: index for index, token in enumerate(list(tokens)[:size])}
+
+
+def _restore(token: str, prefix: str) -> str:
+    code = ord(token[0]) - REPLACEMENT_OFFSET
+    return f"{prefix}{chr(code)}{token[1:]}" if 0 <= code < BMP_SIZE else token
+
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4
 CONTINUATION_PREFIX = "##"

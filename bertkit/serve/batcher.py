@@ -1,14 +1,21 @@
 """Combine the rows of concurrent requests into batches, which one thread computes in turn."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+import copy
+import dataclasses
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+
+from bertkit.data.table import Rows
+from bertkit.run.predictor import Predictor
+from bertkit.serve.requests import RequestError
+from bertkit.utils.reporting import Reporter
 
 Records = list[dict[str, Any]]
 # Steps of the event loop between a result and the end of its response.
@@ -194,3 +201,135 @@ class Batcher:
                 job.result.set_exception(result)
             else:
                 job.result.set_result(result)
+
+
+T = TypeVar("T")
+REQUEST = "request"  # the file of the rows in error messages
+
+
+class StoppingReporter(Reporter):
+    """A reporter that stops the computation between two forward passes, once all its jobs are cancelled.
+
+    Args:
+        jobs: The jobs that are computed.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+
+    def track(
+        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[T]:
+        """Yield batches until all jobs are cancelled.
+
+        Raises:
+            ComputationStoppedError: All jobs are cancelled.
+        """
+        for batch in batches:
+            if all(job.is_cancelled for job in self.jobs):
+                raise ComputationStoppedError
+            yield batch
+
+
+def predict_rows(
+    predictor: Predictor, rows: Records, scores: Any, reporter: Reporter | None = None
+) -> Records:
+    """Return the records of rows, as `bertkit predict` does."""
+    table = Rows.from_dicts(rows, REQUEST)
+    predictor.map_columns(table)
+    return list(predictor.iter_records(table, predictor.evaluate_without_labels(table, reporter), scores))
+
+
+def compute_jobs(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | Exception]:
+    """Return the records of each request, or its error.
+
+    Requests with different columns are computed separately. A column of one request would otherwise be added
+    to the records of another one. Requests with documents are computed separately, too, because the same name
+    of a document in two requests means two documents.
+    """
+    group_columns = frozenset(predictor.task.input_schema.group_columns)
+    indices_by_columns: dict[Any, list[int]] = defaultdict(list)
+    for index, job in enumerate(jobs):
+        columns = frozenset(column for row in job.rows for column in row)
+        own_group = index if columns & group_columns else None
+        indices_by_columns[columns, job.all_scores, own_group].append(index)
+    results: list[Records | Exception] = [[] for _ in jobs]
+    for indices in indices_by_columns.values():
+        for index, result in zip(indices, _compute_group(predictor, [jobs[i] for i in indices]), strict=True):
+            results[index] = result
+    return results
+
+
+def _compute_group(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | Exception]:
+    """Compute requests together; if that fails, compute each one separately, to find the wrong ones."""
+    rows, scores = [row for job in jobs for row in job.rows], "all" if jobs[0].all_scores else "compact"
+    try:
+        records = predict_rows(predictor, rows, scores, StoppingReporter(jobs))
+    except Exception as error:  # noqa: BLE001 - even a bug must not fail the other requests
+        if len(jobs) == 1 or isinstance(error, ComputationStoppedError):
+            return [error] * len(jobs)
+        return [_compute_group(predictor, [job])[0] for job in jobs]
+    results: list[Records | Exception] = []
+    position = 0
+    for job in jobs:
+        results.append(_number_records(records[position : position + len(job.rows)]))
+        position += len(job.rows)
+    return results
+
+
+def _number_records(records: Records) -> Records:
+    """Return the records of one request, numbered from 0. The id of `qa` is a text."""
+    return [record | {"id": type(record["id"])(index)} for index, record in enumerate(records)]
+
+
+# A body of fewer bytes than this fraction of the limit cannot reach it with common tokenizers and windows.
+UNCOUNTED_FRACTION = 1 / 8
+
+
+class TokenLimit:
+    """Counts the tokens of large requests, and refuses requests with too many.
+
+    The thread of the model cannot stop while it tokenizes a text. So tokens are counted in another thread,
+    before the request joins the queue of the model.
+
+    Args:
+        predictor: The predictor of the model.
+        max_tokens: Maximum number of tokens of a request in all rows and windows.
+    """
+
+    def __init__(self, predictor: Predictor, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        # Each thread needs a task of its own, because a task stores the columns of the rows.
+        self._predictor = dataclasses.replace(predictor, task=copy.copy(predictor.task))
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="bertkit-tokens")
+
+    async def count_tokens(self, rows: list[dict[str, Any]], body_bytes: int) -> int:
+        """Return the number of tokens of a request; 0 if its body is small, so that they are not counted.
+
+        Raises:
+            RequestError: The request has too many tokens.
+            UserError: A row is invalid.
+        """
+        if body_bytes <= self.max_tokens * UNCOUNTED_FRACTION:
+            return 0
+        loop = asyncio.get_running_loop()
+        num_tokens = await loop.run_in_executor(self._executor, self._count, rows)
+        if num_tokens > self.max_tokens:
+            raise RequestError(
+                413,
+                f"request: has {num_tokens:,} tokens; send at most {self.max_tokens:,} at a time, in fewer "
+                "or shorter rows",
+            )
+        return num_tokens
+
+    def close(self) -> None:
+        """End the thread after its current request."""
+        self._executor.shutdown(wait=False)
+
+    def _count(self, rows: list[dict[str, Any]]) -> int:
+        """Return the tokens of all sequences, or the tokens of the longest text if those are more."""
+        table = Rows.from_dicts(rows, REQUEST)
+        self._predictor.map_columns(table)
+        parsed, _ = self._predictor.task.parse_rows(table)
+        features = self._predictor.task.featurize(parsed, self._predictor.tokenizer)
+        return max(int(features.sequence_lengths.sum()), features.max_untruncated_length)

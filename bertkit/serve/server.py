@@ -9,13 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h11
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import HANDLED_SIGNALS
+
+from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError
-from bertkit.serve.config import ServeConfig
+from bertkit.serve.middleware import choose_hosts
+from bertkit.serve.models import BatchSettings, Metrics, ModelRegistry, NamedRun
+from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
-from bertkit.utils.paths import expand_home
+from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import Reporter
-from bertkit.validation import validate_settings
 
 REQUIRED_PACKAGES = ("anyio", "fastapi", "uvicorn", "prometheus_client")
 MAX_TOKEN_CHARS = 4096
@@ -61,12 +70,7 @@ async def _run(
     on_ready: Callable[[dict[str, Any]], None],
     reporter: Reporter,
 ) -> None:
-    from bertkit.serve.access import choose_hosts
     from bertkit.serve.app import create_app
-    from bertkit.serve.metrics import Metrics
-    from bertkit.serve.model_registry import ModelRegistry, NamedRun
-    from bertkit.serve.served_model import BatchSettings
-    from bertkit.serve.uvicorn_server import DrainingServer, make_uvicorn_config
 
     runs = [NamedRun(name, run) for name, run in zip(names, config.run, strict=True)]
     settings = BatchSettings(config.max_batch_size, config.max_delay_ms / 1000, config.max_request_tokens)
@@ -197,3 +201,130 @@ def format_url(listener: socket.socket) -> str:
     """Return the URL of a socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# Time in which a client must send the head of a request, or the rest of a body that has its response already.
+MAX_SEND_SECONDS = 10.0
+
+
+class LimitedProtocol(H11Protocol):
+    """Closes connections whose clients do not complete the head of a request in time.
+
+    The rest of a body has the same limit if its response is complete, such as 401. `LimitsMiddleware` limits
+    the time of other bodies. uvicorn limits only the time between two requests of a connection.
+    """
+
+    _send_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the time limit for the first request."""
+        super().connection_made(transport)
+        self._update_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Process data. The first byte of a request starts a time limit; the end of the head stops it."""
+        super().data_received(data)
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Respond to a request that is not HTTP, and close the connection.
+
+        If the invalid part is in a body whose response has begun, nothing more can be sent.
+        """
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        body = msgspec.json.encode({"error": f"request: {msg.removesuffix('.').lower()}; send HTTP/1.1"})
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _update_timer(self) -> None:
+        is_body_unused = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        if self.conn.their_state is not h11.IDLE and not is_body_unused:
+            self._stop_timer()
+        elif self._send_timer is None:
+            self._send_timer = self.loop.call_later(MAX_SEND_SECONDS, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+
+# Time between the end of listening and the closing of idle connections. A request that was sent before then
+# arrives in this time.
+DRAIN_SECONDS = 0.5
+# Time after the end of listening in which open requests get their response. It is longer than the time after
+# which a request gets 503, so only clients that do not read their responses lose them.
+MAX_DRAIN_SECONDS = 70
+MAX_HEAD_BYTES = 16_384
+KEEP_ALIVE_SECONDS = 75  # longer than the idle time of common load balancers, which otherwise see resets
+
+
+def make_uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    """Return the configuration: one process, no log of its own, no WebSockets."""
+    return uvicorn.Config(
+        app, http=LimitedProtocol, ws="none", lifespan="off", log_config=None, log_level="critical",
+        access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES, proxy_headers=False,
+        timeout_graceful_shutdown=MAX_DRAIN_SECONDS,
+    )  # fmt: skip
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that exits with status 0 after SIGTERM or Ctrl-C, once all requests have their response.
+
+    Args:
+        config: Configuration of uvicorn.
+        registry: The models; the server marks them as draining.
+
+    Attributes:
+        on_started: Called when the server accepts requests.
+    """
+
+    def __init__(self, config: uvicorn.Config, registry: ModelRegistry) -> None:
+        super().__init__(config)
+        self.registry = registry
+        self.on_started: Callable[[], None] = lambda: None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        self.on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer all requests that were sent before, and close the connections.
+
+        uvicorn would close idle connections at once. A request that a client sends at this moment would be
+        lost.
+        """
+        self.registry.is_draining = True
+        await asyncio.sleep(0)  # accepts the connections that are already waiting
+        for server in self.servers:
+            server.close()
+        if not self.force_exit:
+            await asyncio.sleep(DRAIN_SECONDS)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals in the block. Unlike uvicorn, do not raise them again, since the exit is regular."""
+        originals: dict[Any, Any] = {
+            number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS
+        }
+        try:
+            yield
+        finally:
+            for number, handler in originals.items():
+                signal.signal(number, handler)

@@ -4,8 +4,8 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-from bertkit.config import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
-from bertkit.setting import OUTPUT, get_settings, setting
+from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
+from bertkit.settings.setting import OUTPUT, get_settings, setting
 from bertkit.tasks import TASKS, task_spec
 
 STUDY = "Study"  # heading in `--help`

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.data.rows import Splits
-from bertkit.pipeline.ensemble import ENSEMBLE_DIR
-from bertkit.pipeline.results import summarize_data
-from bertkit.recipes import serialize_settings
-from bertkit.reports.study_page import render_study_page
+from bertkit.data.table import Splits
+from bertkit.report.tables import render_study_page
+from bertkit.run.results import summarize_data
+from bertkit.run_directory import ENSEMBLE_DIR
+from bertkit.settings.recipes import serialize_settings
 from bertkit.studies.final_runs import RUN_DIRS
 from bertkit.studies.gain import measure_gain
 from bertkit.studies.held_out import HeldOutPredictions
@@ -23,7 +23,7 @@ from bertkit.studies.splits import TRIAL_FOLD
 from bertkit.studies.tables import build_study_table, build_trial_table, describe_results
 from bertkit.studies.trials import TrialStore
 from bertkit.utils.files import write_jsonl, write_text
-from bertkit.utils.serialization import dump_yaml
+from bertkit.utils.text import dump_yaml
 
 STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
 OUTPUT_NAMES = [

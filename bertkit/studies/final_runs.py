@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.pipeline.prepare import RunOptions
+from bertkit.run.prepare import RunOptions
 from bertkit.run_directory import LOGITS_FILE
 from bertkit.studies.planned_runs import PlannedRun
 from bertkit.studies.run_group import RunGroup

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.rows import Rows
 from bertkit.data.split import sample_rows
-from bertkit.infer.predictor import load_predictor
-from bertkit.metrics.classification import Scores
-from bertkit.pipeline.ensemble import read_members
+from bertkit.data.table import Rows
+from bertkit.run.predictor import load_predictor
+from bertkit.run_directory import read_members
+from bertkit.stats.scores import Scores
 from bertkit.studies.plan import StudyPlan, parse_labeled_rows
 from bertkit.studies.splits import get_split_seed
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory

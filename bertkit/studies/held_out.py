@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.rows import Rows
-from bertkit.metrics.averaging import average_values
-from bertkit.metrics.classification import Scores
-from bertkit.metrics.significance import Scorer
-from bertkit.pipeline.logits import read_logits
-from bertkit.pipeline.prepare import PreparedRun
+from bertkit.data.table import Rows
+from bertkit.run.prepare import PreparedRun
+from bertkit.run.results import read_logits
 from bertkit.run_directory import LOGITS_FILE
+from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer, average_values
 from bertkit.studies.final_runs import FinalRun
 from bertkit.tasks.evaluation import Evaluation, Outputs, merge_prediction
-from bertkit.utils.ragged import concat_ranges
+from bertkit.utils.arrays import concat_ranges
 
 
 @dataclass(frozen=True)

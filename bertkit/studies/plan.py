@@ -6,20 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import RunConfig
-from bertkit.data.rows import Rows, fingerprint_splits
+from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.baselines import score_baselines
-from bertkit.pipeline.loaded_data import LoadedData
-from bertkit.pipeline.prepare import PreparedRun
+from bertkit.run.load_data import LoadedData
+from bertkit.run.prepare import PreparedRun, score_baselines
+from bertkit.settings.run_settings import RunConfig
 from bertkit.studies.config import make_run_config
-from bertkit.studies.final_runs import (
-    DEFAULTS_DIR,
-    FOLDS_DIR,
-    SEEDS_DIR,
-    FinalRun,
-    plan_final_runs,
-)
+from bertkit.studies.final_runs import DEFAULTS_DIR, FOLDS_DIR, SEEDS_DIR, FinalRun, plan_final_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.search import TRIALS_DIR
 from bertkit.studies.space import Dimension, make_default_space

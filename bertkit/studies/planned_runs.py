@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertkit import run_directory
-from bertkit.data.rows import Splits
+from bertkit.data.table import Splits
 from bertkit.errors import TrainingFailed, format_count
-from bertkit.pipeline.prepare import RunOptions
-from bertkit.pipeline.run import require_unchanged_data, train_prepared
+from bertkit.run.prepare import RunOptions
+from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from bertkit import run_directory
-from bertkit.metrics.averaging import average_values, compute_t_interval
-from bertkit.metrics.significance import compare_scorers, compute_intervals
-from bertkit.pipeline.ensemble import write_ensemble
+from bertkit.run_directory import write_ensemble
+from bertkit.stats.significance import average_values, compare_scorers, compute_intervals, compute_t_interval
 from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.held_out import HeldOutPredictions
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.config import MAX_SEED
-from bertkit.data.token_store import share_tokens
+from bertkit.data.tokens import share_tokens
 from bertkit.errors import UserError, format_list
-from bertkit.pipeline.ensemble import ENSEMBLE_DIR
-from bertkit.pipeline.run import Run, require_unchanged_data
-from bertkit.pipeline.settings import resolve_settings
-from bertkit.recipes import STUDY_PREFIX
+from bertkit.run.settings import resolve_settings
+from bertkit.run.train import Run, require_unchanged_data
+from bertkit.run_directory import ENSEMBLE_DIR
+from bertkit.settings.recipes import STUDY_PREFIX
+from bertkit.settings.run_settings import MAX_SEED
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.files import OUTPUT_NAMES, write_results
 from bertkit.studies.final_runs import FinalRun

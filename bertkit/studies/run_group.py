@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from bertkit.config import RunConfig
-from bertkit.data.rows import Splits
-from bertkit.metrics.modules import MetricModule, load_module
-from bertkit.pipeline.baselines import score_encoder_baselines
-from bertkit.pipeline.loaded_data import LoadedData, load_data, split_parsed_rows
-from bertkit.pipeline.prepare import PreparedRun, RunOptions, prepare
+from bertkit.data.table import Splits
+from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
+from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
+from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.tasks.base import Scores
 from bertkit.utils.reporting import Reporter
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit import run_directory
-from bertkit.config import RunConfig
 from bertkit.errors import RunInterrupted
+from bertkit.settings.run_settings import RunConfig
 from bertkit.utils import locks
-from bertkit.utils.output_paths import check_output_directory
-from bertkit.utils.paths import join_command
+from bertkit.utils.files import check_output_directory, join_command
 
 
 @contextmanager

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import run_directory
-from bertkit.data.rows import Splits
+from bertkit.data.table import Splits
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.pipeline.prepare import RunOptions
+from bertkit.run.prepare import RunOptions
 from bertkit.studies.planned_runs import PlannedRun, Wait
 from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
-from bertkit.utils.files import write_jsonl
+from bertkit.utils.files import is_lock_file, write_jsonl
 from bertkit.utils.locks import try_lock, wait_for_lock
-from bertkit.utils.output_paths import is_lock_file
 from bertkit.utils.reporting import Reporter
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.setting import DATA, OUTPUT, SettingField, get_settings
+from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, RunConfig
+from bertkit.settings.setting import DATA, OUTPUT, SettingField, get_settings
+from bertkit.settings.validation import parse_flag
 from bertkit.studies.config import STUDY_SETTINGS
-from bertkit.validation import parse_flag
 
 # Settings that change what is compared, and not how well it is learned.
 FIXED_SETTINGS = {

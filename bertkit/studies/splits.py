@@ -9,18 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.config import RunConfig
-from bertkit.data.rows import Rows, Splits
-from bertkit.data.split import (
-    DEFAULT_FRACTION,
-    assign_folds,
-    join_groups,
-    remove_overlap,
-    split_stratified,
-)
+from bertkit.data.split import DEFAULT_FRACTION, assign_folds, join_groups, remove_overlap, split_stratified
+from bertkit.data.table import Rows, Splits
 from bertkit.errors import UserError, format_count
-from bertkit.pipeline.loaded_data import LoadedData, split_parsed_rows
-from bertkit.pipeline.splitting import sample_training_rows
+from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
+from bertkit.settings.run_settings import RunConfig
 from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import format_count
-from bertkit.reports.result_table import ResultTable
-from bertkit.studies.space import format_settings
+from bertkit.report.tables import ResultTable
+from bertkit.studies.space import format_settings, format_value
 
 MAX_TRIALS = 12  # rows of the table of trials on the console
 
@@ -150,7 +150,5 @@ def build_trial_table(metrics: Mapping[str, Any]) -> ResultTable:
 def _format_trial_settings(
     trial: Mapping[str, Any], names: list[str], search: Mapping[str, Any]
 ) -> list[str]:
-    from bertkit.studies.space import format_value
-
     values = trial["settings"] or search["default_settings"]
     return [format_value(values[name]) for name in names]

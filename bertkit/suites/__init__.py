@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bertkit.config import RunConfig
+from bertkit.settings.run_settings import RunConfig
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 
 if TYPE_CHECKING:

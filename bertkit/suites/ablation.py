@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.corpus.source import find_text
+from bertkit.charts import Chart
+from bertkit.data.corpus.documents import find_text
 from bertkit.errors import UserError, format_list
-from bertkit.recipes import read_recipe
-from bertkit.reports.charts import Chart
-from bertkit.reports.result_table import ResultTable
-from bertkit.setting import fill_unset, get_flag, get_settings
+from bertkit.report.tables import ResultTable
+from bertkit.settings.recipes import read_recipe
+from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.suites.ablation_results import (
     PRETRAINED_DIR,
     build_ablation_table,
@@ -22,8 +22,8 @@ from bertkit.suites.ablation_results import (
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, AblationRow, DownstreamTask
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names, select_task_settings
 from bertkit.suites.config import AblationConfig
-from bertkit.tasks.pretrain import Pretrain
-from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.tasks.pretrain.config import PretrainConfig
+from bertkit.tasks.pretrain.task import Pretrain
 from bertkit.utils.reporting import Reporter
 
 # Settings of the suite that also apply to fine-tuning.

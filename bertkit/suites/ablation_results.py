@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
-from bertkit.metrics.averaging import average_values, compare_paired_scores, compute_t_interval
-from bertkit.reports.charts import Chart, plot_intervals
-from bertkit.reports.result_table import ResultTable, format_score
+from bertkit.charts import Chart, plot_intervals
+from bertkit.report.tables import ResultTable, format_score
+from bertkit.stats.significance import average_values, compare_paired_scores, compute_t_interval
 from bertkit.suites.ablation_tables import FALLBACK_TASK, TABLES, DownstreamTask
 
 PRETRAINED_DIR = "pretrained"  # the directory of the pre-training runs

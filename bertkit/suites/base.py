@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit import run_directory
-from bertkit.data.loading import load_dataset
+from bertkit.charts import Chart
+from bertkit.data.layouts import normalize_name
 from bertkit.data.readers.delimited import Dialect
-from bertkit.data.registry import normalize_name
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.pipeline.run import Run
-from bertkit.pipeline.settings import fill_data_dir, resolve_settings
-from bertkit.recipes import list_passed_data, serialize_settings
-from bertkit.reports.charts import Chart
-from bertkit.reports.result_table import ResultTable
-from bertkit.reports.suite_page import render_suite_page
-from bertkit.setting import get_settings
+from bertkit.report.tables import ResultTable, render_suite_page
+from bertkit.run.settings import fill_data_dir, resolve_settings
+from bertkit.run.train import Run
+from bertkit.settings.recipes import list_passed_data, serialize_settings
+from bertkit.settings.setting import get_settings
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
 from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_spec
-from bertkit.training import defaults
+from bertkit.training import arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
@@ -92,7 +91,7 @@ class Suite(ABC):
     output_names: ClassVar[list[str]]
 
     def __init__(self, config: Any, reporter: Reporter) -> None:
-        defaults.check_precision(config)
+        arguments.check_precision(config)
         self.config: Any = fill_data_dir(config)
         self.reporter, self.run_reporter = reporter, RunReporter(reporter)
         self.failures: dict[Path, str] = {}

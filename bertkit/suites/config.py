@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.common_settings import Pooling, pooling_setting
-from bertkit.config import SINGLE_RUN_SETTINGS, RunConfig
-from bertkit.data_objects import DataSource
-from bertkit.setting import DATA, MODEL, OUTPUT, TRAINING, setting
-from bertkit.tasks.ner import NerConfig
-from bertkit.tasks.pretrain_config import PretrainConfig
+from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, RunConfig
+from bertkit.settings.setting import DATA, MODEL, OUTPUT, TRAINING, Pooling, pooling_setting, setting
+from bertkit.settings.validation import DataSource
+from bertkit.tasks.ner.config import NerConfig
+from bertkit.tasks.pretrain.config import PretrainConfig
 
 DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
 

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.loading import load_dataset
-from bertkit.modeling import loading
-from bertkit.modeling.tagger import select_layers
-from bertkit.recipes import read_recipe
-from bertkit.reports.result_table import ResultTable, format_percent, format_score
-from bertkit.setting import fill_unset
+from bertkit.data.sources import load_dataset
+from bertkit.models import loading
+from bertkit.models.own_models import select_layers
+from bertkit.report.tables import ResultTable, format_percent, format_score
+from bertkit.settings.recipes import read_recipe
+from bertkit.settings.setting import fill_unset
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, select_names
 from bertkit.suites.config import FeatureBasedConfig
-from bertkit.tasks.ner import Ner
+from bertkit.tasks.ner.task import Ner
 from bertkit.utils.reporting import Reporter
 
 # F1 of BERT-BASE on the development set of CoNLL-2003 in percent, by features, in the order of the paper.

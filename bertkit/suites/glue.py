@@ -7,19 +7,14 @@ from typing import Any, ClassVar
 
 from bertkit import run_directory
 from bertkit.errors import UserError, format_list
-from bertkit.metrics.averaging import MIN_SCORES, average_values, compute_t_interval
-from bertkit.modeling import loading
-from bertkit.recipes import read_recipe_task
-from bertkit.reports.result_table import ResultTable
-from bertkit.setting import fill_unset
+from bertkit.models import loading
+from bertkit.report.tables import ResultTable
+from bertkit.settings.recipes import read_recipe_task
+from bertkit.settings.setting import fill_unset
+from bertkit.stats.significance import MIN_SCORES, average_values, compute_t_interval
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_names
 from bertkit.suites.config import GlueConfig
-from bertkit.suites.glue_results import (
-    SUBMISSION_ARCHIVE,
-    SUBMISSION_DIR,
-    build_glue_table,
-    write_submission,
-)
+from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask
 from bertkit.utils.reporting import Reporter
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics.klue import SCORERS
-from bertkit.reports.result_table import ResultTable, format_percent, format_score
+from bertkit.report.tables import ResultTable, format_percent, format_score
+from bertkit.stats.klue import SCORERS
 from bertkit.suites.base import RunMetrics, SuiteRun
 from bertkit.suites.glue import GlueSuite
 from bertkit.suites.glue_results import describe_best_baselines, describe_run, format_best_baseline

@@ -3,19 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bertkit.tasks.base import TaskSpec
+from bertkit.tasks.definition import TaskSpec
 
 if TYPE_CHECKING:
     from bertkit.tasks.base import Task
 
 # The definition and the class of each task.
 TASKS = {
-    "classify": ("bertkit.tasks.classify:SPEC", "bertkit.tasks.classify:Classify"),
-    "ner": ("bertkit.tasks.ner:SPEC", "bertkit.tasks.ner:Ner"),
-    "nli": ("bertkit.tasks.nli:SPEC", "bertkit.tasks.nli:Nli"),
-    "pretrain-mlm-nsp": ("bertkit.tasks.pretrain:SPEC", "bertkit.tasks.pretrain:Pretrain"),
-    "qa": ("bertkit.tasks.qa:SPEC", "bertkit.tasks.qa:Qa"),
-    "swag": ("bertkit.tasks.swag:SPEC", "bertkit.tasks.swag:Swag"),
+    "classify": ("bertkit.tasks.text.config:CLASSIFY", "bertkit.tasks.text.task:Classify"),
+    "ner": ("bertkit.tasks.ner.config:NER", "bertkit.tasks.ner.task:Ner"),
+    "nli": ("bertkit.tasks.text.config:NLI", "bertkit.tasks.text.task:Nli"),
+    "pretrain-mlm-nsp": ("bertkit.tasks.pretrain.config:PRETRAIN", "bertkit.tasks.pretrain.task:Pretrain"),
+    "qa": ("bertkit.tasks.qa.config:QA", "bertkit.tasks.qa.task:Qa"),
+    "swag": ("bertkit.tasks.choice.config:SWAG", "bertkit.tasks.choice.task:Swag"),
 }
 
 

@@ -1,9 +1,4 @@
-"""The interface between a task and the pipeline.
-
-A task consists of its properties (`TaskSpec`), the columns that it reads (`InputSchema`), and the
-methods of `Task`. The pipeline calls these methods roughly in the order of their definitions. Task
-modules import heavy libraries inside of functions, because `bertkit --help` loads all task modules.
-"""
+"""The columns that a task reads."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -11,103 +6,150 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.config import RunConfig
+import torch
+
+from bertkit.data.columns import find_column, require_named_columns
+from bertkit.data.features import PaddingCollator
+from bertkit.data.sources import load_dataset, load_split
 from bertkit.errors import UserError
-from bertkit.tasks.confidence import NOT_FITTED
-from bertkit.tasks.input_schema import InputSchema
+from bertkit.models import loading
+from bertkit.models.forward import average_probabilities
+from bertkit.models.loading import takes_token_type_ids
+from bertkit.settings.run_settings import RunConfig
+from bertkit.tasks.definition import TaskSpec
 from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
-    import torch
-
     from bertkit.data.features import Features
-    from bertkit.data.loading import LoadedDataset
-    from bertkit.data.readers.delimited import Dialect
-    from bertkit.data.rows import Rows, Splits
+    from bertkit.data.sources import LoadedDataset
     from bertkit.data.split import SplitKeys
-    from bertkit.modeling.loading import ModelSource
-    from bertkit.modeling.losses import Loss
+    from bertkit.data.table import Rows, Splits
+    from bertkit.models.loading import ModelSource
+    from bertkit.models.losses import Loss
     from bertkit.tasks.evaluation import Evaluation, Outputs
     from bertkit.utils.reporting import Reporter
 
+
+# What a column of a row to predict holds; "words" is a list of words or a text.
+ColumnKind = Literal["text", "words", "texts", "optional text", "optional span"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSchema:
+    """The columns that a task reads, and the flags of `bertkit predict` that fill them.
+
+    Attributes:
+        text_columns: Columns of texts, in reading order.
+        gold_columns: Columns of labels, which prediction ignores.
+        hidden_columns: Input columns that are not copied to the predictions.
+        columns_by_flag: Column that each text flag of `bertkit predict` fills, in the order of the columns.
+        group_columns: Possible names of the column that defines groups; the first name that exists is used.
+            Adjacent rows with the same value form a group and must be predicted together.
+        span_columns: Columns of spans of the first text, which may be missing if the text marks the spans.
+        example_text: The first text of an example row.
+        column_kinds: What those text columns hold that do not hold one text.
+        label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
+    """
+
+    text_columns: tuple[str, ...]
+    gold_columns: frozenset[str] = frozenset()
+    hidden_columns: frozenset[str] = frozenset()
+    columns_by_flag: Mapping[str, str] = field(default_factory=dict)
+    group_columns: tuple[str, ...] = ()
+    span_columns: tuple[str, ...] = ()
+    example_text: str = "..."
+    column_kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
+    label_key: Literal["word", "label"] | None = None
+
+    def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+        """Return rows that combine the texts of several flags.
+
+        A flag with a single text fills its column in all rows with this text.
+
+        Args:
+            texts_by_flag: The texts that the user passed, by flag; see `columns_by_flag`.
+
+        Raises:
+            UserError: The flags have different numbers of texts.
+        """
+        num_rows = max(map(len, texts_by_flag.values()))
+        if any(len(texts) not in (1, num_rows) for texts in texts_by_flag.values()):
+            counts = ", ".join(
+                f"{len(texts)} of --{flag.replace('_', '-')}" for flag, texts in texts_by_flag.items()
+            )
+            raise UserError(f"{counts}: the numbers differ; pass equally many of each, or a single one")
+        columns = {
+            self.columns_by_flag[flag]: texts if len(texts) == num_rows else texts * num_rows
+            for flag, texts in texts_by_flag.items()
+        }
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
+        """Return the first texts of parsed rows."""
+        texts: list[str] = []
+        for row in rows.select(range(min(len(rows), count))):
+            for column in self.text_columns:  # of texts, or of lists of texts, which may be missing
+                values = [row[column]] if isinstance(row[column], str) else row[column] or ()
+                texts += [text for text in values if isinstance(text, str)]
+        return texts[:count]
+
+    def make_example_row(self) -> dict[str, Any]:
+        """Return a row with placeholder texts, for the example code of the model card."""
+        first_text = dict.fromkeys(self.text_columns[:1], self.example_text)
+        return dict.fromkeys(self.text_columns, "...") | first_text
+
+    def get_column_kinds(self) -> dict[str, ColumnKind]:
+        """Return what the columns of a row to predict hold: texts, spans and the key of a group."""
+        kinds = {column: self.column_kinds.get(column, "text") for column in self.text_columns}
+        spans: dict[str, ColumnKind] = dict.fromkeys(self.span_columns, "optional span")
+        groups: dict[str, ColumnKind] = dict.fromkeys(self.group_columns[:1], "optional text")
+        return kinds | spans | groups
+
+    def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
+        """Return the group of each row; None if rows can be predicted one by one."""
+        for name in self.group_columns:
+            if column := find_column(rows, name):
+                return rows[column]
+        return None
+
+
+CONFIDENCE_KEY = "bertkit_confidence"  # in config.json
+
+
+@dataclass(frozen=True)
+class FittedConfidence:
+    """What a run says about its confidence in a prediction; None for a number that is not fitted.
+
+    Attributes:
+        min_confidence: Confidence below which the model abstains.
+        set_margin: Margin of the classes in a prediction set; see `bertkit.stats.calibration`.
+        answer_weights: Weights of the probability that an answer is right; see
+            `bertkit.tasks.qa.spans`.
+    """
+
+    min_confidence: float | None = None
+    set_margin: float | None = None
+    answer_weights: Mapping[str, float] | None = None
+
+    @classmethod
+    def load(cls, model_config: Any) -> "FittedConfidence":
+        """Return the numbers in the model config of a finished run."""
+        return cls(**(getattr(model_config, CONFIDENCE_KEY, None) or {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fitted numbers as a JSON object."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+NOT_FITTED = FittedConfidence()
+
+
+def remove_fitted_confidence(model_config: Any) -> None:
+    """Remove the numbers from a model config: they were fitted for the model that a run starts from."""
+    vars(model_config).pop(CONFIDENCE_KEY, None)
+
+
 Scores = dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformersPipeline:
-    """Arguments with which `transformers.pipeline()` makes the same predictions as bertkit.
-
-    Attributes:
-        task: Task name of `pipeline()`, which is also the pipeline tag on the Hub.
-        init_kwargs: Further arguments of `pipeline()`.
-        call_kwargs: Keyword arguments of the call of the pipeline.
-        example_input: Input in the example code of the model card.
-        caveat: Why the predictions differ from bertkit's, or None if they are the same. The text completes
-            the sentence "`transformers.pipeline` ..." in the model card.
-    """
-
-    task: str
-    init_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    call_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    example_input: str = "..."
-    caveat: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSpec:
-    """Properties of a task.
-
-    The class attribute `Task.spec` holds the defaults. A task replaces its instance attribute `spec` if a
-    property depends on the settings, the dataset or the model.
-
-    Attributes:
-        name: Name of the task, which is also its command.
-        help: Help text of the command.
-        config: Class of the settings.
-        pipeline: Arguments of `transformers.pipeline()` for a model of this task.
-        best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
-        unit: Noun for one row in messages.
-        default_max_length: `max_length` in tokens if neither the user nor the dataset sets it.
-        default_hyperparameters: Hyperparameters that replace those suggested from the sizes of the data and
-            of the model.
-        column_aliases: Settings of this task by the names that the dataset registry uses for them.
-        reads_conll: Whether plain text files are in the CoNLL format, with one word per line.
-        sequence_grouping: What the sequences of an example are: "document" for the windows of a text,
-            "choice" for the choices of a row. None if each example is one sequence.
-        uses_windows: Whether long inputs are split into windows; otherwise they are truncated.
-        resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
-        scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
-        predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
-        predictions_name: File name of the predictions, without extension.
-        trains_encoder: Whether the encoder is trained. Otherwise, the head is fitted to the vectors of texts
-            (see `TrainingMethod.fit_head`), and the run has no training steps.
-        training_phrase: Words between the initial model and the name of the task in the model card.
-    """
-
-    name: str
-    help: str
-    config: type[RunConfig]
-    pipeline: TransformersPipeline
-    best_metric: tuple[str, int] = ("accuracy", 1)
-    unit: str = "row"
-    default_max_length: int = 256
-    default_hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    column_aliases: Mapping[str, str] = field(default_factory=dict)
-    reads_conll: bool = False
-    sequence_grouping: Literal["document", "choice"] | None = None
-    uses_windows: bool = False
-    resamples_examples: bool = False
-    scores_tokens: bool = False
-    predicts_rows: bool = True
-    predictions_name: str = "predictions"
-    trains_encoder: bool = True
-    training_phrase: str = "fine-tuned for"
-
-    def make_dialect(self, encoding: str | None) -> "Dialect":
-        """Return how the text files of the task are read, given the value of `--encoding`."""
-        from bertkit.data.readers.delimited import Dialect
-
-        return Dialect(conll=self.reads_conll, encoding=encoding)
 
 
 @dataclass(frozen=True)
@@ -163,8 +205,6 @@ class Task(ABC):
 
         The values of `--validation` and `--test` replace the splits of these names.
         """
-        from bertkit.data.loading import load_dataset, load_split
-
         config = self.config
         dialect = self.spec.make_dialect(config.encoding)
         dataset = load_dataset(config.data, self.spec.name, config.data_dir, dialect)
@@ -235,8 +275,6 @@ class Task(ABC):
         Raises:
             UserError: The rows lack a column that the user named.
         """
-        from bertkit.data.columns import require_named_columns
-
         self.config = dataclasses.replace(self.config, **require_named_columns(rows, named))
 
     # ---- model
@@ -256,8 +294,6 @@ class Task(ABC):
         Raises:
             UserError: The model cannot be found.
         """
-        from bertkit.modeling import loading
-
         name = self.config.model
         if name is None or is_model_requested:
             return loading.find_model(name or loading.choose_default_model(), needs_weights=needs_weights)
@@ -303,17 +339,12 @@ class Task(ABC):
     def build_model(self, model_config: Any, source: "ModelSource") -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
-    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+    def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Combine the logits of several models [models, ...] to those of one; by default by probability."""
-        from bertkit.modeling.ensemble import average_probabilities
-
         return average_probabilities(logits)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
-        from bertkit.data.collator import PaddingCollator
-        from bertkit.modeling.loading import takes_token_type_ids
-
         return PaddingCollator(
             tokenizer.pad_token_id, takes_token_type_ids(model), self.spec.sequence_grouping
         )

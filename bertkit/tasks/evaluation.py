@@ -7,17 +7,28 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertkit.tasks.confidence import NOT_FITTED, FittedConfidence
+import numpy as np
+
+from bertkit.stats.calibration import (
+    PROBABILITY_SCORES,
+    SELECTIVE_SCORES,
+    SET_SCORES,
+    ProbabilityScorer,
+    SelectiveScorer,
+    find_members,
+    score_sets,
+)
+from bertkit.stats.scores import Scores
+from bertkit.stats.significance import compute_intervals
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.data.table import Rows
+    from bertkit.stats.calibration import Decisions
+    from bertkit.stats.metric_modules import DecodedPredictions
+    from bertkit.stats.significance import Scorer
+    from bertkit.tasks.base import Task
 
-    from bertkit.data.rows import Rows
-    from bertkit.metrics.calibration import Decisions
-    from bertkit.metrics.confidence import ConfidenceScorer
-    from bertkit.metrics.modules import DecodedPredictions
-    from bertkit.metrics.significance import Scorer
-    from bertkit.tasks.base import Scores, Task
 
 ScoreDetail = Literal["default", "compact", "all"]
 EMPTY_ROW: Mapping[str, Any] = {}
@@ -33,12 +44,12 @@ class Outputs:
         rows: The parsed rows.
     """
 
-    logits: "np.ndarray"
+    logits: np.ndarray
     features: Any
     rows: "Rows"
 
     @property
-    def labels(self) -> "np.ndarray":
+    def labels(self) -> np.ndarray:
         """The labels of the features; the split must have labels."""
         assert self.features.labels is not None
         return self.features.labels
@@ -64,12 +75,12 @@ class Evaluation(ABC):
         return self.outputs.features.labels is not None
 
     @cached_property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         """The cached result of `compute_scores`."""
         return self.compute_scores()
 
     @abstractmethod
-    def compute_scores(self) -> "Scores":
+    def compute_scores(self) -> Scores:
         """Return the scores by name; the split must have labels."""
 
     @abstractmethod
@@ -82,11 +93,9 @@ class Evaluation(ABC):
         Args:
             seed: Seed of the bootstrap.
         """
-        from bertkit.metrics.significance import compute_intervals
-
         return compute_intervals(self.make_scorer(), seed)
 
-    def compute_details(self) -> "dict[str, Scores]":
+    def compute_details(self) -> dict[str, Scores]:
         """Return the scores of parts of the predictions by name of the part, such as an entity type."""
         return {}
 
@@ -163,7 +172,7 @@ class RowEvaluation(Evaluation):
         """
         raise NotImplementedError
 
-    def score_scaled(self, factor: "float | np.ndarray") -> "Scores":
+    def score_scaled(self, factor: float | np.ndarray) -> Scores:
         """Return further scores of the probabilities if the logits of decisions are multiplied by a factor.
 
         Args:
@@ -171,23 +180,18 @@ class RowEvaluation(Evaluation):
         """
         return {}
 
-    def compute_correct(self) -> "np.ndarray":
+    def compute_correct(self) -> np.ndarray:
         """Return [rows] bool, whether the whole prediction of each row is correct."""
         raise NotImplementedError
 
     @cached_property
-    def confidence(self) -> "np.ndarray":
+    def confidence(self) -> np.ndarray:
         """The confidence in the prediction of each row, [rows]: the lowest confidence of its decisions."""
         return self.make_decisions().compute_row_confidence()[0]
 
     @cached_property
     def confidence_scorer(self) -> "ConfidenceScorer":
         """The scores of the probabilities and, if `calibrate` fitted them, of abstention and sets."""
-        from bertkit.metrics.calibration import ProbabilityScorer
-        from bertkit.metrics.confidence import ConfidenceScorer
-        from bertkit.metrics.prediction_sets import find_members
-        from bertkit.metrics.selection import SelectiveScorer
-
         num_rows, fitted = len(self.outputs.rows), self.fitted
         if not self.has_classes:
             return ConfidenceScorer(num_rows)
@@ -201,10 +205,6 @@ class RowEvaluation(Evaluation):
     @property
     def confidence_score_names(self) -> list[str]:
         """The names of the scores of `confidence_scorer`; model outputs are not needed."""
-        from bertkit.metrics.calibration import PROBABILITY_SCORES
-        from bertkit.metrics.prediction_sets import SET_SCORES
-        from bertkit.metrics.selection import SELECTIVE_SCORES
-
         return [
             *(PROBABILITY_SCORES if self.has_classes else ()),
             *(SELECTIVE_SCORES if self.fitted.min_confidence is not None else ()),
@@ -222,7 +222,7 @@ class RowEvaluation(Evaluation):
     def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield the prediction for each row; see `iter_records`."""
 
-    def decode_set(self, is_member: "np.ndarray") -> list[Any]:
+    def decode_set(self, is_member: np.ndarray) -> list[Any]:
         """Return the JSON value of a prediction set, from [classes] bool; needs `has_sets`."""
         raise NotImplementedError
 
@@ -235,8 +235,6 @@ class RowEvaluation(Evaluation):
         if min_confidence is not None:
             columns["abstained"] = (self.confidence < min_confidence).tolist()
         if score_detail == "all" and self._set_margin is not None:
-            from bertkit.metrics.prediction_sets import find_members
-
             is_member = find_members(self.make_decisions().logits, self._set_margin)
             columns["prediction_set"] = map(self.decode_set, is_member)
         added = zip(*columns.values(), strict=True) if columns else repeat(())
@@ -274,3 +272,34 @@ def merge_prediction(
         keys.add(key)
         inputs[key] = value
     return {"id": row_id, **inputs, **prediction}
+
+
+@dataclass(frozen=True)
+class ConfidenceScorer:
+    """The scores of the confidence in predictions. A part that is None is not scored.
+
+    Attributes:
+        num_rows: Number of rows.
+        probabilities: Scores of the probabilities.
+        selection: Scores of abstention.
+        sets: [rows, classes] bool, the classes in each prediction set, and [rows] the gold classes.
+    """
+
+    num_rows: int
+    probabilities: ProbabilityScorer | None = None
+    selection: SelectiveScorer | None = None
+    sets: tuple[np.ndarray, np.ndarray] | None = None
+
+    def score(self, rows: np.ndarray) -> Scores:
+        """Return the scores of the rows at these indices, which may repeat."""
+        scores: Scores = self.probabilities.score(rows) if self.probabilities else {}
+        if self.selection:
+            scores |= self.selection.score(rows)
+        if self.sets:
+            is_member, gold = self.sets
+            scores |= score_sets(is_member[rows], gold[rows])
+        return scores
+
+    def score_all(self) -> Scores:
+        """Return the scores of all rows."""
+        return self.score(np.arange(self.num_rows))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
-    from bertkit.modeling.losses import Loss
+    from bertkit.models.losses import Loss
     from bertkit.utils.reporting import Reporter
 
 

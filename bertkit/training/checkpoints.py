@@ -14,7 +14,7 @@ from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError, format_list
-from bertkit.modeling.loading import WEIGHTS_FILE, read_weights
+from bertkit.models.loading import WEIGHTS_FILE, read_weights
 from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 

@@ -2,16 +2,23 @@
 
 import dataclasses
 import gc
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from bertkit.config import RunConfig
-from bertkit.errors import TrainingFailed
-from bertkit.modeling.layers import supports_activation_checkpointing
-from bertkit.setting import ConfigT
+import torch
+
+from bertkit.errors import NAN_HINT, TrainingFailed, UserError
+from bertkit.models.layers import supports_activation_checkpointing
+from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.setting import ConfigT
+from bertkit.training.arguments import WORKSPACE_SIZE, WORKSPACE_VARIABLE
+from bertkit.training.checkpoints import RESTART_HINT
 from bertkit.utils import devices
-from bertkit.utils.memory import get_peak_memory
+from bertkit.utils.system import get_peak_memory
 
 # Parts of the messages of PyTorch's allocators for CPU and MPS, which raise a plain RuntimeError.
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "MPS backend out of memory")
@@ -24,8 +31,6 @@ class OutOfMemory(TrainingFailed):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` is an out-of-memory error of an accelerator, PyTorch on a CPU, or Python."""
-    import torch
-
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(part in str(error) for part in OUT_OF_MEMORY_MESSAGES)
@@ -101,8 +106,6 @@ def release_memory() -> None:
 
     Call this outside the `except` block, where the error keeps the tensors alive.
     """
-    import torch
-
     gc.collect()
     if devices.has_accelerator():
         getattr(torch, devices.get_device().type).empty_cache()
@@ -110,8 +113,118 @@ def release_memory() -> None:
 
 def get_peak_memory_mb() -> float:
     """Return the peak memory use of this process in MB: on the GPU if it is used, else in RAM."""
-    import torch
-
     if devices.get_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
     return get_peak_memory() / 1e6
+
+
+PRECISION_FIXES = {"bf16": "pass --no-bf16", "fp16": "omit --fp16"}
+# In errors of operations that mix number formats, or do not have one of them.
+PRECISION_ERROR = re.compile(r"BFloat16|Half\b|\bdtypes?\b|scalar type")
+NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
+
+
+def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
+    """Return the error for the user; None if the error is a bug.
+
+    Args:
+        message: Message of the `RuntimeError`.
+        checkpoint: The checkpoint of a resumed run; None for a new run.
+    """
+    first, *others = message.splitlines() or [""]
+    if problem := _explain_determinism(first):
+        return problem
+    if first.startswith("DataLoader worker"):
+        return (
+            f"--set dataloader_num_workers: a worker process died ({first}); "
+            "if it ran out of memory, leave out the flag to load batches in the main process"
+        )
+    if checkpoint is not None and first.startswith("Error(s) in loading state_dict"):
+        mismatch = " ".join(others[:1]).strip().rstrip(".")
+        return (
+            f"{checkpoint}: its weights do not fit the settings in run.yaml ({mismatch}); "
+            f"restore run.yaml, or {RESTART_HINT}"
+        )
+    return None
+
+
+def _explain_determinism(first_line: str) -> str | None:
+    """Return the error for the user if an operation is refused because of `--deterministic`, else None."""
+    operation, separator, _ = first_line.partition(NO_DETERMINISTIC_ALGORITHM)
+    if separator:
+        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
+    if first_line.startswith("Deterministic behavior was enabled"):
+        return (
+            "--deterministic: this process has used the GPU before; start a new process, or set "
+            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
+        )
+    return None
+
+
+def make_precision_error(model: Any, precision: str, reason: str) -> UserError:
+    """Return the error for an architecture whose operations do not run in a number format."""
+    name, fix = model.config.model_type, PRECISION_FIXES[precision]
+    return UserError(f"{name}: cannot be trained in {precision} ({reason}); {fix}")
+
+
+@contextmanager
+def report_precision_errors(model: Any, precision: str) -> Iterator[None]:
+    """Raise a `UserError` for a step that is not possible in a number format.
+
+    The check of a loaded model finds most such architectures; some need long sequences to fail (BigBird).
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if precision == "fp32" or not PRECISION_ERROR.search(str(error)):
+            raise
+        raise make_precision_error(model, precision, str(error).splitlines()[0]) from error
+
+
+class LossCheck:
+    """Check that the loss of every step is finite.
+
+    On a CPU, the check is immediate. On an accelerator, reading the loss of each step would wait for all
+    pending kernels. There, a tensor on the device records the first step whose loss is not finite, and
+    `raise_if_recorded` reads it: before weights are evaluated or a checkpoint is written. Logging reads it
+    together with the loss.
+
+    Attributes:
+        recorded: Step and loss, `[2]`; the step is 0 if all losses are finite. None if nothing is recorded.
+    """
+
+    def __init__(self) -> None:
+        self._is_deferred = devices.runs_asynchronously()
+        self.recorded: torch.Tensor | None = None
+
+    def add(self, loss: torch.Tensor, step: int) -> None:
+        """Check the loss of a step, or record it if it is the first that is not finite.
+
+        Args:
+            loss: A scalar.
+            step: Number of the optimizer step, from 1.
+
+        Raises:
+            UserError: The loss is NaN or infinite, and the check is immediate.
+        """
+        if not self._is_deferred:
+            raise_if_not_finite(float(loss), step)
+            return
+        loss = loss.detach().float()  # some accelerators have no float64
+        current = torch.stack([torch.full_like(loss, step), loss])
+        if self.recorded is None:
+            self.recorded = torch.zeros_like(current)
+        is_first = ~torch.isfinite(loss) & (self.recorded[0] == 0)
+        self.recorded = torch.where(is_first, current, self.recorded)
+
+    def raise_if_recorded(self) -> None:
+        """Raise a `UserError` if a loss has been recorded; on an accelerator, wait for all pending steps."""
+        if self.recorded is not None:
+            step, loss = self.recorded.tolist()
+            raise_if_not_finite(loss, int(step))
+
+
+def raise_if_not_finite(loss: float, step: int) -> None:
+    """Raise a `UserError` if the loss of a step is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise TrainingFailed(f"the loss is {loss} at step {step}; {NAN_HINT}")

@@ -18,14 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.collator import BATCH_SHAPE, BatchShape
-from bertkit.data.corpus.features import PHASE_EPOCH_OFFSET, PhasedFeatures
-from bertkit.data.features import Features
-from bertkit.data.stored_logits import TEACHER_LOGITS
+from bertkit.data.corpus.examples import PHASE_EPOCH_OFFSET, PhasedFeatures
+from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape, Features
+from bertkit.data.masking import IGNORE_INDEX, ORIGINAL_IDS
 from bertkit.errors import UserError
-from bertkit.masking.collator import ORIGINAL_IDS
-from bertkit.masking.masker import IGNORE_INDEX
-from bertkit.modeling.pretraining import MASKED_POSITIONS
+from bertkit.models.pretraining import MASKED_POSITIONS
 
 # Number of effective batches whose examples are sorted by length together. A larger pool needs less padding,
 # but makes batches less random.

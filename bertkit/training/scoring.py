@@ -9,12 +9,11 @@ import torch
 
 from bertkit.data.features import Features
 from bertkit.errors import UserError
-from bertkit.modeling.ensemble import EnsembleModel
-from bertkit.modeling.forward import batch_by_length, compute_logits
-from bertkit.modeling.losses import Loss, sum_parts
+from bertkit.models.forward import EnsembleModel, batch_by_length, compute_logits
+from bertkit.models.losses import Loss, sum_parts
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
-from bertkit.utils.ragged import concat_ranges
+from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.reporting import Reporter
 
 

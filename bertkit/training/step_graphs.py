@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from bertkit.data.collator import BATCH_SHAPE, BatchShape
-from bertkit.data.stored_logits import TEACHER_LOGITS
+from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape
 from bertkit.training.memory import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph

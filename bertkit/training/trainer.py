@@ -15,17 +15,15 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from bertkit.data.corpus.features import PhasedFeatures
+from bertkit.data.corpus.examples import PhasedFeatures
 from bertkit.errors import UserError
-from bertkit.modeling.cpu.gradients import GradientClipper
-from bertkit.modeling.forward import compute_logits
-from bertkit.modeling.layers import map_parameters_to_layers
-from bertkit.modeling.losses import Loss, LossWithAccuracy, sum_parts
-from bertkit.training.callbacks import TrainBeginCallback
+from bertkit.models.cpu.modules import GradientClipper
+from bertkit.models.forward import compute_logits
+from bertkit.models.layers import map_parameters_to_layers
+from bertkit.models.losses import Loss, LossWithAccuracy, sum_parts
+from bertkit.training.callbacks import InputStats, LossMeter, TrainBeginCallback, compute_part_metrics
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.loss_check import LossCheck, raise_if_not_finite
-from bertkit.training.meters import InputStats, LossMeter, compute_part_metrics
-from bertkit.training.runtime_errors import explain_runtime_error
+from bertkit.training.memory import LossCheck, explain_runtime_error, raise_if_not_finite
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
@@ -67,7 +65,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     """Trainer for all tasks.
 
     Args:
-        loss: The loss function, which returns sums and counts; see `bertkit.modeling.losses`.
+        loss: The loss function, which returns sums and counts; see `bertkit.models.losses`.
         evaluate_fn: Returns the validation scores of the current weights.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.

@@ -10,8 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertkit.errors import UserError
-from bertkit.utils.files import create_process_directory, replace_path, verify_checksums, write_checksums
-from bertkit.utils.paths import expand_home
+from bertkit.utils.files import (
+    create_process_directory,
+    expand_home,
+    replace_path,
+    verify_checksums,
+    write_checksums,
+)
 
 
 def get_cache_directory() -> Path:

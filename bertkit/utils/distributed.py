@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from bertkit.errors import UserError
 from bertkit.utils import devices
 from bertkit.utils.compat import set_device_index
-from bertkit.utils.launch_environment import get_launched_world_size, get_local_rank, read_int
+from bertkit.utils.system import get_launched_world_size, get_local_rank, read_int
 
 T = TypeVar("T")
 # The timeout is long, because the other ranks may wait while the first rank reads a large corpus. A rank that

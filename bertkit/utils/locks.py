@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.files import remove_partial_files
-from bertkit.utils.output_paths import LOCK_PREFIX, OUTPUT_DIR_FLAG, create_directory, is_lock_file
+from bertkit.utils.files import (
+    LOCK_PREFIX,
+    OUTPUT_DIR_FLAG,
+    create_directory,
+    is_lock_file,
+    remove_partial_files,
+)
 
 if TYPE_CHECKING:
     from filelock import FileLock

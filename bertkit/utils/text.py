@@ -1,6 +1,14 @@
 """Lone surrogates: characters that JSON allows in a string, but UTF-8 cannot encode."""
 
+import math
 import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertkit.errors import UserError
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -13,3 +21,125 @@ def has_lone_surrogate(text: str) -> bool:
 def replace_surrogates(text: str) -> str:
     """Replace each lone surrogate by `?`. The length stays the same, and a tokenizer accepts the text."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def describe_unknown_encoding(name: str) -> str | None:
+    """Return the problem with the name of an encoding, and the fix; None if Python has such an encoding."""
+    try:
+        "a".encode(name)
+    except (LookupError, ValueError):  # ValueError: the codec cannot encode text, such as `undefined`
+        return "no such encoding; use utf-8, cp949, latin-1 or another Python codec"
+    return None
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in seconds, minutes, hours or days: `45 s`, `12 min`, `3.4 h` or `15 days`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    hours = minutes / 60
+    if hours >= 48:
+        return f"{hours / 24:,.0f} days"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
+
+
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: invalid dates or binary values
+
+
+# The loader in C is ten times as fast. Packages of PyYAML may lack it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeyLoader(_SafeLoader):
+    """Safe loader of PyYAML that refuses repeated keys, instead of using the last value."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for name, count in counts.items():
+            if count > 1 and name != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {name!r} is repeated", node.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again") -> Any:
+    """Return the content of a YAML file. The loader constructs only plain data, never other objects.
+
+    Args:
+        path: The file.
+        kind: Noun for the expected content, for the error message.
+        hint: Fix, for the error message.
+
+    Raises:
+        UserError: The file cannot be read, or is not YAML. The message contains the line number.
+    """
+    try:
+        return yaml.load(path.read_text("utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except YAML_ERRORS as error:
+        is_too_deep = isinstance(error, RecursionError)
+        reason = "nested too deeply" if is_too_deep else " ".join(str(error).split())
+        raise UserError(f"{path}: is not a {kind}: cannot parse it as YAML ({reason}); {hint}") from error
+
+
+def dump_yaml(content: Any) -> str:
+    """Return YAML that has exactly the value `content` when it is read again.
+
+    PyYAML writes some line separators (U+0085) without escaping them, and reads them as spaces. If the
+    content contains one, all non-ASCII characters are escaped.
+    """
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    if yaml.load(text, _SafeLoader) == content:  # noqa: S506 (a safe loader)
+        return text
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=False)
+
+
+def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with None instead of NaN and infinity, which JSON cannot represent."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
+
+
+def validate(content: Any, schema: Any, where: object, fix: str = "run the training again") -> Any:
+    """Convert content that bertkit wrote to a schema, without unknown keys.
+
+    Args:
+        content: Parsed content of a JSON or YAML file, or of one line of JSONL.
+        schema: Any type that msgspec supports, such as a `TypedDict`.
+        where: File, and line if there are several, for the error message.
+        fix: Fix, for the error message.
+
+    Raises:
+        UserError: The content does not match the schema. The message names the key.
+    """
+    import msgspec
+
+    try:
+        return _convert(content, schema)
+    except msgspec.ValidationError as error:
+        problem = str(error).removesuffix(" - at `$`")
+        raise UserError(f"{where}: was not written by bertkit, or is damaged ({problem}); {fix}") from error
+
+
+def _convert(content: Any, schema: Any) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.convert(content, schema)
+    except UnicodeEncodeError:  # lone surrogates, for example in a key
+        return msgspec.convert(_replace_in_content(content), schema)
+
+
+def _replace_in_content(content: Any) -> Any:
+    """Return the content with `?` instead of each lone surrogate."""
+    if isinstance(content, str):
+        return replace_surrogates(content)
+    if isinstance(content, dict):
+        return {_replace_in_content(key): _replace_in_content(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_replace_in_content(value) for value in content]
+    return content

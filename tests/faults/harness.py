@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conftest import save_tiny_model
 
-from bertkit.data.loading import SAMPLES_DIR
+from bertkit.data.sources import SAMPLES_DIR
 from bertkit.utils.files import verify_checksums
 from faults.forked_process import ForkedProcess, import_recorded_modules, start_bertkit
 

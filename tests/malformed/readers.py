@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bertkit.infer.search import read_index
-from bertkit.pipeline.prepare import prepare
-from bertkit.recipes import read_recipe
+from bertkit.commands.embed import read_index
+from bertkit.run.prepare import prepare
+from bertkit.settings.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
 from bertkit.utils.reporting import Reporter
 

@@ -1,26 +1,221 @@
-"""Read text files as a stream of documents; each document is a stream of sentences.
+"""Split running text into sentences: one sentence per line, prose, or WikiText.
 
-The sentences of a document must be consumed before the next document is requested. Only the current paragraph
-is in memory.
+The lines of a text become a stream of sentences in which None separates documents.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from hashlib import blake2b
+from itertools import chain, islice, pairwise
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from bertkit.data.corpus.formats import SentenceStream, TextFormat, detect_format, iter_sentences
-from bertkit.data.readers.contents import EMPTY_FILE
-from bertkit.data.readers.decoding import Decoding
-from bertkit.data.readers.files import detect_row_format, read_text_column
-from bertkit.data.readers.text_files import FileNotes, InputFile, read_text, split_lines
+import regex
+from sentencex import segment
+
+from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
+from bertkit.data.hub import HubUnreachable, find_cached_snapshot, list_hub_files, require_available
+from bertkit.data.layouts import (
+    DatasetSpec,
+    describe_unassigned_files,
+    find_dataset_spec,
+    group_by_split,
+    is_data_file,
+)
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import detect_row_format, read_file, read_text_column
+from bertkit.data.readers.parquet import is_saved_dataset, open_saved_dataset
+from bertkit.data.readers.text_files import (
+    EMPTY_FILE,
+    Decoding,
+    FileNotes,
+    InputFile,
+    RowTable,
+    is_url,
+    list_files,
+    list_remote_files,
+    read_text,
+    split_lines,
+)
+from bertkit.data.sources import (
+    SAMPLES_DIR,
+    choose_dataset_name,
+    load_dataset,
+    parse_hub_name,
+    resolve_hub_dataset,
+    select_split,
+    splits_from_object,
+)
+from bertkit.data.table import as_column
+from bertkit.data.unicode import CHINESE_JAPANESE, detect_language
 from bertkit.errors import UserError, format_list
-from bertkit.hub.files import require_available
-from bertkit.text_config import TextConfig
+from bertkit.settings.run_settings import TextConfig
+from bertkit.settings.validation import DataObject, DataSource
+from bertkit.utils.cache import get_or_create
+from bertkit.utils.files import expand_home, write_jsonl
 
-if TYPE_CHECKING:
-    from bertkit.data.corpus.source import TextSource
+TextFormat = Literal["sentences", "prose", "wikitext"]
+SentenceStream = Iterator[str | None]
+MAX_WRAPPED_LINE = 200  # characters; a longer line was not wrapped, so it is a whole paragraph
+MAX_PARAGRAPH_LINES = 5_000  # a longer paragraph is split, to bound memory
+DETECTION_LINES = 5_000  # lines from which the format is detected
+HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
+WIKITEXT_PUNCTUATION = regex.compile(r" @([-,.])@ ")
+CHINESE_JAPANESE_LINE_BREAK = regex.compile(
+    rf"(?<=[{CHINESE_JAPANESE}、。，！？：；」』）])\n(?=[{CHINESE_JAPANESE}「『（])"
+)
+SENTENCE_END = regex.compile(r"[\p{STerm}…:][\p{Pe}\p{Pf}\p{Pi}\"'’”\s]*$")
+
+# The segmenter takes time quadratic in the length of an unclosed quotation. Its input is therefore bounded.
+MAX_SEGMENTED_CHARACTERS = 50_000
+MAX_SENTENCE_CHARACTERS = 10_000  # a longer sentence is split at white space
+SENTENCE_PART = regex.compile(
+    rf"(?s)\S(?:.{{0,{MAX_SENTENCE_CHARACTERS - 2}}}\S)?(?!\S)|\S{{{MAX_SENTENCE_CHARACTERS}}}"
+)
+
+
+# ---- formats
+
+
+def iter_sentences(
+    lines: Iterable[str], text_format: TextFormat, separator: str | None = None
+) -> SentenceStream:
+    """Yield the sentences of a text, and None between documents.
+
+    Args:
+        lines: The lines of the text, without line ends.
+        text_format: Format of the text.
+        separator: Line between two documents. By default it is a blank line in the format "sentences"; prose
+            has no separator. WikiText does not use it.
+    """
+    stripped = (line.strip() for line in lines)
+    if text_format == "sentences":
+        for line in stripped:
+            yield from [None] if line == (separator or "") else split_long_sentence(line)
+        return
+    is_wikitext = text_format == "wikitext"
+    paragraphs = iter_wikitext(stripped) if is_wikitext else iter_paragraphs(stripped, separator)
+    for paragraph in paragraphs:
+        yield from [None] if paragraph is None else split_sentences(paragraph)
+
+
+def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> SentenceStream:
+    """Yield the paragraphs, each as one line, and None for each separator; blank lines end paragraphs."""
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
+        is_unwrapped = len(line) > MAX_WRAPPED_LINE
+        is_full = len(paragraph) == MAX_PARAGRAPH_LINES
+        if paragraph and (is_unwrapped or is_full or line in ("", separator)):
+            yield join_lines(paragraph)
+            paragraph = []
+        if separator and line == separator:
+            yield None
+        elif is_unwrapped:
+            yield line
+        elif line:
+            paragraph.append(line)
+
+
+def join_lines(lines: list[str]) -> str:
+    """Join the lines of a paragraph with spaces, except between Chinese or Japanese characters."""
+    text = "\n".join(lines)
+    return (text if text.isascii() else CHINESE_JAPANESE_LINE_BREAK.sub("", text)).replace("\n", " ")
+
+
+def iter_wikitext(lines: Iterable[str]) -> SentenceStream:
+    """Yield the lines that are paragraphs, and None before each article; headings are left out.
+
+    The heading of an article has one `=` on each side and a blank line before or after it. The same line
+    between two lines of text is a formula. Punctuation with spaces (`well @-@ known`, `1 @,@ 000`) is joined
+    to the words around it.
+    """
+    previous = ""
+    for line, following in pairwise(chain(lines, [""])):
+        level = _heading_level(line)
+        if level == 1 and not (previous and following):
+            yield None
+        elif line and level < 2:
+            yield WIKITEXT_PUNCTUATION.sub(r"\1", line)
+        previous = line
+
+
+def _heading_level(line: str) -> int:
+    """Return the number of `=` on each side of a heading, or 0 for any other line."""
+    match = HEADING.fullmatch(line) if line[:2] == "= " else None
+    if match is None:
+        return 0
+    opening, closing = len(match.captures(1)), len(match.captures(3))
+    return opening if opening == closing else 0
+
+
+# ---- detection
+
+
+def detect_format(sample: Iterable[str]) -> TextFormat:
+    """Return the format of a text, given its first lines.
+
+    The format is "sentences" only if most lines end like a sentence, most hold a single sentence, and hardly
+    any continue on the next line. In addition, the groups of lines between blank lines must have two lines on
+    average. These conditions exclude wrapped lines and the paragraphs of a novel.
+    """
+    lines = [line.strip() for line in islice(sample, DETECTION_LINES)]
+    if None in iter_wikitext(lines):
+        return "wikitext"
+    text_lines = [line for line in lines if line]
+    num_blocks = sum(bool(line) and not previous for previous, line in pairwise(["", *lines]))
+    if num_blocks < 2 or len(text_lines) < 2 * num_blocks:
+        return "prose"
+    num_ended = sum(bool(SENTENCE_END.search(line)) for line in text_lines)
+    num_continued = sum(_continues(line, following) for line, following in pairwise(lines))
+    num_single = sum(len(list(islice(split_sentences(line), 2))) == 1 for line in text_lines)
+    total = len(text_lines)
+    is_sentences = 2 * num_ended > total and 20 * num_continued < total and 10 * num_single > 8 * total
+    return "sentences" if is_sentences else "prose"
+
+
+def _continues(line: str, following: str) -> bool:
+    """Return whether the sentence of a line seems to continue on the following line."""
+    return bool(line) and following[:1].islower() and not SENTENCE_END.search(line)
+
+
+# ---- sentences
+
+
+def split_sentences(text: str) -> Iterable[str]:
+    """Split a text of one or several paragraphs into sentences, in time linear in its length.
+
+    Sentences have no white space around them and at most `MAX_SENTENCE_CHARACTERS` characters.
+    """
+    language = detect_language(text)
+    if len(text) > MAX_SENTENCE_CHARACTERS:
+        return _split_long_text(text, language)
+    stripped = (sentence.strip() for sentence in segment(language, text))
+    return [sentence for sentence in stripped if sentence]
+
+
+def _split_long_text(text: str, language: str) -> Iterator[str]:
+    rest = ""
+    for start in range(0, len(text), MAX_SEGMENTED_CHARACTERS):
+        # The last sentence may continue in the next part.
+        *sentences, rest = segment(language, rest + text[start : start + MAX_SEGMENTED_CHARACTERS])
+        for sentence in sentences:
+            yield from split_long_sentence(sentence)
+        if len(rest) > MAX_SENTENCE_CHARACTERS:
+            end = rest.rfind(" ") + 1 or len(rest)
+            yield from split_long_sentence(rest[:end])
+            rest = rest[end:]
+    yield from split_long_sentence(rest)
+
+
+def split_long_sentence(sentence: str) -> list[str]:
+    """Return a list of the stripped sentence, or of its parts if it exceeds `MAX_SENTENCE_CHARACTERS`."""
+    sentence = sentence.strip()
+    if len(sentence) > MAX_SENTENCE_CHARACTERS:
+        return SENTENCE_PART.findall(sentence)
+    return [sentence] if sentence else []
+
 
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
@@ -224,3 +419,239 @@ def _open_raw_texts(path: InputFile, options: TextOptions, notes: FileNotes | No
         return read_text_column(path, row_format, options.text_column, options.decoding, notes)
     lines, separator = split_lines(read_text(path, options.decoding, notes)), options.document_separator
     return (line for line in lines if line.strip() != separator) if separator else lines
+
+
+SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
+ARROW_SUFFIXES = (".arrow", ".feather")
+SplitFiles = dict[str, tuple[InputFile, ...]]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The text files of a dataset.
+
+    Attributes:
+        name: Name for the run directory.
+        location: Where the files were found, for the console.
+        splits: Files of each split; there is always a "train" split.
+        column: Column of the texts in files of rows; None to guess it for each file.
+        notes: Notes on how files were assigned to splits.
+        encoding: Encoding of the files, as passed by the user; None for UTF-8 or that of a byte order mark.
+            The files of the sample and of the cache are always UTF-8.
+    """
+
+    name: str
+    location: str
+    splits: SplitFiles
+    column: str | None = None
+    notes: list[str] = field(default_factory=list)
+    encoding: str | None = None
+
+    @property
+    def files(self) -> tuple[InputFile, ...]:
+        """Files of the training split."""
+        return self.splits["train"]
+
+
+def find_text(
+    data: DataSource,
+    data_dir: str | None = None,
+    column: str | None = None,
+    *,
+    encoding: str | None = None,
+    flag: str = "--data",
+) -> TextSource:
+    """Return the text files that `--data` or a similar flag names, or the rows of an object.
+
+    An existing path takes precedence over a dataset name. The files of a directory, URL or Hub dataset are
+    assigned to splits by their names, as for other tasks. If a known dataset has no text files, its texts are
+    written to files in the cache.
+
+    Args:
+        data: Value of the flag, or an object with rows.
+        data_dir: Directory that holds the original dataset files.
+        column: Column of the texts in files of rows; None to guess it.
+        encoding: Encoding of the files, as passed by the user.
+        flag: Name of the flag. For flags other than `--data`, all files form one split.
+
+    Raises:
+        UserError: The files do not exist, or cannot be downloaded.
+    """
+    if isinstance(data, DataObject):
+        return _find_object_text(data, flag.lstrip("-"), column, flag)
+    data = str(data)
+    if is_saved_dataset(expand_home(data)):
+        return _find_object_text(open_saved_dataset(expand_home(data)), data, column, flag)
+    if data == "sample":
+        files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
+        return TextSource("sample", "the sample shipped with bertkit", {"train": files})
+    if is_url(data):
+        source = _find_remote_text(data, column, flag)
+    elif expand_home(data).exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
+        source = _find_local_text(data, column, flag)
+    elif hub := resolve_hub_dataset(data, data_dir):
+        source = _find_hub_text(data, *hub, column)
+    else:
+        return _find_known_text(data, data_dir, column, encoding)
+    return replace(source, encoding=encoding)
+
+
+def _find_object_text(data: DataObject, name: str, column: str | None, flag: str) -> TextSource:
+    """Return the rows of an object in place of files; `name` is its name in errors."""
+    splits, notes = splits_from_object(data, name, accepts_streams=True)
+    if flag != "--data":
+        splits = {"train": select_split(splits, flag.lstrip("-"), name)}
+    if "train" not in splits:
+        raise UserError(
+            f"{name}: no training split among {format_list(splits)}; rename one of them to 'train'"
+        )
+    tables: SplitFiles = {split: (RowTable(rows, rows.files[0]),) for split, rows in splits.items()}
+    run_name = choose_dataset_name(data, Path(name).name)
+    location = name if Path(name).exists() else str(data)
+    return TextSource(run_name, location, tables, column, notes)
+
+
+def _open_table(path: Path) -> InputFile:
+    """Return the rows of an Arrow or Feather file, and other files unchanged."""
+    return RowTable(read_file(path), path.name) if path.suffix in ARROW_SUFFIXES else path
+
+
+def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
+    path = expand_home(data)
+    is_directory = path.is_dir()
+    names = {
+        _open_table(file): file.relative_to(path) if is_directory else PurePath()
+        for file in list_files(data, flag)
+    }
+    splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
+    return TextSource(_derive_name(path), data, splits, column, notes)
+
+
+def _find_remote_text(data: str, column: str | None, flag: str) -> TextSource:
+    names = {file: PurePosixPath(file.name) for file in list_remote_files(data)}
+    splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
+    name = _derive_name(Path(data.partition("://")[2]).with_suffix(""))
+    return TextSource(name, data, splits, column, notes)
+
+
+def _derive_name(path: Path) -> str:
+    """Return a name for the run directory.
+
+    For a file or directory it is the file name without its extension. For a pattern it is the beginning,
+    without wildcards, of the last path component that has one: `news` for `news-*.txt`, `texts` for
+    `texts/[ab]*.txt`.
+    """
+    if path.exists():
+        return path.stem.strip(".") or path.resolve().stem
+    beginnings = (re.split(r"[*?[]", part)[0].strip("-_. ") for part in reversed(path.absolute().parts))
+    return next((name for name in beginnings if name.strip("/")), "text")
+
+
+def _assign_splits(
+    names: Mapping[Any, PurePath], train_name: str | None = None
+) -> tuple[SplitFiles, list[str]]:
+    """Return the files of each split, and notes.
+
+    A file name such as the title of a book may contain "test" or "train" by chance. File names therefore
+    determine splits only if there is a training file and at least half of the files are named after a split.
+    Otherwise all files are training text.
+
+    Args:
+        names: File name, relative to its directory, of each file.
+        train_name: Split to train on if no file is named after training.
+    """
+    splits, unassigned = group_by_split(names)
+    if "train" not in splits and train_name in splits:
+        splits["train"] = splits.pop(train_name)
+    if "train" in splits and 2 * len(unassigned) <= len(names):
+        return {split: tuple(files) for split, files in splits.items()}, describe_unassigned_files(unassigned)
+    if not splits:
+        return {"train": tuple(names)}, []
+    reason = (
+        "most files are not named after a split" if "train" in splits else "no file is named after training"
+    )
+    other_splits = format_list(file.name for files in splits.values() for file in files)
+    note = f"{reason}: all {len(names):,} files are training text, including {other_splits}"
+    return {"train": tuple(names)}, [note]
+
+
+def _find_known_text(data: str, data_dir: str | None, column: str | None, encoding: str | None) -> TextSource:
+    dataset = load_dataset(data, "classify", data_dir, Dialect(encoding=encoding))
+    train = dataset.splits["train"]
+    column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
+    splits: SplitFiles = {
+        split: (_write_texts(f"{dataset.name}-{split}", rows[column]),)
+        for split, rows in dataset.splits.items()
+        if column in rows.columns
+    }
+    return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
+
+
+def _write_texts(name: str, texts: Sequence[str]) -> Path:
+    """Write the texts to a file of rows in the cache."""
+    digest = blake2b(name.encode() + as_column(texts).hashes.tobytes(), digest_size=16).hexdigest()
+
+    def write(folder: Path) -> None:
+        write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
+
+    folder = get_or_create("texts", digest, write)
+    if folder is None:
+        raise UserError(
+            f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
+        )
+    return folder / f"{name}.jsonl"
+
+
+# ---- Hub
+
+
+def _find_hub_text(
+    data: str, spec: DatasetSpec | None, hub: dict[str, Any], column: str | None
+) -> TextSource:
+    """Return the text files of a Hub dataset; if the Hub is unreachable, use the Hugging Face cache."""
+    names, location = _list_hub_names(data, spec, hub)
+    names = {file: name for file, name in names.items() if is_data_file(name)}
+    _require_configuration(data, names)
+    splits, notes = _assign_splits(names, hub.get("train"))
+    name = spec.run_name if spec else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
+    return TextSource(name, location, splits, column or _hub_text_column(spec, hub), notes)
+
+
+def _list_hub_names(
+    data: str, spec: DatasetSpec | None, hub: dict[str, Any]
+) -> tuple[dict[Any, PurePath], str]:
+    """Return the name of each file, and a description of where the files are.
+
+    Names are relative to the directory of the configuration.
+    """
+    revision, config = hub.get("revision"), hub.get("config")
+    try:
+        hint = spec.describe_download() if spec else ""
+        files = list_hub_files(hub["id"], revision, config, flag=f"--data {data}", alternative=hint)
+    except HubUnreachable:
+        folder = find_cached_snapshot(hub["id"], "dataset", revision, config)
+        if folder is None:
+            raise
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        return {path: path.relative_to(folder) for path in paths}, f"Hugging Face cache: {hub['id']}"
+    names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
+    return names, f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
+
+
+def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
+    """Raise a `UserError` if a dataset has several configurations and the user has not chosen one."""
+    directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
+    splits, configurations = group_by_split({name: PurePath(name) for name in directories})
+    if len(configurations) > 1 and not splits:
+        example = f"--data {data}{'/' if ':' in data else ':'}{configurations[0]}"
+        raise UserError(
+            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for "
+            f"example {example}"
+        )
+
+
+def _hub_text_column(spec: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
+    """Return the text column of a known dataset, as named in the files on the Hub."""
+    defaults = {**spec.defaults, **hub.get("defaults", {})} if spec else {}
+    column = defaults.get("text_column")
+    return next((name for name, local_name in hub.get("columns", {}).items() if local_name == column), column)

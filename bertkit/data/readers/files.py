@@ -12,50 +12,50 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from bertkit.data.column_types import CHUNK_ROWS
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import iter_conll, parse_conll, split_at_blank_lines
-from bertkit.data.readers.contents import (
-    CHUNK_BYTES,
-    EMPTY_FILE,
-    NO_ROWS,
-    PARQUET_MAGIC,
-    digest_path,
-    hash_json,
-    read_chunks,
-    require_file,
-)
-from bertkit.data.readers.decoding import Decoding
 from bertkit.data.readers.delimited import (
     JSON_OBJECT_START,
     detect_delimiter,
     drop_partial_line,
     parse_delimited,
+    parse_json_document,
+    parse_json_lines,
+    starts_with_json_lines,
 )
 from bertkit.data.readers.delimited import Dialect as Dialect
-from bertkit.data.readers.json import parse_json_document, parse_json_lines, starts_with_json_lines
 from bertkit.data.readers.parquet import (
+    is_arrow,
+    iter_arrow,
     iter_parquet,
     iter_parquet_column,
+    map_arrow,
     read_parquet,
     require_distinct_names,
 )
-from bertkit.data.readers.saved_datasets import is_arrow, iter_arrow, map_arrow
 from bertkit.data.readers.text_files import (
+    CHUNK_BYTES,
+    EMPTY_FILE,
+    NO_ROWS,
+    PARQUET_MAGIC,
     UTF8_DECODING,
+    Decoding,
     FileNotes,
     InputFile,
     RowTable,
     StandardInput,
+    digest_path,
+    hash_json,
     is_decodable,
+    read_chunks,
     read_sample,
     read_text,
+    require_file,
     split_lines,
 )
-from bertkit.data.rows import Rows, chunk_records
-from bertkit.data.table_store import STORE_VERSION, store_rows
+from bertkit.data.table import CHUNK_ROWS, STORE_VERSION, Rows, chunk_records, store_rows
 from bertkit.errors import UserError, format_count, shorten_repr
-from bertkit.utils.paths import expand_home
+from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import Reporter, track_reading
 from bertkit.utils.text import replace_surrogates
 

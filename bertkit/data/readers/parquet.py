@@ -1,17 +1,95 @@
-"""Read Parquet files, and convert Arrow tables to columns of Python values."""
+"""Class names of columns that hold class ids, as the `datasets` library declares them in Arrow schemas."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+import numpy as np
+
+from bertkit.data.hub import BLOCK_SIZE
 from bertkit.data.labels import map_tag_ids
-from bertkit.data.readers.class_names import map_class_ids, read_class_names
-from bertkit.data.readers.contents import CHUNK_BYTES, NO_ROWS, PARQUET_MAGIC, read_chunks
-from bertkit.data.rows import Rows
-from bertkit.errors import UserError
-from bertkit.hub.files import BLOCK_SIZE
+from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.readers.text_files import (
+    ARROW_MAGIC,
+    ARROW_STREAM_MAGIC,
+    CHUNK_BYTES,
+    NO_ROWS,
+    PARQUET_MAGIC,
+    read_chunks,
+)
+from bertkit.data.table import CategoricalColumn, Column, DatasetColumn, Rows, hash_values, iter_chunks
+from bertkit.errors import UserError, format_list
+from bertkit.settings.validation import DataObject
 from bertkit.utils.reporting import report_position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+
+def read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the class names of each column, in the order of their ids.
+
+    The `datasets` library writes them to the metadata of Parquet and Arrow files. Its own parser refuses the
+    whole schema if one column has a feature that this version does not know, or other types than in the file.
+    """
+    try:
+        features: Any = json.loads(metadata.get(b"huggingface", b"{}"))
+    except JSON_ERRORS:  # metadata of another program
+        return {}
+    for key in ("info", "features"):
+        features = features.get(key) if isinstance(features, dict) else None
+    if not isinstance(features, dict):
+        return {}
+    elements = {name: _get_element_feature(feature) for name, feature in features.items()}
+    return {name: element["names"] for name, element in elements.items() if _is_class_label(element)}
+
+
+def map_class_ids(
+    place: object, first_row: int, column: str, class_ids: list[Any], names: Sequence[str]
+) -> list[Any]:
+    """Return the names of class ids. None and negative ids (on the Hub, -1 means "no label") become None.
+
+    Args:
+        place: The file or object, for errors.
+        first_row: Number of the first row, for errors.
+        column: Name of the column, for errors.
+        class_ids: The ids.
+        names: Names of the ids 0, 1, ...
+
+    Raises:
+        UserError: An id has no name.
+    """
+    for row, class_id in enumerate(class_ids, start=first_row):
+        if class_id is not None and class_id >= len(names):
+            classes = f"there are names of {len(names)} classes ({format_list(names)})"
+            raise UserError(
+                f"{place}: row {row}: column {column!r} holds class {class_id}, and {classes}; "
+                "correct the row or the names"
+            )
+    return [names[class_id] if class_id is not None and class_id >= 0 else None for class_id in class_ids]
+
+
+def _is_class_label(feature: Any) -> bool:
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return False
+    names = feature.get("names")
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
+
+
+def _get_element_feature(feature: Any) -> Any:
+    """Return the feature of the elements if a feature is a list; otherwise return the feature.
+
+    Older versions of `datasets` wrote a list of one feature instead of an object.
+    """
+    if isinstance(feature, list):
+        return feature[0] if feature else None
+    return feature.get("feature", feature) if isinstance(feature, dict) else None
+
 
 TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
@@ -151,3 +229,251 @@ def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
         raise UserError(
             f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
         ) from error
+
+
+CHUNK_IDS = 1 << 16  # class ids that are read at a time
+
+
+def rows_from_dataset(
+    dataset: "Dataset", name: str, class_names: Mapping[str, list[str]] | None = None
+) -> Rows:
+    """Return the rows of a dataset, in which class names replace class ids.
+
+    Args:
+        dataset: The dataset.
+        name: Name of the dataset, for errors.
+        class_names: Class names by column; None for those that the dataset declares.
+
+    Raises:
+        UserError: A class id has no name, or the dataset has a transform.
+    """
+    if dataset.format["type"] == "custom":  # the stored rows are not those that the user sees
+        raise UserError(
+            f"{name}: the Dataset has a transform (set_transform), which does not change the stored rows; "
+            "store its result with Dataset.map, or remove it with reset_format()"
+        )
+    if class_names is None:
+        class_names = read_class_names(get_metadata(dataset.features))
+    columns: dict[str, Sequence[Any]] = {}
+    for column in dataset.column_names:
+        values = DatasetColumn(dataset.select_columns([column]))
+        names = class_names.get(column)
+        if not names:
+            columns[column] = values
+        elif values.is_integer:
+            columns[column] = _build_class_column(name, column, values, names)
+        else:
+            columns[column] = TagColumn(values, names)
+    rows = Rows.from_columns(columns, name) if columns else Rows.from_dicts([], name)
+    return rows.with_class_names(class_names)
+
+
+def get_metadata(features: Any) -> dict[bytes, bytes]:
+    """Return the metadata that `datasets` writes to files with these features."""
+    return (features.arrow_schema.metadata or {}) if features else {}
+
+
+def _build_class_column(name: str, column: str, ids: DatasetColumn, names: list[str]) -> CategoricalColumn:
+    """Return a column of class names for a column of class ids."""
+    values: list[str | None] = [*names, None]
+    position = {value: code for code, value in enumerate(values)}
+    codes, first_row = [np.zeros(0, np.int32)], 1
+    for chunk in iter_chunks(ids, CHUNK_IDS):
+        mapped = map_class_ids(name, first_row, column, chunk, names)
+        codes.append(np.array([position[value] for value in mapped], np.int32))
+        first_row += len(chunk)
+    return CategoricalColumn(np.concatenate(codes), values)
+
+
+class TagColumn(Column):
+    """A column of lists of tag ids, which become tag names when they are read.
+
+    Args:
+        base: The ids.
+        names: Names of the ids 0, 1, ...
+    """
+
+    def __init__(self, base: Column, names: Sequence[str]) -> None:
+        self.base, self.to_names = base, partial(map_tag_ids, names=names)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return self.to_names(self.base.read(start, stop))
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        return self.to_names(self.base.take(indices))
+
+    @cached_property
+    def hashes(self) -> np.ndarray:  # type: ignore[override]
+        """[n] uint64 hash of each value."""
+        return hash_values(self)
+
+
+def replace_class_ids(rows: Rows, name: str, class_names: Mapping[str, list[str]]) -> Rows:
+    """Replace the class ids in a chunk of rows by class names.
+
+    Args:
+        rows: The chunk.
+        name: Name of the dataset, for errors.
+        class_names: Class names by column.
+
+    Raises:
+        UserError: A class id has no name.
+    """
+    for column in class_names.keys() & rows.columns.keys():
+        values, names = list(rows[column]), class_names[column]
+        if any(isinstance(value, list) for value in values):
+            rows = rows.with_column(column, map_tag_ids(values, names))
+        else:
+            rows = rows.with_column(
+                column, map_class_ids(name, int(rows.row_numbers[0]), column, values, names)
+            )
+    return rows
+
+
+MAGIC_BYTES = 8
+SAVED_PATTERNS = ("dataset_dict.json", "state.json", "data-*-of-*.arrow", "*/state.json")
+# What damaged JSON files of a saved dataset raise: missing keys, and values of other types.
+DAMAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+
+
+# ---- files
+
+
+def is_arrow(path: Path) -> bool:
+    """Return whether a file, which may be compressed as a whole, is an Arrow or a Feather file."""
+    return next(read_chunks(path), b"").startswith(ARROW_MAGIC)
+
+
+def map_arrow(path: Path) -> Rows | None:
+    """Return the rows of a memory-mapped file; None if the file or its buffers are compressed.
+
+    Raises:
+        UserError: The file is damaged, or has no rows.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    with path.open("rb") as file:
+        if not file.read(MAGIC_BYTES).startswith(ARROW_MAGIC):
+            return None
+    with convert_arrow_errors(path, "Arrow"):
+        source = pa.memory_map(str(path))
+        batches: list[pa.RecordBatch] = []
+        for batch in _iter_batches(source):
+            if not batches and not _is_mapped(batch, source):
+                return None
+            batch.validate(full=True)  # offsets out of bounds would otherwise crash the process
+            batches.append(batch)
+        if not sum(batch.num_rows for batch in batches):
+            raise UserError(f"{path}: {NO_ROWS}")
+        table = pa.Table.from_batches(batches)
+    require_distinct_names(path, table.column_names)
+    class_names = read_class_names(table.schema.metadata or {})
+    try:
+        dataset = Dataset(InMemoryTable(table.replace_schema_metadata()), fingerprint=uuid4().hex)
+    except (ValueError, NotImplementedError):  # a type that `datasets` does not support
+        return None
+    return rows_from_dataset(dataset, str(path), class_names)
+
+
+def iter_arrow(path: Path, chunk_size: int) -> Iterator[Rows]:
+    """Yield the rows of an Arrow or Feather file in chunks.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    import pyarrow as pa
+
+    first_row = 1
+    with convert_arrow_errors(path, "Arrow"):
+        with path.open("rb") as file:
+            is_plain = file.read(MAGIC_BYTES).startswith(ARROW_MAGIC)
+        source = pa.memory_map(str(path)) if is_plain else pa.BufferReader(b"".join(read_chunks(path)))
+        for batch in _iter_batches(source):
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, chunk_size):
+                chunk = batch.slice(start, chunk_size)
+                yield convert_arrow_rows(path, chunk, first_row)
+                first_row += chunk.num_rows
+
+
+def _iter_batches(source: Any) -> "Iterator[pa.RecordBatch]":
+    """Yield the record batches of a file in either of Arrow's two formats."""
+    import pyarrow as pa
+
+    is_stream = source.read(MAGIC_BYTES).startswith(ARROW_STREAM_MAGIC)
+    source.seek(0)
+    if is_stream:
+        yield from pa.ipc.open_stream(source)
+        return
+    reader = pa.ipc.open_file(source)
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+
+
+def _is_mapped(batch: "pa.RecordBatch", source: Any) -> bool:
+    """Return whether all buffers of a batch are in the mapped file; decompressed buffers are elsewhere."""
+    position = source.tell()
+    source.seek(0)
+    whole = source.read_buffer()
+    source.seek(position)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
+    return all(whole.address <= buffer.address <= whole.address + whole.size for buffer in buffers)
+
+
+# ---- directories
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Return whether a directory was written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`.
+
+    A directory in which a file is missing is included, so that it is not read as a directory of Arrow files.
+    """
+    return any(any(folder.glob(pattern)) for pattern in SAVED_PATTERNS)
+
+
+def open_saved_dataset(folder: Path) -> DataObject:
+    """Open a directory as a `Dataset` or `DatasetDict`.
+
+    Raises:
+        UserError: A file is missing or damaged.
+    """
+    import pyarrow as pa
+    from datasets import Dataset, DatasetDict, load_from_disk
+
+    try:
+        dataset = load_from_disk(str(folder))
+        parts = dataset.values() if isinstance(dataset, DatasetDict) else [dataset]
+        for part in parts:
+            _validate(part)
+    except (pa.ArrowException, *DAMAGE_ERRORS) as error:
+        is_key = isinstance(error, KeyError)
+        reason = f"the key {error} is missing" if is_key else " ".join(str(error).split())
+        raise UserError(f"{folder}: broken saved dataset ({reason}); save or download it again") from error
+    return DataObject("Dataset" if isinstance(dataset, Dataset) else "DatasetDict", dataset)
+
+
+def _validate(dataset: "Dataset") -> None:
+    """Check the values in the files of a dataset: offsets out of bounds would crash the process.
+
+    Raises:
+        ArrowException: A value is invalid.
+        ValueError: A row index is out of bounds.
+    """
+    import pyarrow.compute as pc
+
+    tables = [dataset.data, dataset._indices] if dataset._indices is not None else [dataset.data]
+    for table in tables:
+        for batch in table.table.to_batches():
+            batch.validate(full=True)
+    if dataset._indices is None or not len(dataset):
+        return
+    bounds = pc.min_max(dataset._indices.column(0)).as_py()
+    if bounds["min"] is None or bounds["min"] < 0 or bounds["max"] >= dataset.data.num_rows:
+        raise ValueError("row indices out of bounds")

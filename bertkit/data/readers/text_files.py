@@ -1,21 +1,458 @@
-"""List text files on disk, on the Hub or at a URL, and decode them as streams of bounded memory."""
+"""Read and decompress the bytes of files in chunks; formats are recognized by content, not by name."""
 
+import codecs
 import glob
+import gzip
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import lzma
+import re
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Literal
 
-from bertkit.data.readers.contents import read_chunks, require_file
-from bertkit.data.readers.decoding import Decoding, DecodingError, DecodingStatistics, decode_chunks
-from bertkit.data.readers.encodings import find_encodings, format_candidates
-from bertkit.data.rows import Rows, fingerprint_rows
+from charset_normalizer import from_bytes
+
+from bertkit.data.hub import HubFile
+from bertkit.data.table import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.hub.files import HubFile
 from bertkit.utils.extras import require_extra
-from bertkit.utils.paths import expand_home
+from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import report_position
+from bertkit.utils.text import describe_unknown_encoding
+
+CHUNK_BYTES = 1 << 20  # bytes read at a time
+GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"  # the first message, without a magic number before it
+ARROW_MAGIC = (b"ARROW1", ARROW_STREAM_MAGIC)  # Feather files of version 2 are Arrow files
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one marks an empty archive
+SPREADSHEET_ENTRIES = {"[Content_Types].xml", "mimetype"}  # zip entries of Excel and of OpenDocument
+UNSUPPORTED_MAGIC = {
+    b"PK\x03\x04": "a nested or remote zip archive; unpack it",
+    b"FEA1": "a Feather file of version 1; write it as version 2",
+    b"%PDF": "a PDF; convert it to text",
+    b"version https://git-lfs.": "a git LFS pointer; fetch the file with git lfs pull",
+}
+EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
+NO_ROWS = "the file has no rows; pass a file with rows"
+HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
+# `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
+READ_ERRORS = (
+    EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError, struct.error, RuntimeError,
+)  # fmt: skip
+
+
+def require_file(path: Path, display_name: object = None) -> None:
+    """Raise a `UserError` unless the path is a regular file.
+
+    Pipes and devices are refused because they can be read only once and may never end.
+
+    Args:
+        path: The path to check.
+        display_name: Name of the file in the error; None for the path.
+
+    Raises:
+        UserError: The path does not exist, or is a folder, a pipe, a socket or a device.
+    """
+    if path.is_file():
+        return
+    name = display_name or path
+    if path.is_dir():
+        raise UserError(f"{name}: is a folder, not a file; pass a file in it")
+    kinds = {
+        "a pipe": path.is_fifo(), "a socket": path.is_socket(),
+        "a device": path.is_char_device() or path.is_block_device(),
+    }  # fmt: skip
+    for kind, matches in kinds.items():
+        if matches:
+            raise UserError(f"{name}: is {kind}, not a file; write its content to a file and pass that")
+    raise UserError(f"{name}: no such file")
+
+
+def read_chunks(file: Any) -> Iterator[bytes]:
+    """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file.
+
+    Args:
+        file: A path, or another object with an `open` method like that of `Path`.
+
+    Raises:
+        UserError: The file cannot be read, is a spreadsheet, or is a zip archive without exactly one file.
+    """
+    try:
+        with file.open("rb") as raw:
+            magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
+            with _decompress(file, raw, magic) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    report_position(raw.tell())
+                    yield chunk
+    except READ_ERRORS as error:
+        raise UserError(f"{file}: cannot be read ({error})") from error
+
+
+def _decompress(file: Any, raw: IO[bytes], magic: bytes) -> Any:
+    if magic[:2] == GZIP_MAGIC:
+        return gzip.open(raw)
+    if magic == ZSTD_MAGIC:
+        import pyarrow as pa
+
+        return pa.CompressedInputStream(pa.PythonFile(raw), "zstd")
+    if magic in ZIP_MAGIC and isinstance(file, Path):  # the directory of an archive is at its end
+        return _open_only_entry(file, raw)
+    return raw
+
+
+@contextmanager
+def _open_only_entry(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(raw) as archive:
+        names = [name for name in archive.namelist() if not _is_system_entry(name)]
+        if SPREADSHEET_ENTRIES & set(names):
+            raise UserError(f"{path}: expected a data file, found a spreadsheet; save it as CSV")
+        if len(names) != 1:
+            content = f"several files ({format_list(names)})" if names else "no file"
+            raise UserError(f"{path}: expected a zip archive of one file, found {content}; unpack it")
+        with archive.open(names[0]) as entry:
+            yield entry
+
+
+def _is_system_entry(name: str) -> bool:
+    """Return whether a zip entry is a folder or system metadata (`__MACOSX/`, `.DS_Store`)."""
+    parts = name.split("/")
+    return not parts[-1] or parts[0] == "__MACOSX" or parts[-1].startswith(".")
+
+
+def detect_unsupported_format(head: bytes) -> str | None:
+    """Return what an unsupported file is and how to fix it, given its first bytes; None for other files."""
+    if HTML_PAGE.match(head):
+        return "an HTML page, perhaps from a failed download; download it again"
+    return next((name for magic, name in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)
+
+
+# ---- digests, for cache keys
+
+
+def hash_json(value: Any) -> str:
+    """Return a digest of a value that can be written as JSON."""
+    return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of the content of a file.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    try:
+        status = path.stat()
+        return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from error
+
+
+@cache
+def _digest_content(path: Path, *size_and_mtime: int) -> str:  # noqa: ARG001 (they invalidate the cache)
+    """Return a digest of the bytes of a file. A process reads a file only once, unless the file changes."""
+    content = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            content.update(chunk)
+    return content.hexdigest()
+
+
+BOM = "\ufeff"
+# Encodings by byte order mark. The mark of UTF-32 begins with that of UTF-16, and therefore precedes it. The
+# mark of UTF-8 needs no entry, because UTF-8 is the default.
+ENCODINGS_BY_BOM = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+class DecodingError(UserError):
+    """Error for bytes that cannot be decoded in the expected encoding."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the bytes of a file are decoded.
+
+    Attributes:
+        encoding: Encoding of the file. None for UTF-8 with or without a byte order mark, or UTF-16 or UTF-32
+            with one.
+        errors: "stop" raises an error for undecodable bytes; "skip" drops and counts them.
+        alternative: Another fix for undecodable bytes than the right encoding, for errors.
+    """
+
+    encoding: str | None = None
+    errors: Literal["stop", "skip"] = "stop"
+    alternative: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoding is not None and (problem := describe_unknown_encoding(self.encoding)):
+            raise UserError(f"--encoding {self.encoding}: {problem}")
+
+
+@dataclass
+class DecodingStatistics:
+    """Statistics on decoded bytes, filled in while a file is read.
+
+    Attributes:
+        codec: Name of the Python codec.
+        num_dropped: Number of bytes that could not be decoded.
+    """
+
+    codec: str = "utf-8"
+    num_dropped: int = 0
+
+
+def decode_chunks(
+    name: object, chunks: Iterable[bytes], decoding: Decoding, statistics: DecodingStatistics | None = None
+) -> Iterator[str]:
+    """Yield the text of a file in parts, one for each chunk of bytes; a byte order mark is removed.
+
+    Args:
+        name: Name of the file, for errors.
+        chunks: The decompressed bytes of the file.
+        decoding: How bytes become text.
+        statistics: Receives the codec and the number of dropped bytes.
+
+    Raises:
+        DecodingError: The file contains undecodable bytes. The message names the line and the offset in the
+            decompressed file.
+        UserError: The file is not text.
+    """
+    head, chunks = _read_head(chunks)
+    statistics = statistics or DecodingStatistics()
+    statistics.codec = decoding.encoding or detect_codec(head)
+    if description := detect_unsupported_format(head):
+        raise UserError(f"{name}: not a text file but {description}")
+    del head
+    decoder = _ChunkDecoder(name, statistics.codec, decoding.errors)
+    is_start = True
+    for chunk in chain(chunks, [b""]):
+        part = decoder.decode(chunk)
+        yield part.removeprefix(BOM) if is_start else part
+        is_start = is_start and not part
+    statistics.num_dropped = decoder.num_dropped
+
+
+def detect_codec(head: bytes) -> str:
+    """Return the codec of the byte order mark with which a file begins; UTF-8 if there is none."""
+    return next((codec for bom, codec in ENCODINGS_BY_BOM.items() if head.startswith(bom)), "utf-8")
+
+
+def _read_head(chunks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first bytes, and an iterator over the same bytes.
+
+    More chunks are read only while the bytes may be the beginning of a byte order mark: standard input yields
+    lines of a few bytes, and a user waits for the result of the first line.
+    """
+    chunks = iter(chunks)
+    head = next(chunks, b"")
+    while any(len(head) < len(bom) and bom.startswith(head) for bom in ENCODINGS_BY_BOM):
+        chunk = next(chunks, b"")
+        if not chunk:
+            break
+        head += chunk
+    return head, chain(iter([head] if head else []), chunks)  # an exhausted iterator releases the first bytes
+
+
+class _ChunkDecoder:
+    """Decoder that counts lines and bytes, to locate errors."""
+
+    def __init__(self, name: object, codec: str, errors: Literal["stop", "skip"]) -> None:
+        self.name, self.codec, self.skips_errors = name, codec, errors == "skip"
+        self.decoder = codecs.getincrementaldecoder(codec)("ignore" if self.skips_errors else "strict")
+        self.encoder = codecs.getincrementalencoder(codec)("replace")
+        self.offset = self.line_offset = 0  # bytes and line breaks before the chunk
+        self.num_dropped = 0
+
+    def decode(self, chunk: bytes) -> str:
+        """Return the text of a chunk; an empty chunk is the end of the file."""
+        state = self.decoder.getstate()
+        if self.codec == "utf-8" and b"\0" in chunk:
+            location = f"a zero byte at offset {self.offset + chunk.index(0)}"
+            raise DecodingError(f"{self.name}: not a text file ({location})")
+        try:
+            text = self.decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            raise self._describe_error(error, chunk, state) from error
+        except UnicodeError as error:  # `utf-16` requires a byte order mark
+            raise DecodingError(f"{self.name}: not {self.codec.upper()} ({error})") from error
+        if "\0" in text:
+            line = self.line_offset + text.count("\n", 0, text.index("\0")) + 1
+            raise DecodingError(f"{self.name}: line {line}: not {self.codec.upper()} (a NUL character)")
+        if self.skips_errors:
+            self.num_dropped += len(chunk) - len(self.encoder.encode(text))
+        self.offset += len(chunk)
+        self.line_offset += text.count("\n")
+        return text
+
+    def _describe_error(
+        self, error: UnicodeDecodeError, chunk: bytes, state: tuple[bytes, int]
+    ) -> DecodingError:
+        # The decoder keeps an incomplete character at the end of a chunk and decodes it with the next chunk.
+        num_kept = len(error.object) - len(chunk)
+        self.decoder.setstate(state)
+        try:
+            valid_text = self.decoder.decode(chunk[: max(error.start - num_kept, 0)])
+        except UnicodeError as other:  # `utf-16` requires a byte order mark
+            return DecodingError(f"{self.name}: not {self.codec.upper()} ({other})")
+        line = self.line_offset + valid_text.count("\n") + 1
+        bad_byte, bad_offset = error.object[error.start], self.offset - num_kept + error.start
+        location = f"byte 0x{bad_byte:02x} at offset {bad_offset}"
+        return DecodingError(f"{self.name}: line {line}: not {self.codec.upper()} ({location})")
+
+
+# The encodings of a group are variants of each other: the first one that decodes the file represents the
+# group. The order of the groups breaks ties. The encodings in `WIDE_ENCODINGS` are for files with zero bytes.
+NARROW_ENCODINGS = (
+    ("utf-8",), ("cp949",), ("shift_jis", "cp932"), ("euc_jp",), ("gb18030",), ("big5", "cp950", "big5hkscs"),
+    ("cp1252",), ("cp1251",), ("cp1250",), ("cp1253",), ("cp1254",), ("cp1257",), ("cp1255",), ("cp1256",),
+)  # fmt: skip
+WIDE_ENCODINGS = (("utf-16-le",), ("utf-16-be",), ("utf-32-le",), ("utf-32-be",))
+# First bytes of the frequent characters of an encoding: the punctuation and the syllables, or the first level
+# of the Chinese characters, which holds those in daily use.
+FREQUENT_LEAD_BYTES = {
+    "cp949": (range(0xA1, 0xA4), range(0xB0, 0xC9)),
+    "shift_jis": (range(0x81, 0x84), range(0x88, 0x99)),
+    "cp932": (range(0x81, 0x84), range(0x88, 0x99)),
+    "euc_jp": (range(0xA1, 0xA6), range(0xB0, 0xD0)),
+    "gb18030": (range(0xA1, 0xA4), range(0xB0, 0xD8)),
+    "big5": (range(0xA1, 0xC7),),
+    "cp950": (range(0xA1, 0xC7),),
+    "big5hkscs": (range(0xA1, 0xC7),),
+}
+# The second byte of the frequent characters of these encodings is at least 0xA1.
+EUC_ENCODINGS = ("cp949", "euc_jp", "gb18030")
+# Text in one of the encodings above has no such character, but binary data or another encoding gives some.
+IMPLAUSIBLE_CHARACTER = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff]")
+# A character within a word of ASCII letters: if Western text is read in an East Asian encoding, a letter and
+# the ASCII letter after it become one character.
+LONE_CHARACTER = re.compile(r"(?<=[A-Za-z])[^\0-\x7f](?![^\0-\x7f])")
+# Superscripts, accents and other symbols, which wrongly decoded letters often become in Windows encodings.
+SYMBOL_CATEGORIES = ("No", "Sk", "Sm", "So", "Cf")
+MAX_CANDIDATES = 4
+MAX_SCORE_DIFFERENCE = 0.5  # from the best candidate; worse ones are not listed
+RANKED_CHARS = 20_000  # characters of the lines by which candidates are ranked
+SAMPLE_CHARS = 30
+CONTEXT_CHARS = 8  # of a sample, before its first character that is not ASCII
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An encoding that decodes all bytes of a file.
+
+    Attributes:
+        encoding: Name of the encoding.
+        text: The first lines that are not ASCII.
+        digest: Hash of the decoded file.
+    """
+
+    encoding: str
+    text: str
+    digest: int
+
+    @property
+    def sample(self) -> str:
+        """The part of the first line around its first character that is not ASCII, in one line."""
+        line = " ".join(self.text.split("\n", 1)[0].split())
+        start = next((index for index, char in enumerate(line) if not char.isascii()), 0) - CONTEXT_CHARS
+        start = start if start > 1 else 0  # a shorter beginning is not worth an ellipsis
+        end = start + SAMPLE_CHARS
+        return f"{'…' if start else ''}{line[start:end].strip()}{'…' if end < len(line) else ''}"
+
+
+def find_encodings(read_chunks: Callable[[], Iterable[bytes]]) -> list[Candidate]:
+    """Return the most plausible of the encodings that decode all bytes of a file, best first.
+
+    Of several encodings that give the same text, only the first one is returned.
+
+    Args:
+        read_chunks: Opens the file and returns an iterator over its decompressed bytes. It is called once for
+            each encoding, because a file may be larger than memory.
+    """
+    head = next(iter(read_chunks()), b"")
+    groups = WIDE_ENCODINGS if b"\0" in head else NARROW_ENCODINGS
+    found: dict[int, Candidate] = {}
+    for group in groups:
+        candidates = (_try_encoding(encoding, read_chunks()) for encoding in group)
+        candidate = next(filter(None, candidates), None)
+        if candidate:
+            found.setdefault(candidate.digest, candidate)
+    scores = {candidate: _score(candidate) for candidate in found.values()}
+    max_score = min(scores.values(), default=0) + MAX_SCORE_DIFFERENCE
+    plausible = [candidate for candidate, score in scores.items() if score <= max_score]
+    return sorted(plausible, key=scores.__getitem__)[:MAX_CANDIDATES]
+
+
+def format_candidates(candidates: Iterable[Candidate]) -> str:
+    """Return the encodings with their samples, for a message of one line."""
+    return " | ".join(f'{candidate.encoding}: "{candidate.sample}"' for candidate in candidates)
+
+
+def _try_encoding(encoding: str, chunks: Iterable[bytes]) -> Candidate | None:
+    """Return the candidate if the encoding decodes all chunks and the text is plausible, else None."""
+    digest, text, rest = 0, "", ""
+    try:
+        for part in decode_chunks("", chunks, Decoding(encoding)):
+            digest = hash((digest, part))  # single-byte encodings give parts of equal size
+            if len(text) < RANKED_CHARS:
+                *lines, rest = (rest + part).split("\n")
+                text += "".join(_iter_foreign_lines(lines))
+                rest = rest if len(rest) < RANKED_CHARS else ""
+    except DecodingError:
+        return None
+    text = (text + "".join(_iter_foreign_lines([rest])))[:RANKED_CHARS]
+    return None if IMPLAUSIBLE_CHARACTER.search(text) else Candidate(encoding, text, digest)
+
+
+def _iter_foreign_lines(lines: Iterable[str]) -> Iterator[str]:
+    return (line + "\n" for line in lines if not line.isascii())
+
+
+def _score(candidate: Candidate) -> float:
+    """Return a number that is lower for a more plausible text.
+
+    `charset_normalizer` measures how much the text looks like wrongly decoded text, and how well the frequent
+    letters match a language. It cannot reliably tell the encodings of Chinese, Japanese and Korean apart, and
+    it ignores symbols, so the fraction of rare characters is added.
+    """
+    if candidate.encoding == "utf-8":  # text in another encoding is practically never valid UTF-8
+        return -1.0
+    match = from_bytes(candidate.text.encode("utf-8"), cp_isolation=["utf_8"], threshold=1.0).best()
+    score = match.chaos - match.coherence if match else 1.0
+    return score + _measure_rare_fraction(candidate.text, candidate.encoding)
+
+
+def _measure_rare_fraction(text: str, encoding: str) -> float:
+    """Return the fraction of unusual characters among those that are not ASCII."""
+    characters = [char for char in text if not char.isascii()]
+    if not characters:
+        return 0.0
+    num_rare = sum(_is_rare(char, encoding) for char in characters)
+    if encoding in FREQUENT_LEAD_BYTES:
+        num_rare += len(LONE_CHARACTER.findall(text))
+    return num_rare / len(characters)
+
+
+def _is_rare(char: str, encoding: str) -> bool:
+    if encoding not in FREQUENT_LEAD_BYTES:
+        return unicodedata.category(char) in SYMBOL_CATEGORIES
+    lead, *trail = char.encode(encoding)
+    is_extension = encoding in EUC_ENCODINGS and trail < [0xA1]
+    return not trail or is_extension or not any(lead in values for values in FREQUENT_LEAD_BYTES[encoding])
+
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
 HTTP_PREFIXES = ("http://", "https://")

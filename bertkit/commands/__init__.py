@@ -1,0 +1,1 @@
+"""The commands before and after training; `configs` declares their settings."""

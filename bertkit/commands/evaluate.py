@@ -1,0 +1,352 @@
+"""`evaluate`: score a finished run on other data, or compare it with another run on the same rows."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit import run_directory
+from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, collect_passed_columns
+from bertkit.data.columns import add_renamed_columns
+from bertkit.data.sources import load_dataset
+from bertkit.data.split import sample_rows
+from bertkit.data.table import fingerprint_splits
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.models.forward import prepare_for_inference
+from bertkit.models.loading import find_run_model
+from bertkit.run.finished_run import load_run_task, pass_data_again, reload_run_data, require_same_data
+from bertkit.run.predictor import Predictor, load_predictor
+from bertkit.run.prepare import prepare, score_baselines
+from bertkit.run.results import (
+    MetricModules,
+    bind_modules,
+    compare_evaluations,
+    compute_scores,
+    summarize_baselines,
+    summarize_data,
+    write_predictions,
+)
+from bertkit.run.settings import require_data_objects
+from bertkit.run_directory import format_python_call
+from bertkit.settings.recipes import list_passed_data
+from bertkit.settings.setting import Settings, expand_path_settings
+from bertkit.settings.validation import DataObject, validate_settings
+from bertkit.stats.metric_modules import load_module, make_absolute
+from bertkit.utils import devices
+from bertkit.utils.files import check_output_directory
+from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.sources import LoadedDataset
+    from bertkit.data.table import Rows, Splits
+    from bertkit.run.predictor import Predictor
+    from bertkit.run.results import MetricModules
+    from bertkit.run.train import Run
+    from bertkit.stats.metric_modules import MetricModule
+    from bertkit.tasks.base import Task
+    from bertkit.tasks.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """A run and the rows to score.
+
+    Attributes:
+        predictor: The run.
+        dataset: The dataset that has the rows.
+        splits: The rows to score, by split; there is always a `validation` split.
+        train: The training rows of the run, which baselines are fitted on; None if they are not available.
+    """
+
+    predictor: Predictor
+    dataset: "LoadedDataset"
+    splits: "Splits"
+    train: "Rows | None"
+
+
+def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "Run":
+    """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report.
+
+    Raises:
+        UserError: The run is not finished, labels are missing or unknown, or the compared runs belong to
+            different tasks.
+    """
+    config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
+    config = expand_path_settings(config, "run", "output_dir", "compare")
+    config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
+    reporter = reporter or Reporter()
+    devices.request_device(config.device)
+    if config.output_dir:
+        check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
+    task = load_run_task(Path(config.run), accepts_ensemble=True)
+    _check_encoding(config, task)
+    _check_modules(config, task, reporter)
+    columns = collect_passed_columns(config, task, config.run)
+    if columns and not config.data:
+        flag = "--" + next(iter(columns)).replace("_", "-")
+        raise UserError(f"{flag}: applies only to --data; pass both or neither")
+    with silence_libraries(), use_reporter(reporter):
+        loaded_modules = [load_module(value) for value in config.metric]
+        if task.spec.predicts_rows:
+            inputs = _load_row_inputs(config, columns, reporter)
+            devices.report_device(reporter, inputs.predictor.model)
+        else:
+            inputs = _load_text_inputs(task, config, reporter)
+        other = _load_compared_run(inputs.predictor, config) if config.compare else None
+        sampled_splits = {
+            name: sample_rows(rows, config.max_eval_samples, task.config.seed)
+            for name, rows in inputs.splits.items()
+        }
+        inputs = dataclasses.replace(inputs, splits=sampled_splits)
+        modules = _bind_modules(loaded_modules, inputs, reporter)
+        return _score(config, inputs, modules, other, reporter)
+
+
+def _check_modules(config: EvaluateConfig, task: "Task", reporter: Reporter) -> None:
+    """Refuse modules for pre-training, and report modules of the run that are not executed again.
+
+    A run directory may come from somebody else, so only the user can name code to execute.
+    """
+    if config.metric and not task.spec.predicts_rows:
+        raise UserError(f"--metric: runs of {task.spec.name} do not predict rows; leave it out")
+    omitted = [value for value in getattr(task.config, "metric", ()) if value not in config.metric]
+    if omitted:
+        flags = " ".join(f"--metric {value}" for value in omitted)
+        reporter.info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
+
+
+def _bind_modules(
+    loaded_modules: "list[MetricModule]", inputs: EvaluationInputs, reporter: Reporter
+) -> MetricModules:
+    if not loaded_modules:
+        return MetricModules()
+    modules, _ = bind_modules(loaded_modules, inputs.predictor.task, inputs.splits["validation"], reporter)
+    return modules
+
+
+def _check_encoding(config: EvaluateConfig, task: "Task") -> None:
+    """Raise `UserError` if `--encoding` would have no effect: a run knows the encoding of its own data."""
+    if config.encoding is None:
+        return
+    if not config.data:
+        raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
+    if not task.spec.predicts_rows:
+        raise UserError(
+            f"--encoding {config.encoding}: a run of {task.spec.name} reads --data in its own encoding "
+            f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
+        )
+
+
+def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:
+    task_name = predictor.task.spec.name
+    if not predictor.task.spec.predicts_rows:
+        raise UserError(
+            f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
+            "scores cannot be compared; remove --compare"
+        )
+    other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
+    if other.task.spec.name != task_name:
+        raise UserError(
+            f"--compare {config.compare}: is a run of {other.task.spec.name}, but {config.run} is a run of "
+            f"{task_name}; compare runs of one task"
+        )
+    return other
+
+
+# ---- rows
+
+
+def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
+    """Prepare a pre-training run again; `--data` replaces its validation text."""
+    settings = task.config.use_run_as_model(Path(config.run))
+    is_run_data = isinstance(config.data, DataObject) and bool(list_passed_data(settings))
+    if isinstance(config.data, DataObject) and is_run_data:
+        settings = pass_data_again(settings, config.data)
+    elif config.data:
+        settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
+    require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
+    prepared = prepare(task.spec.name, settings, reporter)
+    if is_run_data:
+        require_same_data(Path(config.run), prepared.fingerprints)
+    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
+    model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
+    splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
+    predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
+    dataset = prepared.dataset
+    if isinstance(config.data, str):
+        dataset = dataclasses.replace(dataset, name=Path(config.data).stem, source=config.data)
+    return EvaluationInputs(predictor, dataset, splits, prepared.splits["train"])
+
+
+def _load_row_inputs(
+    config: EvaluateConfig, columns: Mapping[str, Any], reporter: Reporter
+) -> EvaluationInputs:
+    """Load the rows to score, and the training rows of the run for the baselines."""
+    predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
+    predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
+    trained_config = predictor.task.config  # before the columns of new data are mapped
+    passed = config.data if isinstance(config.data, DataObject) else None
+    new_data = load_new_rows(predictor, config, reporter) if config.data and not passed else None
+    try:
+        dataset, run_splits = reload_run_data(Path(config.run), passed)
+        train = run_splits["train"]
+        is_run_data = not config.data or bool(passed and list_passed_data(trained_config))
+    except UserError as error:
+        if not config.data:
+            raise UserError(f"{error}; pass --data to score the run on other rows") from error
+        reporter.warn(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
+        train, is_run_data = None, False
+    if passed and not is_run_data:
+        new_data = load_new_rows(predictor, config, reporter)
+    if not new_data:
+        splits = {name: rows for name, rows in run_splits.items() if name != "train"}
+        if not splits:
+            raise UserError(
+                f"{config.run}: the members of the ensemble were trained on all labeled rows; pass other "
+                "rows with --data"
+            )
+        return EvaluationInputs(predictor, dataset, splits, train)
+    dataset, splits = new_data
+    if train is not None:
+        train = add_renamed_columns(train, trained_config, predictor.task.config)
+        _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
+    return EvaluationInputs(predictor, dataset, splits, train)
+
+
+def _describe_missing_rows(error: UserError, passed: DataObject | None, trained_config: Settings) -> str:
+    """Return why the training rows of a run, which baselines are fitted on, cannot be loaded."""
+    if passed and list_passed_data(trained_config):
+        return (
+            "they are fitted on the training rows of the run, which were passed from Python and are not "
+            "saved; `data` is another object"
+        )
+    return f"cannot load the training rows that they are fitted on ({error})"
+
+
+def load_new_rows(
+    predictor: Predictor, config: EvaluateConfig | CalibrateConfig, reporter: Reporter
+) -> tuple["LoadedDataset", "Splits"]:
+    """Load the labeled splits of `--data`, without `train` unless it is the only split."""
+    task = predictor.task
+    assert config.data is not None
+    dialect = task.spec.make_dialect(config.encoding)
+    dataset = load_dataset(config.data, task.spec.name, config.data_dir, dialect)
+    splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
+    labeled: Splits = {}
+    errors: list[UserError] = []
+    if not splits:
+        splits = {"validation": dataset.splits["train"]}
+    for name, rows in splits.items():
+        try:
+            predictor.map_columns(rows, reporter)
+            labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
+        except UserError as error:
+            errors.append(error)
+            continue
+        for note in notes:
+            reporter.info(note)
+    if not labeled:
+        raise errors[0]
+    for split_error in errors:
+        reporter.warn(f"split skipped: {split_error}")
+    if "validation" not in labeled:
+        labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
+    reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
+    return dataset, labeled
+
+
+def count_overlap(task: "Task", train: "Rows", rows: "Rows") -> int:
+    """Return the number of rows that are also training rows."""
+    return int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
+
+
+def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
+    """Warn about scored rows that are also training rows, which makes the scores too high."""
+    if overlap := count_overlap(task, train, rows):
+        reporter.warn(
+            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"
+        )
+
+
+# ---- scores
+
+
+def _score(
+    config: EvaluateConfig,
+    inputs: EvaluationInputs,
+    modules: MetricModules,
+    other: Predictor | None,
+    reporter: Reporter,
+) -> "Run":
+    from bertkit.run.train import Run
+
+    predictor, splits = inputs.predictor, inputs.splits
+    fingerprints = fingerprint_splits(splits)
+    task = predictor.task
+    evaluations = {
+        name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
+    }
+    for name, evaluation in evaluations.items():
+        for warning in evaluation.outputs.features.warnings:
+            reporter.warn(f"{name} split: {warning}")
+    train, rows = inputs.train, evaluations["validation"].outputs.rows
+    baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
+    metrics = {
+        "task": task.spec.name,
+        "data": summarize_data(inputs.dataset, fingerprints, splits),
+        "model": config.run,
+        **compute_scores(task, evaluations, modules),
+        **summarize_baselines(baselines, len(train or ())),
+    }
+    if other:
+        metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)
+    folder = _write_results(config, task, evaluations, fingerprints, metrics)
+    return Run(folder, metrics)
+
+
+def _compare(
+    config: EvaluateConfig,
+    modules: MetricModules,
+    other: Predictor,
+    evaluation: "Evaluation",
+    predictor: Predictor,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Score the other run on the validation rows, and test how the scores of this run differ."""
+    try:
+        other = other.copy_columns_from(predictor.task)
+        other_outputs = other.compute_outputs(evaluation.outputs.rows, reporter, str(config.compare))
+    except UserError as error:
+        raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
+    other_evaluation = other.task.evaluate(other_outputs)
+    seed = predictor.task.config.seed
+    return compare_evaluations(str(config.compare), other_evaluation, evaluation, modules, seed)
+
+
+def _write_results(
+    config: EvaluateConfig,
+    task: "Task",
+    evaluations: Mapping[str, "Evaluation"],
+    fingerprints: Mapping[str, str],
+    metrics: dict[str, Any],
+) -> Path:
+    from bertkit.report.page import write_page
+
+    if config.output_dir:
+        folder = Path(config.output_dir)
+    else:
+        name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
+        folder = run_directory.create_default_directory(*name_parts)
+    run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
+    run_config = task.config
+    if task.spec.predicts_rows:
+        run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
+    run_directory.write_settings(folder, task.spec.name, run_config, fingerprints)
+    write_predictions(folder, task, evaluations)
+    write_page(folder, metrics)
+    run_directory.write_metrics(folder, metrics)
+    run_directory.delete_backup(folder)
+    return folder

@@ -1,0 +1,563 @@
+"""`export`: export a finished run to ONNX, and compare it with the PyTorch model on real rows."""
+
+import dataclasses
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertkit import run_directory
+from bertkit._version import __version__
+from bertkit.commands.configs import FP32, INT8, PYTORCH, ExportConfig
+from bertkit.data.table import Rows, combine_fingerprints
+from bertkit.errors import UserError
+from bertkit.models.forward import batch_by_length, compute_logits
+from bertkit.models.layers import list_submodels
+from bertkit.models.loading import (
+    ONNX_FILE,
+    WEIGHTS_FILE,
+    ModelSource,
+    find_run_model,
+    get_max_positions,
+    load_config,
+    takes_token_type_ids,
+)
+from bertkit.run.finished_run import load_run_task
+from bertkit.run.predictor import OnnxModel, load_predictor
+from bertkit.run.prepare import prepare
+from bertkit.settings.validation import validate_settings
+from bertkit.tasks.evaluation import Outputs
+from bertkit.utils import locks
+from bertkit.utils.extras import require_extra
+from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
+from bertkit.utils.reporting import Reporter, silence_libraries
+
+if TYPE_CHECKING:
+    from bertkit.data.features import Features
+    from bertkit.data.table import Rows
+    from bertkit.tasks.base import Scores, Task
+
+
+TRITON_DIR = "triton"
+TOLERANCE = 1e-4  # maximum absolute difference of a logit
+# Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
+MAX_BATCH_SIZE = 32
+REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
+# Prediction records add this prefix to input columns whose names clash with prediction keys.
+INPUT_PREFIX = "input_"
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """The directory of an exported model, and the measurements that compare it with PyTorch."""
+
+    output_dir: Path
+    measurements: dict[str, Any]
+
+
+class ExportMismatchError(UserError):
+    """Error for an exported model that computes different logits; its exit status is that of a bug."""
+
+    exit_code = 1
+
+
+def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> ExportResult:
+    """Export a finished run to ONNX, and compare the exported model with PyTorch.
+
+    Raises:
+        UserError: The caller can fix the problem; nothing was written.
+        ExportMismatchError: A logit differs by more than `TOLERANCE`; nothing was written.
+    """
+    config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
+    run = expand_home(config.run)
+    load_run_task(run)  # raises unless this is a finished run
+    metrics = run_directory.read_metrics(run) or {}
+    require_extra("onnx", REQUIRED_PACKAGES, "export")
+    folder = expand_home(config.output_dir) if config.output_dir else run / run_directory.ONNX_DIR
+    _check_output_directory(run, folder, config.overwrite)
+    with locks.lock_directory(folder), silence_libraries():
+        return _export(config, run, folder, metrics, reporter or Reporter())
+
+
+def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
+    """Raise `UserError` if `run` is an exported model, or if `folder` cannot be used for the export."""
+    if (run / ONNX_FILE).exists():
+        raise UserError(f"{run}: is an exported model; pass the run that it was exported from")
+    kind = OutputKind(
+        "an exported model",
+        "pass --overwrite to replace it",
+        lambda names: set() if ONNX_FILE in names else names,
+    )
+    check_output_directory(folder, kind, overwrite)
+
+
+def _export(
+    config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
+) -> ExportResult:
+    check_architecture(load_config(ModelSource(run.name, run)))
+    validation = load_validation_set(run, metrics, config.max_eval_samples, reporter)
+    with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
+        folders = {FP32: staging}
+        if config.quantize:
+            folders[INT8] = staging / INT8
+        reporter.info(f"exporting {run}")
+        has_choices = validation.task.spec.sequence_grouping == "choice"
+        metadata = _build_graph_metadata(validation, metrics)
+        write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
+        if config.quantize:
+            folders[INT8].mkdir()
+            quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
+        measurements = _measure(validation, folders, run, metrics, reporter)
+        for variant_folder in folders.values():
+            _copy_run_files(variant_folder, run, validation.tokenizer, {**metrics, "export": measurements})
+        if config.triton:
+            _write_triton_repository(staging, folders, run.resolve().name)
+        for name in (INT8, TRITON_DIR):
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+    return ExportResult(folder, measurements)
+
+
+def _write_triton_repository(staging: Path, folders: Mapping[str, Path], run_name: str) -> None:
+    """Write the repository with a model for each variant: RUN, and RUN-int8."""
+    names = {FP32: run_name, INT8: f"{run_name}-int8"}
+    files = {names[variant]: folder / ONNX_FILE for variant, folder in folders.items()}
+    write_model_repository(staging / TRITON_DIR, files)
+
+
+def _build_graph_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata that is stored in the ONNX file."""
+    config = validation.model.config
+    metadata = {
+        "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
+        "max_length": str(validation.task.config.max_length),
+    }  # fmt: skip
+    has_label_names = any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items())
+    if has_label_names:
+        metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
+    return metadata | {name: json.dumps(value) for name, value in validation.task.fitted_params.items()}
+
+
+def _measure(
+    validation: "ValidationSet",
+    folders: Mapping[str, Path],
+    run: Path,
+    metrics: Mapping[str, Any],
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Measure logit differences, scores, speed and size of all variants on the same rows.
+
+    Raises:
+        ExportMismatchError: The logits of the fp32 variant differ from PyTorch's.
+    """
+    task = validation.task
+    files = {name: folder / ONNX_FILE for name, folder in folders.items()}
+    models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
+    collator = task.make_collator(validation.tokenizer, validation.model)
+    batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
+    variants, logits = compare_variants(models, validation.features, collator, batch_size, reporter)
+    difference = variants[FP32].max_difference
+    if difference > TOLERANCE:  # inf if a logit is not a number
+        raise ExportMismatchError(
+            f"{run}: the logits of the exported model differ from PyTorch's by "
+            f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
+            f"report this bug in the export of {validation.model.config.model_type}"
+        )
+    unit = "examples" if task.spec.resamples_examples else f"{task.spec.unit}s"
+    count = len(validation.features)
+    scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
+    scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
+    weight_files = {PYTORCH: run / WEIGHTS_FILE, **files}
+    return {
+        "format": "onnx", "opset": OPSET, "rows": count, "rows_from": validation.rows_source,
+        "counted": unit,
+        "greatest_difference": {
+            name: variant.max_difference for name, variant in variants.items() if name != PYTORCH
+        },
+        "scores": scores,
+        "rows_per_second": {name: count / variant.seconds for name, variant in variants.items()},
+        "megabytes": {name: _compute_megabytes(path) for name, path in weight_files.items()},
+    }  # fmt: skip
+
+
+def _compute_megabytes(path: Path) -> float:
+    """Return the size of a model file and of its external data files, which share its stem."""
+    return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
+
+
+def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
+    """Write the other files that `bertkit.load` reads; `metrics.json` is written last."""
+    for name in ("config.json", run_directory.SETTINGS_FILE):
+        shutil.copyfile(run / name, folder / name)
+    tokenizer.save_pretrained(folder)
+    run_directory.write_metrics(folder, metrics)
+
+
+# ---- validation rows
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """The task and the model of a run, and the rows to compare variants on.
+
+    Attributes:
+        features: Tokenized `rows`.
+        rows_source: Split or file that has the rows.
+        matches_metrics: Whether the scores in `metrics.json` were computed on exactly these rows.
+    """
+
+    task: "Task"
+    model: Any
+    tokenizer: Any
+    features: Any
+    rows: Rows
+    rows_source: str
+    matches_metrics: bool = False
+
+    def compute_metrics(self, logits: Any) -> "Scores":
+        """Return the scores of all rows; empty if the rows have no labels."""
+        if self.features.labels is None:
+            return {}
+        return self.task.evaluate(Outputs(logits, self.features, self.rows)).scores
+
+
+def load_validation_set(
+    folder: Path, metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
+) -> ValidationSet:
+    """Load the validation rows of a run or, if they are not available, the texts in its predictions.
+
+    Args:
+        folder: The run directory.
+        metrics: Content of `metrics.json`.
+        max_rows: Maximum number of rows, which are sampled with the run's seed; None loads all rows.
+        reporter: Receives warnings.
+
+    Raises:
+        UserError: Neither the rows nor predictions with texts are available.
+    """
+    task = load_run_task(folder)
+    try:
+        return _reload_validation_rows(folder, task, metrics, max_rows, reporter)
+    except UserError as error:
+        predictions = folder / f"{task.spec.predictions_name}.jsonl"
+        if not task.spec.predicts_rows or not predictions.exists():
+            raise
+        reporter.warn(
+            f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
+            "without scores"
+        )
+        return _load_predicted_rows(folder, predictions, max_rows)
+
+
+def _reload_validation_rows(
+    folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
+) -> ValidationSet:
+
+    config = task.config.use_run_as_model(folder)
+    if max_rows is not None:
+        config = dataclasses.replace(config, max_eval_samples=max_rows)
+    prepared = prepare(task.spec.name, config, Reporter())
+    is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
+    if not is_same and max_rows is None:
+        reporter.warn(
+            f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
+        )
+    model = prepared.task.build_model(prepared.model_config, find_run_model(folder)).eval()
+    if len(list_submodels(model)) > 1:
+        raise UserError(
+            f"{folder}: is a discriminator with a generator; fine-tune it, and export the fine-tuned run"
+        )
+    if prepared.task.spec.predicts_rows:
+        prepared.task.load_state(load_config(prepared.model_source))
+    features, rows = prepared.features["validation"], prepared.splits["validation"]
+    return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
+
+
+def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> ValidationSet:
+    """Load the rows of a predictions file, without their labels."""
+    predictor = load_predictor(folder, keep_stock_layers=True)
+    with path.open(encoding="utf-8") as file:
+        records = [_extract_inputs(json.loads(line), predictor.task) for line in file]
+    rows, _ = predictor.task.parse_rows(Rows.from_dicts(records[:max_rows], str(path)))
+    features = predictor.task.featurize(rows, predictor.tokenizer)
+    return ValidationSet(predictor.task, predictor.model, predictor.tokenizer, features, rows, path.name)
+
+
+def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
+    """Return the input columns of a prediction record under their original names, without gold labels."""
+    columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
+    for name, value in record.items():
+        if name.startswith(INPUT_PREFIX):
+            columns[name.removeprefix(INPUT_PREFIX)] = value
+    return {name: value for name, value in columns.items() if name not in task.input_schema.gold_columns}
+
+
+# ---- comparison of variants
+
+
+@dataclass
+class VariantMeasurement:
+    """Measurements of one variant of the model.
+
+    Attributes:
+        max_difference: Largest absolute difference of a logit from the first variant; inf if a logit is not a
+            number.
+        seconds: Total time of the forward passes.
+        batch_logits: Reduced logits of each batch.
+    """
+
+    max_difference: float = 0.0
+    seconds: float = 0.0
+    batch_logits: list[np.ndarray] = field(default_factory=list)
+
+
+def compare_variants(
+    models: Mapping[str, Any],
+    features: "Features",
+    collator: Callable[..., Any],
+    batch_size: int,
+    reporter: Reporter,
+) -> tuple[dict[str, VariantMeasurement], dict[str, np.ndarray]]:
+    """Return the measurements of each variant, and its logits as `predict_logits` returns them.
+
+    Each batch is computed by all variants, in an order that rotates from batch to batch. Changes in the load
+    of the machine therefore affect all variants equally. One extra batch serves as warm-up.
+    """
+    from bertkit.training.scoring import restore_order
+
+    batches = batch_by_length(features, batch_size)
+    names = list(models)
+    variants = {name: VariantMeasurement() for name in names}
+    with torch.no_grad():
+        for model in models.values():
+            compute_logits(model, collator([features[row] for row in batches[-1]]))
+        for batch_index, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
+            batch = collator([features[row] for row in rows])
+            batch_logits = {}
+            for name in np.roll(names, batch_index).tolist():
+                started = time.perf_counter()
+                batch_logits[name] = compute_logits(models[name], batch)
+                variants[name].seconds += time.perf_counter() - started
+            for name, logits in batch_logits.items():
+                variant = variants[name]
+                difference = _compute_max_difference(batch_logits[names[0]], logits)
+                variant.max_difference = max(variant.max_difference, difference)
+                variant.batch_logits.append(features.reduce_logits(logits.float(), rows, batch).numpy())
+    all_logits = {
+        name: restore_order(features, batches, variant.batch_logits) for name, variant in variants.items()
+    }
+    return variants, all_logits
+
+
+def _compute_max_difference(reference: Any, other: Any) -> float:
+    """Return the largest absolute difference; logits that are masked with -inf must be so in both."""
+    if not isinstance(reference, torch.Tensor):  # a model with several outputs
+        pairs = zip(reference, other, strict=True)
+        return max(_compute_max_difference(*pair) for pair in pairs if pair[0] is not None)
+    is_unmasked = reference != -torch.inf
+    if not torch.equal(is_unmasked, other != -torch.inf):
+        return float("inf")
+    difference = (reference - other)[is_unmasked].abs().nan_to_num(torch.inf)
+    return float(difference.max()) if difference.numel() else 0.0
+
+
+TESTED_TORCH = "2.13"  # torch 2.6 to 2.9 cannot export some or all models
+OPSET = 18  # the version that PyTorch's exporter writes without conversion
+# Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
+TRACE_SHAPE = (3, 4, 7)
+MAX_SINGLE_FILE_BYTES = 2**31 - 2**27  # larger weights are stored in a second file
+# Architectures that are known to fail, with the reason; other failures are detected during the export.
+UNSUPPORTED_ARCHITECTURES = {
+    "longformer": "its attention splits a text into chunks by its length, which PyTorch cannot trace",
+    "big_bird": "its attention selects random blocks of the text",
+}
+
+
+class TupleOutputModel(nn.Module):
+    """A model that returns its outputs as a tuple, in the order of `output_names`."""
+
+    def __init__(self, model: Any, output_names: list[str]) -> None:
+        super().__init__()
+        self.model, self.output_names = model, output_names
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """Return the outputs of a batch."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        output = self.model(**inputs)
+        return tuple(output[name] for name in self.output_names)
+
+
+def check_architecture(config: Any) -> None:
+    """Check that the export of an architecture is not known to fail.
+
+    Raises:
+        UserError: The export is known to fail; the message has the reason.
+    """
+    has_full_attention = getattr(config, "attention_type", "") == "original_full"
+    if config.model_type in UNSUPPORTED_ARCHITECTURES and not has_full_attention:
+        raise UserError(
+            f"{config.model_type}: cannot be exported; {UNSUPPORTED_ARCHITECTURES[config.model_type]}"
+        )
+
+
+def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write an ONNX file whose batch size, number of choices and length are dynamic.
+
+    Args:
+        model: Model in evaluation mode, in fp32.
+        has_choices: Whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
+        path: File to write.
+        metadata: Strings to store in the file.
+
+    Raises:
+        UserError: PyTorch cannot export the model, or can export it only for inputs of one size.
+    """
+    inputs, dims = _build_example_inputs(model, has_choices)
+    with torch.no_grad():
+        names = [name for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)]
+    with _silence_logging():
+        try:
+            program = torch.onnx.export(
+                TupleOutputModel(model, names), (), kwargs=inputs, dynamo=True, opset_version=OPSET,
+                verbose=False,
+                dynamic_shapes={name: dict(enumerate(dims)) for name in inputs},
+                input_names=list(inputs), output_names=names,
+            )  # fmt: skip
+        except torch.onnx.OnnxExporterError as error:
+            raise _make_error(model, _get_root_cause(error)) from error
+    assert program is not None
+    static_dims = [
+        dim for value in program.model.graph.inputs for dim in value.shape or () if isinstance(dim, int)
+    ]
+    if static_dims:  # the exporter may make a dimension static without an error
+        raise _make_error(model, "its graph would accept inputs of one size only")
+    program.model.metadata_props.update(metadata)
+    num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())  # fp32
+    program.save(path, external_data=num_bytes > MAX_SINGLE_FILE_BYTES)
+
+
+def _make_error(model: Any, reason: str) -> UserError:
+    """Return the error of a model that PyTorch cannot export."""
+    name = model.config.model_type
+    version = torch.__version__
+    if version >= TESTED_TORCH:
+        return UserError(f"{name}: cannot be exported; {reason}")
+    fix = f"install torch {TESTED_TORCH} or later"
+    return UserError(f"{name}: cannot be exported with torch {version} ({reason}); {fix}")
+
+
+def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    """Return example inputs for tracing, and their dynamic dimensions."""
+    num_examples, _, length = TRACE_SHAPE
+    batch_dim = torch.export.Dim("batch")
+    length_dim = torch.export.Dim("length", max=get_max_positions(model.config))
+    shape: tuple[int, ...] = TRACE_SHAPE
+    dims = [batch_dim, torch.export.Dim("choices"), length_dim]
+    if not has_choices:
+        shape = (num_examples, length)
+        dims = [batch_dim, length_dim]
+    inputs = {
+        "input_ids": torch.full(shape, model.config.vocab_size - 1),
+        "attention_mask": torch.ones(shape, dtype=torch.long),
+    }
+    inputs["attention_mask"][..., -1] = 0
+    if takes_token_type_ids(model):
+        inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
+    return inputs, dims
+
+
+def _get_root_cause(error: BaseException) -> str:
+    """Return the first line of the error at the end of the chain of causes."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().split("\n")[0]
+
+
+def quantize(source: Path, target: Path) -> None:
+    """Write the graph in `source` to `target` with 8-bit weights and dynamically quantized activations.
+
+    Each output channel has its own scale. Weights use 7 of the 8 bits, because processors without VNNI
+    accumulate products in 16 bits, which would overflow.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(source)
+    del model.graph.value_info[:]  # has outdated shapes of weights that the exporter transposed
+    with _silence_logging():
+        quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+
+
+@contextmanager
+def _silence_logging() -> Iterator[None]:
+    """Silence the exporter and the quantizer, which logs through the root logger."""
+    previous_level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(previous_level)
+
+
+CONFIG_FILE = "config.pbtxt"
+TRITON_BATCH_SIZE = 32
+MAX_QUEUE_DELAY = 10_000  # microseconds, like the default --max-delay-ms of `serve`
+DATA_TYPES = {"tensor(int64)": "TYPE_INT64", "tensor(float)": "TYPE_FP32"}  # by type in onnxruntime
+
+
+def write_model_repository(folder: Path, onnx_files: Mapping[str, Path]) -> None:
+    """Write `NAME/config.pbtxt` and `NAME/1/model.onnx` for each model.
+
+    Args:
+        folder: The repository to create.
+        onnx_files: Exported models by name.
+    """
+    for name, onnx_file in onnx_files.items():
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        for part in onnx_file.parent.glob(f"{ONNX_FILE}*"):  # large weights are in a second file
+            shutil.copyfile(part, version / part.name)
+        config = format_config(name, OnnxModel(onnx_file).session)
+        (folder / name / CONFIG_FILE).write_text(config, "utf-8", newline="\n")
+
+
+def format_config(name: str, session: Any) -> str:
+    """Return the configuration of a model in the text format of protobuf.
+
+    Args:
+        name: Name of the model.
+        session: Session of onnxruntime; the inputs and outputs of the model are `[batch, ...]`.
+    """
+    return "\n".join([
+        f"name: {json.dumps(name)}",
+        'backend: "onnxruntime"',
+        f"max_batch_size: {TRITON_BATCH_SIZE}",
+        f"input [\n{_format_tensors(session.get_inputs())}\n]",
+        f"output [\n{_format_tensors(session.get_outputs())}\n]",
+        f"dynamic_batching {{ max_queue_delay_microseconds: {MAX_QUEUE_DELAY} }}",
+        "",
+    ])  # fmt: skip
+
+
+def _format_tensors(tensors: Iterable[Any]) -> str:
+    """Format inputs or outputs. Triton adds the dimension of the batch, and -1 is a variable dimension."""
+    lines = []
+    for tensor in tensors:
+        dims = ", ".join(str(dim if isinstance(dim, int) else -1) for dim in tensor.shape[1:])
+        data_type = DATA_TYPES[tensor.type]
+        lines.append(f'  {{ name: "{tensor.name}" data_type: {data_type} dims: [ {dims} ] }}')
+    return ",\n".join(lines)

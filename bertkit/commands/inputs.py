@@ -1,0 +1,239 @@
+"""Load rows to predict or texts to embed from `--data`, from flags such as `--text`, or from stdin."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
+
+from bertkit.data.columns import guess_text_columns, require_column, require_texts
+from bertkit.data.features import Features
+from bertkit.data.readers.delimited import Dialect
+from bertkit.data.readers.files import (
+    STANDARD_INPUT,
+    read_stdin_rows,
+    read_text_lines,
+    store_file,
+    stream_rows,
+)
+from bertkit.data.sources import iter_stream, load_dataset, resolve_data_dir
+from bertkit.data.table import Rows, chunk_records
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.settings.validation import DataObject, DataSource
+from bertkit.tasks.base import Task
+from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import Reporter
+
+TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
+TEXT_SEPARATOR = " | "  # between the texts of a pair, on the console
+
+
+@dataclass(frozen=True)
+class TextInputs:
+    """Rows, and the names of one text column or, for text pairs, of two."""
+
+    rows: Rows
+    columns: list[str]
+
+    def get_display_text(self, row: int) -> str:
+        """Return the text of a row for the console; the two texts of a pair are joined."""
+        return TEXT_SEPARATOR.join(self.rows[column][row] for column in self.columns)
+
+
+@dataclass
+class TruncationCounter:
+    """Statistics on truncated texts, added up over chunks.
+
+    Attributes:
+        total: Number of texts.
+        truncated: Number of truncated texts.
+        longest: Length of the longest text in tokens, before truncation.
+    """
+
+    total: int = 0
+    truncated: int = 0
+    longest: int = 0
+
+    def add(self, features: Features) -> None:
+        """Count the texts of one chunk."""
+        self.total += len(features)
+        self.truncated += features.num_truncated
+        self.longest = max(self.longest, features.max_untruncated_length)
+
+    def report(self, max_length: int, reporter: Reporter) -> None:
+        """Report the number of truncated texts, if there are any."""
+        if self.truncated:
+            reporter.info(
+                f"{self.truncated:,} of {format_count(self.total, 'text')} truncated to {max_length} tokens "
+                f"(longest: {self.longest:,})"
+            )
+
+
+# ---- texts to embed
+
+
+def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextInputs:
+    """Load the texts of `--data`, of `--text`, or of standard input.
+
+    Args:
+        config: Settings of `EmbedConfig`.
+        stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
+        reporter: Receives notes on the data.
+
+    Raises:
+        UserError: There are no texts, a column does not exist, or a row has no text.
+    """
+    if config.data and config.text:
+        raise UserError("--text: cannot be combined with --data; pass one of them")
+    dataset_columns: dict[str, Any] = {}
+    if config.data:
+        rows, dataset_columns = _load_split(config, reporter)
+    elif config.text:
+        rows = Rows.from_columns({"text": list(config.text)}, "--text")
+    else:
+        rows = read_stdin_texts(stdin, "--data, --text", config.encoding)
+    columns_by_setting = {name: getattr(config, name) for name in TEXT_COLUMN_SETTINGS}
+    columns = _resolve_text_columns(rows, columns_by_setting, dataset_columns)
+    require_texts(rows, columns)
+    return TextInputs(rows, columns)
+
+
+def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
+    """Load one split, and the column settings of the dataset if it is a known one."""
+    has_columns = config.text_column or config.text_pair_column
+    is_name = isinstance(config.data, str)
+    if (
+        is_name
+        and not has_columns
+        and (texts := read_text_lines(config.data, None, reporter, config.encoding))
+    ):
+        parts = chunk_records(({"text": text} for text in texts), config.data)
+        return store_file(expand_home(config.data), lambda: parts, "lines", config.encoding), {}
+    data_dir = resolve_data_dir(config.data_dir)
+    dialect = Dialect(encoding=config.encoding)
+    dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None, dialect)
+    if config.split not in dataset.splits:
+        raise UserError(
+            f"--split {config.split}: does not exist in {config.data}; use {format_list(dataset.splits)}"
+        )
+    for note in dataset.notes:
+        reporter.info(note)
+    rows = dataset.splits[config.split]
+    other_splits = [name for name in dataset.splits if name != config.split]
+    split = f", split {config.split} (other splits: {format_list(other_splits)})" if other_splits else ""
+    reporter.info(f"data: {dataset.name} from {dataset.source}{split}; {format_count(len(rows), 'row')}")
+    return rows, dataset.defaults
+
+
+def read_stdin_texts(stdin: BinaryIO | None, alternatives: str, encoding: str | None = None) -> Rows:
+    """Read all rows from standard input; a line that is not a JSON object is a text."""
+    rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line}, encoding)
+    return Rows.from_dicts(list(rows), STANDARD_INPUT)
+
+
+def _resolve_text_columns(
+    rows: Rows, columns_by_setting: dict[str, str | None], dataset_columns: dict[str, Any]
+) -> list[str]:
+    """Return the text columns: those in the settings, of the known dataset, or with a common name."""
+    for name, column in columns_by_setting.items():
+        if column:
+            require_column(rows, column, format_flag(name))
+    if not columns_by_setting["text_column"]:
+        detected = {
+            name: dataset_columns[name]
+            for name in TEXT_COLUMN_SETTINGS
+            if dataset_columns.get(name) in rows.columns
+        }
+        if "text_column" not in detected:
+            detected = dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
+        columns_by_setting = {
+            name: column or detected.get(name) for name, column in columns_by_setting.items()
+        }
+    columns = [column for name in TEXT_COLUMN_SETTINGS if (column := columns_by_setting[name])]
+    if len(set(columns)) < len(columns):
+        raise UserError(
+            f"--text-pair-column {columns[1]}: is already the first text; pass the name of another column"
+        )
+    return columns
+
+
+# ---- rows to predict
+
+
+def iter_data_rows(
+    task: Task, data: DataSource, data_dir: str | None, reporter: Reporter, encoding: str | None = None
+) -> Iterator[Rows]:
+    """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
+    dialect = task.spec.make_dialect(encoding)
+    if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
+        return chunks
+    path = None if isinstance(data, DataObject) else expand_home(str(data))
+    if path and path.is_file():
+        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), reporter, encoding)
+        return text_lines or stream_rows(path, dialect)
+    splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
+    split = next(name for name in ("test", "validation", *splits) if name in splits)
+    if len(splits) > 1:
+        reporter.info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
+    return splits[split].iter_chunks()
+
+
+def _iter_text_lines(
+    task: Task, data: str, reporter: Reporter, encoding: str | None
+) -> Iterator[Rows] | None:
+    """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
+    columns = list(task.input_schema.columns_by_flag.values())
+    if len(columns) != 1:
+        return None
+    texts = read_text_lines(data, columns[0], reporter, encoding)
+    return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
+
+
+def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
+    """Yield rows with the texts of `--text` and similar flags.
+
+    Raises:
+        UserError: A flag belongs to another task, or a required flag is missing.
+    """
+    task_flags = [format_flag(name) for name in task.input_schema.columns_by_flag]
+    for name in texts_by_flag:
+        if name not in task.input_schema.columns_by_flag:
+            raise UserError(
+                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; "
+                f"use {format_list(task_flags)}"
+            )
+    missing = [format_flag(name) for name in task.input_schema.columns_by_flag if name not in texts_by_flag]
+    if missing:
+        raise UserError(f"{missing[0]}: is missing; a row of this run requires {' and '.join(task_flags)}")
+    return Rows.from_dicts(
+        task.input_schema.build_rows_from_flags(texts_by_flag), "the command line"
+    ).iter_chunks()
+
+
+def iter_stdin_rows(task: Task, stdin: BinaryIO | None, encoding: str | None = None) -> Iterator[Rows]:
+    """Yield the rows of standard input; a line is a JSON object, or texts that tabs separate."""
+    alternatives = ", ".join(
+        ["--data FILE", *(format_flag(name) for name in task.input_schema.columns_by_flag)]
+    )
+    records = read_stdin_rows(stdin, alternatives, partial(_parse_line, task), encoding)
+    return chunk_records(records, STANDARD_INPUT)
+
+
+def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:
+    """Parse a line with one text for each flag; the last flag may have several texts."""
+    *first_flags, last_flag = task.input_schema.columns_by_flag
+    texts = line.split("\t") if first_flags else [line]
+    texts_by_flag = {flag: [text] for flag, text in zip(first_flags, texts, strict=False)}
+    texts_by_flag[last_flag] = texts[len(first_flags) :]
+    rows = task.input_schema.build_rows_from_flags(texts_by_flag) if len(texts) > len(first_flags) else []
+    if len(rows) != 1:
+        expected = ", a TAB, ".join(task.input_schema.columns_by_flag)
+        raise UserError(
+            f"{STANDARD_INPUT}: line {line_number}: found {format_count(len(texts), 'text')}; "
+            f"write {expected}, or a JSON object"
+        )
+    return rows[0]
+
+
+def format_flag(name: str) -> str:
+    """Return the flag of a setting: `text_column` becomes `--text-column`."""
+    return "--" + name.replace("_", "-")

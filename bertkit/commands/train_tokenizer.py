@@ -1,0 +1,108 @@
+"""Training of a WordPiece tokenizer on text files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import run_directory
+from bertkit.commands.configs import TokenizerConfig
+from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
+from bertkit.data.readers.text_files import FileNotes
+from bertkit.data.wordpiece import evaluate_tokenizer, require_analyzer, train_wordpiece
+from bertkit.errors import UserError
+from bertkit.settings.validation import DataSource, validate_settings
+from bertkit.utils import locks
+from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.data.wordpiece import WordPieceResult
+
+
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+TOKENIZER = OutputKind("a tokenizer", "pass --overwrite to replace it", lambda names: names - TOKENIZER_FILES)
+EXAMPLE_WORDS = 12  # number of words that the example shows as tokens
+
+
+@dataclass(frozen=True)
+class TrainedTokenizer:
+    """Result of training a tokenizer.
+
+    Attributes:
+        output_dir: Directory of the tokenizer, which `AutoTokenizer` loads.
+        statistics: Statistics of the vocabulary and of the tokenized text.
+    """
+
+    output_dir: Path
+    statistics: dict[str, Any]
+
+
+def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
+    """Train a tokenizer and write it to a directory.
+
+    Args:
+        settings: Values of the settings of `TokenizerConfig`.
+        reporter: Receives progress. By default, nothing is reported.
+
+    Raises:
+        UserError: A setting or the text is not usable, or the tokenizer cannot be written.
+    """
+    reporter = reporter or Reporter()
+    config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
+    if not config.data:
+        raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
+    if config.word_units == "morphemes":
+        require_analyzer()
+    if config.output_dir is None:
+        return _train(config, config.data, reporter)
+
+    folder = expand_home(config.output_dir)
+    check_output_directory(folder, TOKENIZER, config.overwrite)
+    with locks.lock_directory(folder):
+        return _train(config, config.data, reporter)
+
+
+def _train(config: TokenizerConfig, data: DataSource, reporter: Reporter) -> TrainedTokenizer:
+
+    source = find_text(data, column=config.text_column, encoding=config.encoding)
+    file_notes = FileNotes()
+    for note in source.notes:
+        reporter.info(note)
+    options = TextOptions.from_config(config, source)
+    texts = partial(iter_raw_texts, source.files, options, file_notes)
+    result = train_wordpiece(
+        texts, config.vocab_size, not config.cased, config.strip_accents, config.character_coverage,
+        config.word_units,
+    )  # fmt: skip
+    for note in [*file_notes.format_lines(), *result.notes]:
+        reporter.info(note)
+    first_text = next(text for text in texts() if text.strip())
+    statistics = {
+        "vocab_size": len(result.tokenizer),
+        "lowercase": not config.cased,
+        "strip_accents": result.strip_accents,
+        "alphabet": result.alphabet_size,
+        **evaluate_tokenizer(result.tokenizer, texts()),
+        "example": _tokenize_example(result, first_text),
+    }
+    return TrainedTokenizer(_write(result.tokenizer, config, source.name), statistics)
+
+
+def _tokenize_example(result: "WordPieceResult", text: str) -> str:
+    """Return the tokens of the first words of a text, separated by spaces."""
+    first_words = " ".join(text.split()[:EXAMPLE_WORDS])
+    return " ".join(result.tokenizer.tokenize(first_words))
+
+
+def _write(tokenizer: Any, config: TokenizerConfig, data_name: str) -> Path:
+    """Save a tokenizer in the output directory of the settings, or in a default directory."""
+    if config.output_dir is None:
+        folder = run_directory.create_default_directory("tokenizer", data_name)
+    else:
+        folder = expand_home(config.output_dir)
+    with stage_files(folder, "the tokenizer", "free disk space") as staging:
+        tokenizer.save_pretrained(staging)
+        tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
+    return folder

@@ -1,0 +1,397 @@
+"""Access to the Hugging Face Hub, with cached files first and a quick error if the Hub cannot be reached.
+
+Without a network, huggingface_hub retries a request for up to a minute. A short probe of the Hub avoids this
+wait.
+"""
+
+import io
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.utils.cache import get_or_create
+
+PROBE_SECONDS = 3.0
+NO_ACCESS_CODES = (401, 403, 404)  # HTTP status; the Hub also returns 404 for private repositories
+FILE_PATTERNS = {  # files to download, by kind of repository
+    # Weights only as safetensors: unpickling other formats would be unsafe.
+    "model": ["*.json", "*.txt", "*.model", "*.safetensors"],
+    "tokenizer": ["*.json", "*.txt", "*.model"],  # a model repository without the weights
+    "dataset": ["*.parquet", "*.csv", "*.tsv", "*.json", "*.jsonl", "*.txt", "*.gz", "*.zst"],
+}
+
+
+class HubUnreachable(UserError):
+    """Error for files that are not cached while the Hub cannot be reached."""
+
+
+def download_snapshot(
+    repo: str, kind: str, revision: str | None = None, part: str | None = None, *, flag: str,
+    alternative: str = "",
+) -> Path:  # fmt: skip
+    """Return the local directory of a Hub repository; download it if it is not cached.
+
+    Args:
+        repo: `ORG/NAME`.
+        kind: "model", "tokenizer" (of a model) or "dataset".
+        revision: Branch, tag or commit.
+        part: Directory of the repository to download, such as one of the 15 languages of XNLI. None: all
+            files.
+        flag: Flag and value that name the repository, such as `--data imdb`, for the error message.
+        alternative: What the user can do instead of downloading, for the error message.
+
+    Raises:
+        UserError: The repository does not exist, is private, or has no files that bertkit reads.
+        HubUnreachable: The repository is not cached, and the Hub cannot be reached. Raised within seconds.
+    """
+    with translate_errors(flag, repo, kind):
+        cached = find_cached_snapshot(repo, kind, revision, part)
+        if cached is not None:
+            return cached
+        require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+        folder = _download(repo, kind, revision, part)
+        if not _is_complete(folder, kind):
+            raise UserError(f"{flag}: {describe_missing_content(repo, kind, revision, part)}")
+    return folder
+
+
+def find_cached_snapshot(
+    repo: str, kind: str, revision: str | None = None, part: str | None = None
+) -> Path | None:
+    """Return the cached directory of a repository, or None if it is not cached completely."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = _download(repo, kind, revision, part, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None
+    return folder if _is_complete(folder, kind) else None
+
+
+def _download(repo: str, kind: str, revision: str | None, part: str | None, **options: Any) -> Path:
+    """Download the files that bertkit reads, and return their directory in the cache."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [f"{part}/{pattern}" if part else pattern for pattern in FILE_PATTERNS[kind]]
+    repo_type = "model" if kind == "tokenizer" else kind
+    folder = snapshot_download(
+        repo, repo_type=repo_type, revision=revision, allow_patterns=patterns, **options
+    )
+    return Path(folder) / (part or "")
+
+
+def describe_missing_content(repo: str, kind: str, revision: str | None, part: str | None) -> str:
+    """Describe what a repository lacks: the configuration `part`, or files that bertkit reads."""
+    configurations = _list_directories(repo, kind, revision) if part else []
+    if part and configurations:
+        hint = f"{suggest_similar(part, configurations)}; choose one of {format_list(configurations)}"
+        return f"{repo} has no configuration {part!r}{hint}"
+    missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
+    return f"{repo} has no {missing}; bertkit never runs loading scripts or loads pickles"
+
+
+def _list_directories(repo: str, kind: str, revision: str | None) -> list[str]:
+    """Return the top-level directories of a repository, which are the configurations of a dataset."""
+    from huggingface_hub import HfApi
+
+    info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    names = [file.rfilename for file in info.siblings or []]
+    return sorted({name.split("/")[0] for name in names if "/" in name})
+
+
+def _is_complete(folder: Path, kind: str) -> bool:
+    """Return whether a cached snapshot has the required files; the cache may hold only some files."""
+    if kind == "model":
+        return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    if kind == "tokenizer":
+        return (folder / "config.json").exists() and any(folder.glob("tokenizer*"))
+    return any(path for pattern in FILE_PATTERNS[kind] for path in folder.rglob(pattern))
+
+
+# ---- reachability
+
+
+def require_reachable(problem: str, alternative: str = "") -> None:
+    """Check that the Hub can be reached.
+
+    Args:
+        problem: Reason why the Hub is needed, for the error message.
+        alternative: What the user can do instead, for the error message.
+
+    Raises:
+        HubUnreachable: The Hub cannot be reached. Raised within seconds.
+    """
+    if reason := explain_unreachable():
+        fix = f"{alternative} or connect once" if alternative else "connect once"
+        raise HubUnreachable(f"{problem} and {reason}; {fix}, so that it is cached")
+
+
+def explain_unreachable() -> str:
+    """Return the reason why the Hub cannot be reached, or the empty string if it can be reached."""
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    return "" if is_reachable() else f"{constants.ENDPOINT} cannot be reached"
+
+
+def is_reachable() -> bool:
+    """Return whether the Hub responds within `PROBE_SECONDS`.
+
+    The probe runs in a thread, because name resolution has no timeout. The thread is a daemon thread, which
+    does not keep the process alive.
+    """
+    results: list[bool] = []
+    probe = threading.Thread(target=lambda: results.append(_request_endpoint()), daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return results == [True]  # empty if there was no response in time
+
+
+def _request_endpoint() -> bool:
+    """Return whether the Hub responds to a request, with any status."""
+    from huggingface_hub import constants, get_session
+
+    # The last two are errors of an invalid address, and of a proxy that needs another package.
+    errors: tuple[type[Exception], ...] = (*_get_connection_errors(), ValueError, ImportError)
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except errors:
+        return False
+    return True
+
+
+# ---- errors
+
+
+@contextmanager
+def translate_errors(
+    subject: str,
+    repo: str | None = None,
+    kind: str = "dataset",
+    hint: str = "try again",
+    more_errors: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Turn errors of the Hub, the HTTP client and the connection into a `UserError`.
+
+    Args:
+        subject: Start of the message: a flag or a file, or the whole problem if `repo` is None.
+        repo: The repository. If it is None, the message is `subject (reason); hint`.
+        kind: Kind of the repository.
+        hint: Fix for the message, except for a wrong name or a missing permission.
+        more_errors: Additional exceptions to translate.
+
+    Raises:
+        UserError: The block raised such an error.
+    """
+    from huggingface_hub.errors import HFValidationError
+
+    errors: tuple[type[Exception], ...] = (HFValidationError, *_get_connection_errors(), *more_errors)
+    try:
+        yield
+    except errors as error:
+        if repo is None:
+            raise UserError(f"{subject} ({summarize_error(error)}); {hint}") from error
+        raise UserError(f"{subject}: {_describe_error(error, repo, kind, hint)}") from error
+
+
+def _get_connection_errors() -> tuple[type[Exception], ...]:
+    """Return the exception classes of a failed connection.
+
+    Versions of huggingface_hub use different HTTP clients. The base error of the client is a base class of
+    `HfHubHTTPError`.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
+
+
+def _describe_error(error: Exception, repo: str, kind: str, hint: str) -> str:
+    """Return problem and fix of an error for a repository."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    reason = summarize_error(error)
+    if isinstance(error, HFValidationError):
+        return f"{repo!r} is not a valid name on the Hub ({reason}); use NAME or ORG/NAME"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in NO_ACCESS_CODES:
+        return (
+            f"{kind} {repo} does not exist on the Hub, or is not accessible; check the name, or log in with: "
+            "hf auth login"
+        )
+    if isinstance(error, HfHubHTTPError) and status is not None:
+        return f"the Hub refused {repo} ({reason}); {hint}"
+    return f"the connection to the Hub was lost ({reason}); {hint}"
+
+
+def summarize_error(error: Exception) -> str:
+    """Return the first line of the message of an error, or the name of its class if it has no message."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+BLOCK_SIZE = 4 << 20  # bytes per request, for random access
+DATASET_INFOS = "dataset_infos.json"  # a JSON file that contains metadata instead of rows
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """File of a dataset on the Hub.
+
+    Attributes:
+        repo: Repository, `ORG/NAME`.
+        commit: Commit of the repository at the time of listing.
+        path: Path in the repository.
+        digest: Digest of the content: SHA-256 for a large file, the git object id for a small file.
+        size: Size in bytes.
+    """
+
+    repo: str
+    commit: str
+    path: str
+    digest: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"hf://datasets/{self.repo}/{self.path}"
+
+    @property
+    def name(self) -> str:
+        """File name without directories, like `Path.name`."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def cached_path(self) -> Path | None:
+        """Path in the Hugging Face cache, or None if the file is not cached."""
+        from huggingface_hub import try_to_load_from_cache
+
+        path = try_to_load_from_cache(self.repo, self.path, revision=self.commit, repo_type="dataset")
+        return Path(path) if isinstance(path, str) else None
+
+    def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
+        """Open the file for reading.
+
+        Args:
+            mode: Always "rb".
+            block_size: Bytes per request, for random access; 0 if the file is read from start to end.
+
+        Raises:
+            UserError: The file is not accessible, or the connection is lost. Reads may raise this error, too.
+        """
+        cached = self.cached_path
+        return cached.open("rb") if cached else io.BufferedReader(_HubStream(self, block_size))
+
+
+def require_available(files: Iterable[Any]) -> None:
+    """Check that all files can be read: they are local or cached, or the Hub can be reached.
+
+    Raises:
+        HubUnreachable: A file is not cached, and the Hub cannot be reached. Raised within seconds.
+    """
+    for file in files:
+        if isinstance(file, HubFile) and not file.cached_path:
+            require_reachable(f"{file}: is not in the Hugging Face cache")
+            return
+
+
+class _HubStream(io.RawIOBase):
+    """Raw stream that downloads a file on the Hub while it is read."""
+
+    def __init__(self, file: HubFile, block_size: int) -> None:
+        from huggingface_hub import HfFileSystem
+
+        self._file = file
+        path = f"datasets/{file.repo}@{file.commit}/{file.path}"
+        with translate_errors(str(file), file.repo):
+            self._raw: Any = HfFileSystem().open(path, block_size=block_size, size=file.size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._raw.blocksize)
+
+    def readinto(self, buffer: Any) -> int:
+        with translate_errors(str(self._file), self._file.repo):
+            return int(self._raw.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._raw.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._raw.tell())
+
+    def close(self) -> None:
+        self.__dict__.pop("_raw", None)  # its own close() would leave the connection open
+        super().close()
+
+
+# ---- listing
+
+
+def list_hub_files(
+    repo: str, revision: str | None = None, part: str | None = None, *, flag: str, alternative: str = ""
+) -> list[HubFile]:
+    """Return the data files of a dataset at the time of the first call, whose result is cached.
+
+    The arguments are those of `bertkit.data.hub.download_snapshot`.
+
+    Raises:
+        HubUnreachable: The list is not cached, and the Hub cannot be reached. Raised within seconds.
+        UserError: The dataset does not exist, is private, or has no files that bertkit reads.
+    """
+    from huggingface_hub import constants
+
+    files: list[HubFile] = []
+
+    def write(folder: Path) -> None:
+        files.extend(_request_files(repo, revision, part, flag, alternative))
+        (folder / "files.json").write_text(json.dumps([asdict(file) for file in files]), "utf-8")
+
+    identity = json.dumps([constants.ENDPOINT, repo, revision, part])
+    folder = get_or_create("hub", blake2b(identity.encode(), digest_size=16).hexdigest(), write)
+    if folder is None:
+        return files or _request_files(repo, revision, part, flag, alternative)
+    return [HubFile(**fields) for fields in json.loads((folder / "files.json").read_text("utf-8"))]
+
+
+def _request_files(
+    repo: str, revision: str | None, part: str | None, flag: str, alternative: str
+) -> list[HubFile]:
+    from huggingface_hub.errors import EntryNotFoundError
+
+    require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+    with translate_errors(flag, repo):
+        try:
+            files = _request_tree(repo, revision, part)
+        except EntryNotFoundError:
+            files = []
+        if not files:
+            raise UserError(f"{flag}: {describe_missing_content(repo, 'dataset', revision, part)}")
+    return files
+
+
+def _request_tree(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    api = HfApi()
+    commit = str(api.repo_info(repo, repo_type="dataset", revision=revision).sha)
+    tree = api.list_repo_tree(repo, part or None, recursive=True, revision=commit, repo_type="dataset")
+    return [
+        HubFile(repo, commit, file.path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
+        for file in tree
+        if isinstance(file, RepoFile) and _is_data_file(PurePosixPath(file.path))
+    ]
+
+
+def _is_data_file(path: PurePosixPath) -> bool:
+    if path.name == DATASET_INFOS or any(part.startswith(".") for part in path.parts):
+        return False
+    return any(fnmatch(path.name, pattern) for pattern in FILE_PATTERNS["dataset"])

@@ -1,1 +1,0 @@
-"""Data of named entity recognition: sentences of words with entity tags."""

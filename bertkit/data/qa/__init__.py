@@ -1,1 +1,0 @@
-"""Data of extractive question answering: questions, contexts and answer spans."""

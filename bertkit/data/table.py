@@ -1,0 +1,947 @@
+"""Columns of a table whose values are read when they are needed: a table may be larger than memory."""
+
+import json
+import operator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from bertkit.errors import format_count
+from bertkit.utils.arrays import compute_offsets, iter_batches
+from bertkit.utils.cache import cache_or_write, write_to_temporary
+from bertkit.utils.text import has_lone_surrogate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+
+CHUNK_ROWS = 2048  # number of values that are read at a time
+HASH_BYTES = 8
+
+
+class Column(Sequence[Any]):
+    """A read-only sequence of `n` values that need not be in memory."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+
+    @abstractmethod
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+
+    @property
+    @abstractmethod
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value; see `hash_values`."""
+
+    def select(self, index: np.ndarray) -> "Column":
+        """Return a column with the values at `index`, which are read later."""
+        return SelectedColumn(self, index)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all values are known to be strings, without reading them."""
+        return False
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file, and memory may be too small for them."""
+        return False
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return one value, or a list of values."""
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        position = range(len(self))[index]  # raises an IndexError
+        return self.read(position, position + 1)[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), CHUNK_ROWS):
+            yield from self.read(start, min(start + CHUNK_ROWS, len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class SelectedColumn(Column):
+    """The values of another column at some indices.
+
+    Args:
+        base: The other column.
+        base_index: [n] index of each value in `base`.
+    """
+
+    def __init__(self, base: Column, base_index: np.ndarray) -> None:
+        self.base, self.base_index = base, base_index
+
+    def __len__(self) -> int:
+        return len(self.base_index)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all values are known to be strings, without reading them."""
+        return self.base.is_text
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file."""
+        return self.base.is_on_disk
+
+    def select(self, index: np.ndarray) -> "SelectedColumn":
+        """Return a column with the values at `index`."""
+        return SelectedColumn(self.base, self.base_index[index])
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return self.base.take(self.base_index[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        return self.base.take(self.base_index[indices])
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return self.base.hashes[self.base_index]
+
+
+class ConcatenatedColumn(Column):
+    """The concatenation of several columns.
+
+    Args:
+        parts: The columns.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
+        self.parts = [as_column(part) for part in parts]
+        self.offsets = np.cumsum([0, *map(len, self.parts)])
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def is_text(self) -> bool:
+        """Whether all values are known to be strings, without reading them."""
+        return all(part.is_text for part in self.parts)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values of a part are in a file."""
+        return any(part.is_on_disk for part in self.parts)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        values: list[Any] = []
+        for part, offset in zip(self.parts, self.offsets.tolist(), strict=False):
+            part_start, part_stop = max(0, start - offset), min(len(part), stop - offset)
+            if part_start < part_stop:
+                values += part.read(part_start, part_stop)
+        return values
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        part_index = np.searchsorted(self.offsets, indices, side="right") - 1
+        values: list[Any] = [None] * len(indices)
+        for number in np.unique(part_index):
+            positions = np.flatnonzero(part_index == number)
+            part_values = self.parts[number].take(indices[positions] - self.offsets[number])
+            for position, value in zip(positions.tolist(), part_values, strict=True):
+                values[position] = value
+        return values
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return np.concatenate([part.hashes for part in self.parts])
+
+
+class CategoricalColumn(Column):
+    """A column with few distinct values, each of which is stored once.
+
+    Args:
+        codes: [n] index of each value in `values`.
+        values: The distinct values.
+    """
+
+    def __init__(self, codes: np.ndarray, values: Sequence[Any]) -> None:
+        self.codes, self.values = codes, list(values)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @classmethod
+    def repeat(cls, value: Any, size: int) -> "CategoricalColumn":
+        """Create a column of `size` equal values."""
+        return cls(np.zeros(size, np.int32), [value])
+
+    def select(self, index: np.ndarray) -> "CategoricalColumn":
+        """Return a column with the values at `index`."""
+        return CategoricalColumn(self.codes[index], self.values)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return [self.values[code] for code in self.codes[start:stop].tolist()]
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        return [self.values[code] for code in self.codes[indices].tolist()]
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return hash_values(self.values)[self.codes]
+
+
+class ListColumn(Column):
+    """A column in memory.
+
+    Args:
+        values: The values.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return list(self.values[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        return [self.values[index] for index in indices.tolist()]
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return hash_values(self.values)
+
+
+def as_column(values: Sequence[Any]) -> Column:
+    """Return a sequence as a column."""
+    return values if isinstance(values, Column) else ListColumn(values)
+
+
+def select_values(values: Sequence[Any], index: np.ndarray) -> Sequence[Any]:
+    """Return the values at `index`: a list from a list, and a column that is read later from a column."""
+    if isinstance(values, Column):
+        return values.select(index)
+    return [values[position] for position in index.tolist()]
+
+
+def replace_values(values: Sequence[Any], replacements: Mapping[int, Any]) -> Sequence[Any]:
+    """Return the values with those at some indices replaced; a column remains a column."""
+    index = np.arange(len(values))
+    index[list(replacements)] = len(values) + np.arange(len(replacements))
+    if isinstance(values, Column):
+        return ConcatenatedColumn([values, list(replacements.values())]).select(index)
+    return select_values([*values, *replacements.values()], index)
+
+
+def iter_chunks(values: Sequence[Any], size: int = CHUNK_ROWS) -> Iterator[list[Any]]:
+    """Yield the values in lists of at most `size` values."""
+    column = as_column(values)
+    for start in range(0, len(column), size):
+        yield column.read(start, min(start + size, len(column)))
+
+
+# ---- hashes
+#
+# Rows are compared by 64-bit hashes. In a table of a million rows, the probability that any two different
+# rows have the same hash is 3e-8.
+
+
+def hash_values(values: Iterable[Any]) -> np.ndarray:
+    """Return [n] uint64: a hash of each value, which depends on its type; 1 and "1" have different hashes."""
+    digests = bytearray()  # `join` would keep one object for each value
+    for value in values:
+        digests += blake2b(_to_bytes(value), digest_size=HASH_BYTES).digest()
+    return np.frombuffer(digests, np.uint64)
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return b"\0" + repr(value).encode("utf-8", "surrogatepass")
+
+
+def combine_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return [n] uint64: one hash of the values of several columns, which depends on their order.
+
+    Args:
+        columns: [n] hashes of each column.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    combined = np.zeros_like(columns[0])
+    for hashes in columns:
+        # The finalizer of SplitMix64 (Steele et al. 2014) spreads each bit over all bits; sums wrap around.
+        combined = combined * np.uint64(0x9E3779B97F4A7C15) + hashes
+        combined = (combined ^ (combined >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        combined = (combined ^ (combined >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        combined ^= combined >> np.uint64(31)
+    return combined
+
+
+def number_groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Assign a number to each distinct key, in the order of first occurrence.
+
+    Args:
+        keys: [n] keys of any dtype that can be sorted.
+
+    Returns:
+        [n] number of each key's group, from 0, and [groups] index of the first key of each group, ascending.
+    """
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[inverse], first[order]
+
+
+def factorize(values: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
+    """Return [n] codes, and the distinct values by code, in the order of their first occurrence."""
+    column = as_column(values)
+    codes, first = number_groups(column.hashes)
+    return codes, column.take(first)
+
+
+def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> CategoricalColumn:
+    """Return a column in which each value is replaced.
+
+    Args:
+        values: The values.
+        function: Returns the replacements of the distinct values that it receives.
+    """
+    codes, distinct = factorize(values)
+    return CategoricalColumn(codes, function(distinct))
+
+
+class ComputedColumn(Column):
+    """The results of a function of the values of other columns.
+
+    Args:
+        function: Returns the value of a row from the row's values in the other columns.
+        columns: One or more other columns of `n` values.
+    """
+
+    def __init__(self, function: Callable[..., Any], columns: Sequence[Sequence[Any]]) -> None:
+        self.function, self.columns = function, [as_column(column) for column in columns]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values of a column are in a file."""
+        return any(column.is_on_disk for column in self.columns)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return list(map(self.function, *(column.read(start, stop) for column in self.columns)))
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        return list(map(self.function, *(column.take(indices) for column in self.columns)))
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return hash_values(self)
+
+
+class FlattenedColumn(Column):
+    """The elements of the lists in another column, row by row.
+
+    Args:
+        lists: [rows] lists of any length.
+    """
+
+    def __init__(self, lists: Sequence[Sequence[Any]]) -> None:
+        self.lists = as_column(lists)
+        self.counts = np.fromiter(map(len, self.lists), np.int64, len(self.lists))
+        self.offsets = compute_offsets(self.counts)
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        if start >= stop:
+            return []
+        first, last = np.searchsorted(self.offsets, [start, stop - 1], side="right") - 1
+        elements = [element for values in self.lists.read(int(first), int(last) + 1) for element in values]
+        return elements[start - self.offsets[first] : stop - self.offsets[first]]
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        rows = np.searchsorted(self.offsets, indices, side="right") - 1
+        positions = (indices - self.offsets[rows]).tolist()
+        return [values[position] for values, position in zip(self.lists.take(rows), positions, strict=True)]
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        return hash_values(self)
+
+
+MAX_CHUNK_CHARS = 1 << 22  # a chunk of records ends at this number of characters
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table of `n` rows.
+
+    Attributes:
+        columns: The `n` values of each column, by name: a list in memory, or a `Column` that reads its values
+            when they are needed. Values from text formats are strings.
+        files: The files that the rows were read from.
+        file_index: [n] index of each row's file in `files`.
+        row_numbers: [n] number of each row in its file, from 1; the header does not count. In a CoNLL file it
+            is the line of the first word of the sentence.
+        line_numbered_files: The files whose row numbers are line numbers.
+        class_names: Names of the classes 0, 1, ... of those columns whose file or object declares them.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    files: tuple[str, ...]
+    file_index: np.ndarray
+    row_numbers: np.ndarray
+    line_numbered_files: frozenset[str] = frozenset()
+    class_names: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[Any]], file: str, first_row: int = 1) -> "Rows":
+        """Create consecutive rows of one file from columns; the number of the first row is `first_row`."""
+        return cls._number_rows(columns, file, len(next(iter(columns.values()), [])), first_row)
+
+    @classmethod
+    def _number_rows(
+        cls, columns: Mapping[str, Sequence[Any]], file: str, size: int, first_row: int
+    ) -> "Rows":
+        return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first_row, first_row + size))
+
+    @classmethod
+    def from_dicts(
+        cls, rows: Sequence[dict[str, Any]], file: str, first_row: int = 1, column_names: Iterable[str] = ()
+    ) -> "Rows":
+        """Create consecutive rows of one file from records.
+
+        Args:
+            rows: Records. If a record lacks a key, its value is None.
+            file: Name of the file.
+            first_row: Number of the first row.
+            column_names: Columns to include even if no record has them.
+        """
+        column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
+        columns = {name: [row.get(name) for row in rows] for name in column_names}
+        # `from_columns` cannot count the rows if there are no columns.
+        return cls._number_rows(columns, file, len(rows), first_row)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Concatenate tables; if a table lacks a column, its values are None."""
+        if len(parts) == 1:
+            return parts[0]
+        names = list(dict.fromkeys(name for part in parts for name in part.columns))
+        columns = {name: _concatenate_column(parts, name) for name in names}
+        first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
+        file_indices = [part.file_index + first for part, first in zip(parts, first_files, strict=True)]
+        return cls(
+            columns,
+            tuple(file for part in parts for file in part.files),
+            np.concatenate(file_indices),
+            np.concatenate([part.row_numbers for part in parts]),
+            frozenset().union(*(part.line_numbered_files for part in parts)),
+            {column: names for part in parts for column, names in part.class_names.items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.row_numbers)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (
+            dict(zip(self.columns, values, strict=True))
+            for values in zip(*self.columns.values(), strict=True)
+        )
+
+    def __getitem__(self, column: str) -> Sequence[Any]:
+        return self.columns[column]
+
+    def select(self, indices: Iterable[int]) -> "Rows":
+        """Return the rows at `indices`, in that order."""
+        index = indices if isinstance(indices, np.ndarray) else np.array(list(indices), dtype=np.int64)
+        columns = {name: select_values(values, index) for name, values in self.columns.items()}
+        return replace(
+            self, columns=columns, file_index=self.file_index[index], row_numbers=self.row_numbers[index]
+        )
+
+    def iter_chunks(
+        self, chunk_size: int = CHUNK_ROWS, names: Iterable[str] | None = None
+    ) -> Iterator["Rows"]:
+        """Yield the rows in chunks that are in memory, with the named columns (by default, all columns)."""
+        selected = list(self.columns) if names is None else list(names)
+        for start in range(0, len(self), chunk_size):
+            stop = min(start + chunk_size, len(self))
+            columns = {name: as_column(self.columns[name]).read(start, stop) for name in selected}
+            yield replace(
+                self,
+                columns=columns,
+                file_index=self.file_index[start:stop],
+                row_numbers=self.row_numbers[start:stop],
+            )
+
+    def with_column(self, name: str, values: Sequence[Any]) -> "Rows":
+        """Return the rows with one column added or replaced."""
+        return replace(self, columns={**self.columns, name: values})
+
+    def map_column(self, name: str, function: Callable[[list[Any]], list[Any]]) -> "Rows":
+        """Return the rows with the values of a column replaced; see `map_values` of `column_types`."""
+        return self.with_column(name, map_values(self.columns[name], function))
+
+    def replace_columns(self, columns: Mapping[str, Sequence[Any]]) -> "Rows":
+        """Return the rows with all columns replaced."""
+        return replace(self, columns=columns)
+
+    def with_class_names(self, class_names: Mapping[str, list[str]]) -> "Rows":
+        """Return the rows with `class_names` replaced."""
+        return replace(self, class_names=class_names)
+
+    def factorize(self, column: str) -> tuple[np.ndarray, list[Any]]:
+        """Return [n] codes, and the distinct values of a column by code, in order of first occurrence."""
+        return factorize(self.columns[column])
+
+    def hash_columns(self, names: Iterable[str]) -> np.ndarray:
+        """Return [n] uint64: one hash of each row's values in the named columns, in this order."""
+        return combine_hashes([as_column(self.columns[name]).hashes for name in names])
+
+    def format_location(self, index: int, line_offset: int = 0) -> str:
+        """Return the file and the number of a row for errors, such as `train.csv: row 12`.
+
+        Args:
+            index: Index of the row.
+            line_offset: Index of a word in the sentence. In a CoNLL file, the line of this word is returned.
+        """
+        file = self.files[self.file_index[index]]
+        if file in self.line_numbered_files:
+            return f"{file}: line {self.row_numbers[index] + line_offset}"
+        return f"{file}: row {self.row_numbers[index]}"
+
+    def describe_location(self, index: int) -> str:
+        """Return the location of an example for findings; a subclass may add its id."""
+        return self.format_location(index)
+
+
+Splits = dict[str, Rows]  # rows by split: "train", "validation", "test"
+UNLABELED_ROWS = "unlabeled"  # key of their fingerprint, beside those of the splits
+
+
+def chunk_records(
+    records: Iterable[dict[str, Any]], file: str, chunk_size: int = CHUNK_ROWS
+) -> Iterator[Rows]:
+    """Yield records as rows in chunks; every chunk has the columns of the first one.
+
+    A chunk also ends at `MAX_CHUNK_CHARS` characters, since a text may be a whole book.
+    """
+    first_row, columns = 1, list[str]()
+    for chunk in iter_batches(records, MAX_CHUNK_CHARS, chunk_size, _count_chars):
+        rows = Rows.from_dicts(chunk, file, first_row, columns)
+        columns = columns or list(rows.columns)
+        yield rows
+        first_row += len(chunk)
+
+
+def _count_chars(record: dict[str, Any]) -> int:
+    return sum(len(value) for value in record.values() if isinstance(value, str))
+
+
+def _concatenate_column(parts: Sequence[Rows], name: str) -> Sequence[Any]:
+    """Return the values of all parts; None for the rows of a part that lacks the column."""
+    if any(isinstance(part.columns.get(name), Column) for part in parts):
+        missing = [CategoricalColumn.repeat(None, len(part)) for part in parts]
+        return ConcatenatedColumn(
+            [part.columns.get(name, nulls) for part, nulls in zip(parts, missing, strict=True)]
+        )
+    return [value for part in parts for value in part.columns.get(name, [None] * len(part))]
+
+
+def fingerprint_splits(splits: Splits) -> dict[str, str]:
+    """Return the row count and a digest of all values of each split."""
+    return {
+        name: f"{format_count(len(rows), 'row')}, {fingerprint_rows(rows)}" for name, rows in splits.items()
+    }
+
+
+def combine_fingerprints(fingerprints: Mapping[str, str]) -> str:
+    """Return one digest (16 hex digits) of the fingerprints of all splits."""
+    return blake2b(repr(sorted(fingerprints.items())).encode(), digest_size=8).hexdigest()
+
+
+def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return which splits have changed fingerprints, and both of them; an empty text if there are none."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} was {before.get(name, 'nothing')}, is {now.get(name, 'nothing')}" for name in names
+    )
+
+
+def fingerprint_rows(rows: Rows) -> str:
+    """Return a digest of the names and the values of all columns."""
+    digest = blake2b(digest_size=8)
+    for column, values in rows.columns.items():
+        digest.update(f"{column}/{len(values)}".encode())
+        digest.update(np.ascontiguousarray(as_column(values).hashes).data)
+    return digest.hexdigest()
+
+
+STORE_VERSION = 2  # to be increased when the code stores other content for the same rows
+CACHE_KIND = "rows"
+TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
+SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
+JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
+GATHER_ROWS = 128  # selected rows that are read at a time
+MAX_SPAN = 32  # they are read as one range if it has at most this many rows for each selected row
+ColumnTypes = dict[str, Any]  # Arrow type of each column, or `JSON_TYPE`
+
+
+class DatasetColumn(Column):
+    """A column of a `datasets.Dataset`.
+
+    Args:
+        dataset: A dataset with this column alone.
+        is_json: Whether the values are stored as JSON.
+        hashes: [n] uint64 hash of each value; None to compute them when they are needed.
+    """
+
+    def __init__(self, dataset: "Dataset", is_json: bool = False, hashes: np.ndarray | None = None) -> None:
+        self.dataset, self.is_json, self._hashes = dataset.with_format("arrow"), is_json, hashes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each value."""
+        if self._hashes is None:
+            self._hashes = hash_values(self)
+        return self._hashes
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the values are integers."""
+        import pyarrow as pa
+
+        return pa.types.is_integer(self.dataset.data.column(0).type)
+
+    @cached_property
+    def is_text(self) -> bool:  # type: ignore[override]
+        """Whether all values are strings."""
+        values = self.dataset.data.column(0)
+        is_string = str(values.type) in ("string", "large_string")
+        return not self.is_json and is_string and values.null_count == 0
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the values are in a file."""
+        return bool(self.dataset.cache_files)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the values of a range."""
+        return self._to_python(self.dataset[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        """Return the values at `indices`, in that order."""
+        values: list[Any] = []
+        for first in range(0, len(indices), GATHER_ROWS):
+            part = indices[first : first + GATHER_ROWS]
+            start, stop = int(part.min()), int(part.max()) + 1
+            if stop - start <= MAX_SPAN * len(part):  # usual for selections, whose indices ascend
+                values += self._to_python(self.dataset[start:stop].take(part - start))
+            else:
+                values += self._to_python(self.dataset[part.tolist()])
+        return values
+
+    def _to_python(self, table: "pa.Table") -> list[Any]:
+        values = table.column(0).to_pylist()
+        return [None if value is None else json.loads(value) for value in values] if self.is_json else values
+
+
+# ---- storing and opening tables
+
+
+@dataclass(frozen=True)
+class TableContent:
+    """What a stored table consists of, except for the values.
+
+    Attributes:
+        json_columns: Whether the values are stored as JSON, by column.
+        hashes: [columns, n] uint64 hash of each value.
+        row_numbers: [n] see `Rows`.
+        is_line_numbered: Whether the row numbers are line numbers.
+        class_names: See `Rows`.
+    """
+
+    json_columns: dict[str, bool]
+    hashes: np.ndarray
+    row_numbers: np.ndarray
+    is_line_numbered: bool
+    class_names: Mapping[str, list[str]]
+
+    def save(self, folder: Path) -> None:
+        """Write the content into the directory of the table."""
+        info = {
+            "json_columns": self.json_columns,
+            "is_line_numbered": self.is_line_numbered,
+            "class_names": self.class_names,
+        }
+        (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
+        np.save(folder / HASHES_FILE, self.hashes)
+        np.save(folder / NUMBERS_FILE, self.row_numbers)
+
+    @classmethod
+    def load(cls, folder: Path) -> "TableContent":
+        """Read the content from the directory of a table."""
+        info = json.loads((folder / INFO_FILE).read_text("utf-8"))
+        hashes, numbers = (np.load(folder / name, mmap_mode="r") for name in (HASHES_FILE, NUMBERS_FILE))
+        return cls(hashes=hashes, row_numbers=numbers, **info)
+
+    def build_rows(self, dataset: "Dataset", file: str) -> Rows:
+        """Return the rows of the table.
+
+        Args:
+            dataset: The values.
+            file: Name of the file that the rows were read from.
+        """
+        stored = zip(_split_columns(dataset), self.json_columns.items(), self.hashes, strict=True)
+        columns = {name: DatasetColumn(column, is_json, hashes) for column, (name, is_json), hashes in stored}
+        line_numbered_files = frozenset([file] if self.is_line_numbered else [])
+        file_index = np.zeros(len(self.row_numbers), np.int32)
+        return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files, self.class_names)
+
+
+def _split_columns(dataset: "Dataset") -> "Iterator[Dataset]":
+    """Yield a dataset for each column; `Dataset.select_columns` copies the metadata of all columns."""
+    from datasets import Dataset, DatasetInfo, Features
+    from datasets.fingerprint import generate_random_fingerprint
+
+    table = dataset.data.replace_schema_metadata(None)
+    for name, feature in dataset.features.items():
+        info = DatasetInfo(features=Features({name: feature}))
+        yield Dataset(table.select([name]), info, fingerprint=generate_random_fingerprint())
+
+
+def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:
+    """Store the rows of a file, and return them with columns that are read when they are needed.
+
+    Args:
+        iter_parts: Returns an iterator over the rows of the file, in parts. It may be called repeatedly.
+        file: Name of the file, for errors.
+        key: Digest of everything that the rows depend on; the table is cached on disk under this key. None
+            keeps the table in memory.
+
+    Raises:
+        UserError: A part cannot be read, or the disk is full.
+    """
+    from datasets import Dataset
+
+    if key is None:
+        content, buffer = _write_table(iter_parts, None)
+        return content.build_rows(Dataset.from_buffer(buffer), file)
+
+    return _open_table(cache_or_write(CACHE_KIND, key, partial(_write_folder, iter_parts), "the rows"), file)
+
+
+def store_temporarily(iter_parts: Callable[[], Iterator[Rows]], name: str) -> Rows:
+    """Store rows of a stream in a temporary directory, which is deleted when the process ends.
+
+    Args:
+        iter_parts: See `store_rows`.
+        name: Name of the stream, for errors.
+
+    Raises:
+        UserError: A part cannot be read, or the disk is full.
+    """
+    return _open_table(write_to_temporary(partial(_write_folder, iter_parts), "the rows"), name)
+
+
+def _write_folder(iter_parts: Callable[[], Iterator[Rows]], folder: Path) -> None:
+    content, _ = _write_table(iter_parts, folder / TABLE_FILE)
+    content.save(folder)
+
+
+def _open_table(folder: Path, file: str) -> Rows:
+    from datasets import Dataset
+
+    return TableContent.load(folder).build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file)
+
+
+def store_columns(
+    sources: Sequence[Sequence[Any]], iter_parts: Callable[[], Iterator[dict[str, list[Any]]]], *settings: str
+) -> dict[str, Sequence[Any]]:
+    """Store columns that are computed from other columns, so that they are computed only once.
+
+    The result is cached on disk if one of the sources is on disk. Otherwise it stays in memory: as lists if
+    all sources are lists, else as an Arrow table.
+
+    Args:
+        sources: The columns that the result depends on.
+        iter_parts: Returns an iterator over the computed columns, in one or more parts. It may be called
+            repeatedly.
+        settings: Everything else that the result depends on, beginning with the name of the computation.
+
+    Raises:
+        UserError: A part cannot be computed, or the disk is full.
+    """
+    columns = [column for column in sources if isinstance(column, Column)]
+    if not columns:
+        parts = list(iter_parts())
+        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    key = None
+    if any(column.is_on_disk for column in columns):
+        digest = blake2b(repr((STORE_VERSION, settings)).encode(), digest_size=16)
+        for source in sources:
+            digest.update(np.ascontiguousarray(as_column(source).hashes).data)
+        key = digest.hexdigest()
+    return dict(store_rows(lambda: (Rows.from_columns(part, "") for part in iter_parts()), "", key).columns)
+
+
+# ---- writing
+
+
+class _TypesChanged(Exception):
+    """A part does not fit the column types, which have been changed; the table must be written again."""
+
+
+def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[TableContent, Any]:
+    """Write all parts to a file, or to memory if `path` is None.
+
+    Returns:
+        The content except for the values, and the buffer with the values in memory (None for a file).
+    """
+    import pyarrow as pa
+
+    types: ColumnTypes = {}
+    while True:
+        sink = pa.BufferOutputStream() if path is None else pa.OSFile(str(path), "wb")
+        try:
+            with sink:
+                content = _write_parts(iter_parts(), sink, types)
+                return content, sink.getvalue() if path is None else None
+        except _TypesChanged:
+            continue
+
+
+def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableContent:
+    """Write the parts in the Arrow streaming format, and add the types of new columns to `types`."""
+    import pyarrow as pa
+
+    first = next(parts)
+    _add_types(first, types)
+    hashes: list[list[np.ndarray]] = [[] for _ in types]
+    row_numbers = []
+    # Arrow cannot write a lone surrogate, so a column with such a name gets a number.
+    names = [f"column {index}" if has_lone_surrogate(name) else name for index, name in enumerate(types)]
+    arrow_types = [pa.string() if kind == JSON_TYPE else kind for kind in types.values()]
+    schema = pa.schema(list(zip(names, arrow_types, strict=True)))
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for part in chain([first], parts):
+            if not part.columns.keys() <= types.keys():
+                _add_types(part, types)
+                raise _TypesChanged
+            columns = {name: part.columns.get(name, [None] * len(part)) for name in types}
+            arrays = [_build_array(name, values, types) for name, values in columns.items()]
+            writer.write_batch(pa.record_batch(arrays, schema))
+            row_numbers.append(part.row_numbers)
+            for column_hashes, values in zip(hashes, columns.values(), strict=True):
+                column_hashes.append(hash_values(values))
+    return TableContent(
+        {name: kind == JSON_TYPE for name, kind in types.items()},
+        np.array([np.concatenate(column_hashes) for column_hashes in hashes]),
+        np.concatenate(row_numbers),
+        bool(first.line_numbered_files),
+        first.class_names,
+    )
+
+
+def _add_types(part: Rows, types: ColumnTypes) -> None:
+    """Infer the types of those columns of a part that `types` lacks."""
+    for name, values in part.columns.items():
+        if name not in types:
+            types[name] = _infer_type(values)
+
+
+def _infer_type(values: Sequence[Any]) -> Any:
+    """Return the Arrow type of the values, or `JSON_TYPE` if Arrow would change a value.
+
+    Without any value, it is the type of strings.
+    """
+    import pyarrow as pa
+
+    value_types = set(map(type, values)) - {type(None)}
+    if not value_types:
+        return pa.string()
+    if len(value_types) > 1:
+        return JSON_TYPE
+    (value_type,) = value_types
+    if value_type in SCALAR_TYPES:
+        return pa.type_for_alias(SCALAR_TYPES[value_type])
+    if value_type is list:
+        element_types = set(map(type, chain.from_iterable(filter(None, values)))) - {type(None)}
+        (element_type,) = element_types if len(element_types) == 1 else (None,)
+        alias = SCALAR_TYPES.get(element_type) if element_type else None
+        return pa.list_(pa.type_for_alias(alias)) if alias else JSON_TYPE
+    if value_type is dict:
+        return JSON_TYPE
+    return _find_stored_type(pa.array(values).type)  # such as a date of a Parquet file
+
+
+def _find_stored_type(kind: "pa.DataType") -> Any:
+    """Return an Arrow type, or `JSON_TYPE` if `datasets` cannot open a table with this type."""
+    from datasets.features.features import generate_from_arrow_type
+
+    try:
+        generate_from_arrow_type(kind)
+    except ValueError:
+        return JSON_TYPE
+    return kind
+
+
+def _build_array(name: str, values: Sequence[Any], types: ColumnTypes) -> "pa.Array":
+    """Return the values of a column as an Arrow array of the type in `types`.
+
+    Raises:
+        _TypesChanged: The values have another type; `types` now stores the column as JSON.
+    """
+    import pyarrow as pa
+
+    kind = types[name]
+    if kind == JSON_TYPE:
+        # Values that JSON does not have, such as dates in a list, are stored as text.
+        texts = [None if value is None else json.dumps(value, default=str) for value in values]
+        return pa.array(texts, pa.string())
+    if _infer_type(values) == kind or all(value is None for value in values):
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError):
+            pass  # such as a lone surrogate in a text, or an integer of more than 64 bits
+    types[name] = JSON_TYPE
+    raise _TypesChanged

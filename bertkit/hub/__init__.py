@@ -1,1 +1,0 @@
-"""The Hugging Face Hub: models and datasets, from the cache first."""

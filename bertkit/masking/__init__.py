@@ -1,1 +1,0 @@
-"""Masked language modeling: choose and replace tokens, in numpy."""

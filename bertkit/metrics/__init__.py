@@ -1,1 +1,0 @@
-"""Metrics as pure functions over arrays, their confidence intervals, and simple baselines."""

@@ -1,1 +1,0 @@
-"""Models and heads: loading, attention and dropout implementations, forward passes and losses."""

@@ -1,1 +1,0 @@
-"""Replacements of PyTorch modules that train faster on a CPU, written in PyTorch without compiled code."""

@@ -1,0 +1,1 @@
+"""Modules that are faster than those of torch on CPUs."""

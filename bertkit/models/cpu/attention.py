@@ -1,0 +1,301 @@
+"""Attention with dropout on a CPU for long sequences, a few examples at a time."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from bertkit.models.cpu.modules import KeepMasks, draw_seed, drop, drop_, mask_dtype
+from bertkit.models.packing import set_attention
+from bertkit.utils.compat import Self
+
+MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
+LOG2_E = math.log2(math.e)
+MASKED_SCORE = -1e30  # added to the score of a masked pair: its exponential is 0, and products are finite
+SAFE_SUM = 2.0**100  # sums of exponentials from its inverse to this neither overflow nor vanish
+
+
+class BlockwiseAttention(torch.autograd.Function):
+    """Scaled dot-product attention with dropout (Vaswani et al. 2017, 3.2.1), a few examples at a time.
+
+    The forward pass saves no tensor of shape `[batch, heads, seq_len, seq_len]`. The backward pass recomputes
+    the scores, and draws the same dropout masks again. As in FlashAttention (Dao et al. 2022, 3.1), the
+    output of a block is divided by the sums of its exponentials after the product with the values.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        dropout: float, scaling: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the attention output `[batch, heads, seq_len, head_dim]`.
+
+        Args:
+            ctx: Autograd's context.
+            q, k, v: `[batch, heads, seq_len, head_dim]`.
+            mask: A bool mask that is true for pairs that attend, a float mask that is added to the scores,
+                or None.
+            dropout: Probability of dropping an attention weight.
+            scaling: Factor that multiplies the scores.
+        """
+        ctx.dropout, ctx.scaling, ctx.seed = dropout, scaling, draw_seed()
+        keep_masks = KeepMasks(dropout, ctx.seed)
+        output = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
+        scales, ctx.shifts = q.new_empty(*q.shape[:-1], 1, dtype=torch.float32), []
+        inputs = ScoreInputs.build(q, k, mask, scaling)
+        for block in _split_batch(q):
+            exps, sums, shift = inputs.select(block).exponentiate()
+            ctx.shifts.append(shift)
+            scales[block] = (1 / (sums * keep_masks.keep_prob)).view_as(scales[block])
+            block_output = torch.bmm(keep_masks.drop_(exps), v[block].flatten(0, 1))
+            output[block] = block_output.view(q[block].shape).mul_(scales[block])
+        ctx.save_for_backward(q, k, v, mask, output, scales)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of q, k and v, computed in the same blocks."""
+        q, k, v, mask, output, scales = ctx.saved_tensors
+        keep_masks = KeepMasks(ctx.dropout, ctx.seed)
+        grads = tuple(torch.empty_like(tensor) for tensor in (q, k, v))
+        inputs = ScoreInputs.build(q, k, mask, ctx.scaling)
+        for block, shift in zip(_split_batch(q), ctx.shifts, strict=True):
+            exps = inputs.select(block).compute_exponentials(shift)
+            keep = keep_masks.draw(exps.shape, mask_dtype(exps))
+            grad = (grad_output[block] * scales[block].to(q.dtype)).flatten(0, 1)
+            mean_grads = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
+            mean_grads = (mean_grads * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
+            grad_scores = drop_(torch.bmm(grad, v[block].flatten(0, 1).mT), keep)
+            grad_scores.sub_(mean_grads).mul_(exps)
+            block_grads = (
+                torch.bmm(grad_scores, k[block].flatten(0, 1)).mul_(ctx.scaling),
+                torch.bmm(grad_scores.mT, q[block].flatten(0, 1)).mul_(ctx.scaling),
+                torch.bmm(drop_(exps, keep).mT, grad),
+            )
+            for grad_input, block_grad in zip(grads, block_grads, strict=True):
+                grad_input[block] = block_grad.view(q[block].shape)
+        return *grads, None, None, None
+
+
+def _split_batch(q: torch.Tensor) -> list[slice]:
+    """Split the batch into slices; the scores of one slice fit in the processor's cache."""
+    batch, heads, seq_len, _ = q.shape
+    size = max(1, MAX_SCORES_PER_BLOCK // (heads * seq_len * seq_len))
+    return [slice(start, start + size) for start in range(0, batch, size)]
+
+
+class ScoreInputs(NamedTuple):
+    """Queries, keys and mask of attention scores.
+
+    The scores are multiplied by log2(e), so that 2 ** score takes the place of e ** score. PyTorch computes
+    powers of 2 several times as fast on a CPU.
+
+    Attributes:
+        queries, keys: `[batch, heads, seq_len, head_dim]`.
+        mask: None, or a mask that is added to the scores. It is multiplied by log2(e) as well, and can be
+            broadcast to `[batch, heads, seq_len, seq_len]`.
+        factor: Factor that multiplies the products of queries and keys: the scaling times log2(e).
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    mask: torch.Tensor | None
+    factor: float
+
+    @classmethod
+    def build(cls, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> Self:
+        """Convert the arguments of `BlockwiseAttention.forward`.
+
+        A bool mask `[batch, 1, 1, seq_len]` becomes a further column of the keys, and the queries get a
+        column of ones. The matrix product then adds the mask to the scores, faster than a broadcast addition.
+        """
+        factor = scaling * LOG2_E
+        if mask is None:
+            return cls(q, k, None, factor)
+        if mask.dtype != torch.bool:
+            return cls(q, k, (mask * LOG2_E).clamp_min(torch.finfo(q.dtype).min).to(q.dtype), factor)
+        if mask.shape[1:3] != (1, 1):
+            return cls(q, k, torch.where(mask, 0.0, torch.finfo(q.dtype).min).to(q.dtype), factor)
+        column = torch.where(mask.mT, 0.0, MASKED_SCORE).to(q.dtype).expand(*k.shape[:-1], 1)
+        return cls(F.pad(q, (0, 1), value=1.0), torch.cat([k, column], -1), None, factor)
+
+    def select(self, block: slice) -> Self:
+        """Return the inputs of a block of examples."""
+        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[block]
+        return self._replace(queries=self.queries[block], keys=self.keys[block], mask=mask)
+
+    def exponentiate(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Compute the exponentials of the scores.
+
+        The maximum of each row is subtracted only if a sum of the block would overflow or vanish without it.
+
+        Returns:
+            The exponentials `[batch * heads, seq_len, seq_len]`, their sums over keys
+            `[batch * heads, seq_len, 1]` in fp32, and the maxima that were subtracted, or None.
+        """
+        exps = self.compute_exponentials(None)
+        sums = exps.sum(-1, keepdim=True, dtype=torch.float32)
+        lowest, highest = sums.aminmax()
+        if lowest > 1 / SAFE_SUM and highest < SAFE_SUM:
+            return exps, sums, None
+        shift = self._compute_scores().amax(-1, keepdim=True)
+        exps = self.compute_exponentials(shift)
+        return exps, exps.sum(-1, keepdim=True, dtype=torch.float32), shift
+
+    def compute_exponentials(self, shift: torch.Tensor | None) -> torch.Tensor:
+        """Return the exponentials of the scores minus `shift`, `[batch * heads, seq_len, seq_len]`.
+
+        Args:
+            shift: None, or the maximum of each row of scores, `[batch * heads, seq_len, 1]`.
+        """
+        scores = self._compute_scores()
+        if shift is not None:
+            scores.sub_(shift)
+        return torch.exp2(scores, out=scores)
+
+    def _compute_scores(self) -> torch.Tensor:
+        batch, heads, seq_len, _ = self.queries.shape
+        scores = self.queries.new_empty(batch * heads, seq_len, seq_len)
+        q, k = self.queries.flatten(0, 1), self.keys.flatten(0, 1)
+        torch.baddbmm(scores, q, k.mT, beta=0, alpha=self.factor, out=scores)
+        if self.mask is not None:
+            scores.view(batch, heads, seq_len, seq_len).add_(self.mask)
+        return scores
+
+
+class ShortAttention(torch.autograd.Function):
+    """Scaled dot-product attention with dropout (Vaswani et al. 2017, 3.2.1).
+
+    The probabilities and the dropout mask are saved for the backward pass. For short sequences, they are
+    small, and reading them takes less time than the many small operators of `BlockwiseAttention`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        dropout: float, scaling: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the attention output `[batch, heads, seq_len, head_dim]`; see `BlockwiseAttention`."""
+        ctx.shape, ctx.scaling = q.shape, scaling
+        q, k, v = (tensor.flatten(0, 1) for tensor in (q, k, v))
+        if mask is None:
+            scores = torch.bmm(q, k.mT).mul_(scaling)
+        else:
+            scores = torch.baddbmm(_expand_mask(mask, ctx.shape, q.dtype), q, k.mT, alpha=scaling)
+        probs = torch.softmax(scores, -1)  # PyTorch computes it in fp32, also for bf16
+        keep_masks = KeepMasks(dropout, draw_seed())
+        ctx.keep_prob = keep_masks.keep_prob
+        keep = keep_masks.draw(probs.shape, mask_dtype(probs))
+        dropped_probs = drop(probs, keep)
+        ctx.save_for_backward(q, k, v, probs, keep, dropped_probs)
+        return torch.bmm(dropped_probs, v).mul_(1 / ctx.keep_prob).view(ctx.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of q, k and v."""
+        q, k, v, probs, keep, dropped_probs = ctx.saved_tensors
+        grad = (grad_output * (1 / ctx.keep_prob)).flatten(0, 1)
+        grad_probs = drop_(torch.bmm(grad, v.mT), keep)
+        grad_scores = torch.ops.aten._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores.mul_(ctx.scaling)
+        products = ((grad_scores, k), (grad_scores.mT, q), (dropped_probs.mT, grad))
+        return *(torch.bmm(*factors).view(ctx.shape) for factors in products), None, None, None
+
+
+def _expand_mask(mask: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Convert a bool or float mask to one that is added to the scores.
+
+    Args:
+        mask: `[1 or batch, 1 or heads, 1 or seq_len, seq_len]`.
+        shape: `[batch, heads, seq_len, head_dim]`.
+        dtype: Number format of the result.
+
+    Returns:
+        `[batch * heads, 1 or seq_len, seq_len]`.
+    """
+    batch, heads, seq_len, _ = shape
+    if mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, MASKED_SCORE)
+    added = mask.clamp_min(MASKED_SCORE).to(dtype)
+    return added.expand(batch, heads, -1, seq_len).flatten(0, 1)
+
+
+FAST_SDPA = "sdpa_fast"
+# Scores of a batch up to which `ShortAttention` is faster. In bf16, it saves 6 bytes for each score.
+MAX_SHORT_SCORES = 2**21
+
+
+def enable_fast_attention(model: Any) -> None:
+    """Make `model` compute attention faster when it trains with dropout on a CPU.
+
+    PyTorch's fused CPU kernel does not support dropout. The fallback keeps several tensors of shape
+    `[batch, heads, seq_len, seq_len]` until the backward pass. These tensors dominate the memory, and reading
+    them dominates the time. Architectures with an attention of their own (DeBERTa, Longformer) do not change.
+    """
+    from transformers import PreTrainedModel
+
+    stock_model = model if isinstance(model, PreTrainedModel) else model.base_model
+    if stock_model.config._attn_implementation == "sdpa" and stock_model._can_set_attn_implementation():
+        set_attention(stock_model, FAST_SDPA, attend_fast, make_mask)
+
+
+def make_mask(**kwargs: Any) -> torch.Tensor | None:
+    """Return the bool mask of transformers' `sdpa_mask`, without its dimension of queries if possible.
+
+    Returns:
+        `[batch, 1, 1, seq_len]` if only padding is masked, because the mask is then the same for all queries.
+        Else `[batch, 1, seq_len, seq_len]`, or None if nothing is masked.
+    """
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+    mask = sdpa_mask(**kwargs)
+    masks_only_padding = kwargs.get("mask_function") is bidirectional_mask_function
+    return mask[:, :, :1] if mask is not None and masks_only_padding else mask
+
+
+def attend_fast(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Compute attention as transformers' `sdpa_attention_forward` does, faster where possible.
+
+    Query, key and value are `[batch, heads, seq_len, head_dim]`.
+
+    Returns:
+        The output `[batch, seq_len, heads, head_dim]`, and None instead of attention weights.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    is_self_attention = query.shape == key.shape and kwargs.get("position_bias") is None
+    # Models that rotate queries and keys in fp32 pass mixed formats under autocast, which PyTorch converts.
+    has_one_dtype = query.dtype == key.dtype == value.dtype
+    is_cpu = query.device.type == "cpu"
+    is_supported = is_cpu and has_one_dtype and query.dtype in (torch.float32, torch.bfloat16)
+    if not (is_self_attention and 0 < dropout < 1 and is_supported):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    is_causal = kwargs.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", False)
+    if attention_mask is None and is_causal:
+        attention_mask = query.new_ones(query.shape[2], query.shape[2], dtype=torch.bool).tril()[None, None]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    output = attend_with_dropout(query, key, value, attention_mask, dropout, scaling)
+    return output.transpose(1, 2), None
+
+
+def attend_with_dropout(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout: float,
+    scaling: float,
+) -> torch.Tensor:  # fmt: skip
+    """Return the attention output; see `BlockwiseAttention.forward` for the arguments and shapes."""
+    batch, heads, seq_len, _ = q.shape
+    is_short = batch * heads * seq_len**2 <= MAX_SHORT_SCORES
+    function = ShortAttention if is_short else BlockwiseAttention
+    output: torch.Tensor = function.apply(q, k, v, mask, dropout, scaling)  # type: ignore[no-untyped-call]
+    return output

@@ -1,0 +1,457 @@
+"""An encoder without a head, which returns the mean vectors of ranges of tokens from selected layers."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.data.features import PaddingCollator, TextFeatures, update_with_tokens
+from bertkit.errors import UserError
+from bertkit.models.forward import batch_by_length, prepare_for_inference
+from bertkit.models.heads import is_causal
+from bertkit.models.loading import (
+    ModelSource,
+    find_model,
+    load_config,
+    load_model,
+    require_embeddings,
+    takes_token_type_ids,
+)
+from bertkit.utils.arrays import concat_ranges
+from bertkit.utils.cache import get_cache_directory, get_or_create
+from bertkit.utils.files import require_disk_space
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.models.own_models import Tagger
+
+
+CONCAT_LAST_4 = "concat-last-4"
+# Turns hidden states `[batch, seq_len, size]` of these rows of the features into `[batch, ..., dimension]`.
+PoolStates = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
+
+
+def parse_layers(layer: str, config: Any, name: str) -> list[int]:
+    """Return the indices of the layers that `--layer` selects: 0 for the embeddings, 1 to L for the layers.
+
+    Args:
+        layer: An index as a text, counted from the end if negative, or "concat-last-4".
+        config: The model's config.
+        name: The model's name, for the error.
+
+    Raises:
+        UserError: The model has no such layer.
+    """
+    num_layers = config.num_hidden_layers
+    available = (
+        f"{name} has layers 0 (embeddings) to {num_layers}, or -1 to -{num_layers + 1} counted from the end"
+    )
+    if layer == CONCAT_LAST_4:
+        if num_layers < 4:
+            raise UserError(f"--layer {CONCAT_LAST_4}: needs four layers; {available}")
+        return list(range(num_layers - 3, num_layers + 1))
+    try:
+        return [range(num_layers + 1)[int(layer)]]
+    except (ValueError, IndexError):
+        raise UserError(f"--layer {layer}: no such layer; {available}; or use {CONCAT_LAST_4}") from None
+
+
+def fingerprint_weights(source: ModelSource) -> str:
+    """Return a 16-digit hexadecimal hash of a model's weights."""
+    digest = blake2b(digest_size=8)
+    for path in sorted(source.folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.ndarray:
+    """Return `[n, 2]` start and end of the tokens whose mean vector represents a text.
+
+    Args:
+        pooling: "mean" for all tokens, or "cls" for [CLS]. In a causal model, "cls" is the last token, which
+            is the only one that attends to the whole text.
+        lengths: `[n]` number of tokens of each text.
+        config: The model's config.
+    """
+    if pooling == "mean":
+        return np.stack([np.zeros_like(lengths), lengths], 1)
+    token = lengths - 1 if is_causal(config) else np.zeros_like(lengths)
+    return np.stack([token, token + 1], 1)
+
+
+def average_ranges(token_ranges: np.ndarray) -> PoolStates:
+    """Return the function that averages hidden states.
+
+    Args:
+        token_ranges: `[n, ..., 2]` start and end of the tokens of each vector.
+    """
+
+    def average(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+        positions = torch.arange(states.shape[1], device=states.device)
+        ranges = torch.from_numpy(token_ranges[rows]).to(states.device)
+        start, stop = ranges.unsqueeze(-1).unbind(-2)
+        is_in_range = ((positions >= start) & (positions < stop)).to(states.dtype)
+        sums = torch.einsum("b...l,blh->b...h", is_in_range, states)
+        return sums / is_in_range.sum(-1, keepdim=True)
+
+    return average
+
+
+class Encoder:
+    """An encoder in fp32 for inference, on the accelerator if there is one.
+
+    Args:
+        source: The model whose weights are loaded.
+        config: The model's config.
+        pad_token_id: Id of the padding token.
+        layers: Indices of the layers whose vectors are concatenated (0: embeddings).
+        normalize: Whether to scale vectors to unit length.
+    """
+
+    def __init__(
+        self, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int], normalize: bool
+    ) -> None:
+        from transformers import AutoModel
+
+        self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
+        config.use_cache = False  # the key/value cache only serves generation
+        self.model = prepare_for_inference(load_model(AutoModel, source, config))
+        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
+
+    @classmethod
+    def from_model(cls, model: Any, pad_token_id: int) -> "Encoder":
+        """Return the encoder of a model that is being trained, in its evaluation mode; for its last layer."""
+        encoder = cls.__new__(cls)
+        last_layer = model.config.num_hidden_layers
+        encoder.layers, encoder.last_layer, encoder.normalize = [last_layer], last_layer, False
+        encoder.model = model
+        encoder.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
+        return encoder
+
+    @property
+    def dimension(self) -> int:
+        """Size of a vector."""
+        return self.model.config.hidden_size * len(self.layers)
+
+    def encode_into(
+        self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
+        reporter: Reporter,
+    ) -> None:  # fmt: skip
+        """Compute the vectors of each example, in batches of examples of similar length.
+
+        Args:
+            vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
+            features: The examples, with one sequence each.
+            pool: How hidden states become vectors, such as `average_ranges`.
+            batch_size: Examples per forward pass.
+            reporter: Reporter that shows the progress.
+
+        Raises:
+            UserError: The model produces NaN or infinity.
+        """
+        batches = batch_by_length(features, batch_size)
+        for rows in reporter.track(batches, len(batches), "embedding"):
+            pooled = pool(self._compute_states([features[row] for row in rows]), rows)
+            if self.normalize:
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+            if not torch.isfinite(pooled).all():
+                raise UserError(
+                    "the model's vectors contain NaN or infinity: its weights are broken; use another model"
+                )
+            vectors[rows] = pooled.cpu().numpy()
+
+    @torch.no_grad()
+    def _compute_states(self, items: list[dict[str, Any]]) -> torch.Tensor:
+        """Return the hidden states `[batch, seq_len, dimension]` of the selected layers."""
+        batch = {name: tensor.to(self.model.device) for name, tensor in self.collator(items).items()}
+        needs_hidden_states = self.layers != [self.last_layer]
+        output = self.model(**batch, output_hidden_states=needs_hidden_states)
+        states = output.hidden_states if needs_hidden_states else {self.last_layer: output.last_hidden_state}
+        seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
+        return torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
+
+    @torch.no_grad()
+    def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the mean of the tokens' word embeddings `[embedding_size]`, without running the encoder."""
+        table = self.model.get_input_embeddings().weight
+        return table[torch.from_numpy(token_ids.astype(np.int64)).to(table.device)].mean(0).cpu().numpy()
+
+
+Collator = Callable[..., dict[str, torch.Tensor]]
+VECTORS_FILE = "vectors.npy"
+# Keys of `config.json` that do not affect the vectors.
+IRRELEVANT_CONFIG_KEYS = {
+    "id2label", "label2id", "num_labels", "problem_type", "architectures", "bertkit_features", "bertkit_head",
+    "bertkit_pooling", "bertkit_normalize", "bertkit_trained_length", "classifier_dropout", "use_cache",
+    "dtype", "_name_or_path", "transformers_version",
+}  # fmt: skip
+
+
+class VectorFeatures(TextFeatures):
+    """Features with vectors in place of token ids.
+
+    Args:
+        features: The features that the vectors were computed from.
+        vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
+    """
+
+    features: TextFeatures
+    vectors: np.ndarray
+
+    def __init__(self, features: TextFeatures, vectors: np.ndarray) -> None:
+        vars(self).update(vars(features), features=features, vectors=vectors)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.features[index]
+        del item["input_ids"], item["token_type_ids"]
+        bounds = self.token_offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
+        return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped features."""
+        # `copy` and `pickle` request private names before `features` is set.
+        if name.startswith("_") or name == "features":
+            raise AttributeError(name)
+        return getattr(self.features, name)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[n] lengths of the wrapped features."""
+        return self.features.lengths
+
+    @property
+    def logit_offsets(self) -> np.ndarray:
+        """[n + 1] logit offsets of the wrapped features."""
+        return self.features.logit_offsets
+
+    @property
+    def length_keys(self) -> np.ndarray:
+        """[n] length keys of the wrapped features."""
+        return self.features.length_keys
+
+
+# ---- computation
+
+
+def compute_vectors(
+    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int, reporter: Reporter
+) -> np.ndarray:
+    """Compute the fp16 vectors of all tokens, or load them from the cache.
+
+    Args:
+        model: A tagger with a frozen encoder, on the device to use.
+        features: The tokens of all sequences.
+        collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
+            takes them, `token_type_ids`. The batch must have the order of the items.
+        batch_size: Examples per batch.
+        reporter: Reporter that shows the progress.
+
+    Returns:
+        [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
+
+    Raises:
+        UserError: The disk is full, or a vector exceeds the range of fp16.
+    """
+    shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
+
+    def fill(vectors: np.ndarray) -> None:
+        _fill_vectors(vectors, model, features, collator, batch_size, reporter)
+
+    key = _compute_cache_key(model, features)
+    advice = "choose a directory on another disk, or --features of fewer layers"
+    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
+
+
+def load_or_compute(
+    kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
+) -> np.ndarray:
+    """Return an array of vectors from the cache, or compute it and write it to the cache.
+
+    Args:
+        kind: Kind of content in the cache.
+        key: Digest of everything that the vectors depend on.
+        shape: Shape of the array.
+        dtype: Type of its elements.
+        fill: Computes the vectors, and writes them into an array of this shape.
+        advice: What the user can do if the disk is full.
+
+    Returns:
+        The array, memory-mapped if the cache directory is writable.
+
+    Raises:
+        UserError: The disk is full.
+    """
+
+    def write(folder: Path) -> None:
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        require_disk_space(
+            get_cache_directory(), num_bytes, "the encoder's outputs", advice, flag="BERTKIT_CACHE_DIR"
+        )
+        fill(allocate_memmap(folder / VECTORS_FILE, shape, dtype))
+
+    folder = get_or_create(kind, key, write)
+    if folder:
+        return np.load(folder / VECTORS_FILE, mmap_mode="r")
+    vectors: np.ndarray = np.empty(shape, dtype)
+    fill(vectors)
+    return vectors
+
+
+def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
+    """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
+    digest = start_cache_key(model.config, model.layers)
+    for name, tensor in model.base_model.state_dict().items():
+        if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return finish_cache_key(digest, features)
+
+
+def start_cache_key(config: Any, settings: Any) -> blake2b:
+    """Return a digest of the config of an encoder, and of settings that select its vectors."""
+    relevant = {key: value for key, value in config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS}
+    return blake2b(json.dumps([relevant, settings], sort_keys=True, default=str).encode(), digest_size=16)
+
+
+def finish_cache_key(digest: blake2b, features: TextFeatures) -> str:
+    """Add the tokens of all sequences to a digest, and return it in hexadecimal."""
+    digest.update(features.token_offsets.data)
+    update_with_tokens(digest, features)
+    return digest.hexdigest()
+
+
+def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Create a memory-mapped array and reserve its disk space.
+
+    Writing to a memory-mapped file on a full disk would kill the process.
+    """
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def _fill_vectors(
+    vectors: np.ndarray, model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int,
+    reporter: Reporter,
+) -> None:  # fmt: skip
+    """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
+    batches = batch_by_length(features, batch_size)
+    device = next(model.parameters()).device
+    for rows in reporter.track(batches, len(batches), "computing vectors"):
+        batch = collator([features[row] for row in rows])
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+        hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
+        batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
+        if not torch.isfinite(batch_vectors).all():
+            raise UserError(
+                f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
+                "stored; use another value or model"
+            )
+        starts = features.token_offsets[features.sequence_offsets[rows]]
+        stops = features.token_offsets[features.sequence_offsets[rows + 1]]
+        vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
+
+
+POOLINGS = ("mean", "cls")
+BATCH_SIZE = 32  # the same in all commands, so that a vector is always the same
+
+
+class FrozenEncoder:
+    """An encoder as loaded from its checkpoint, in fp32. Its weights are loaded if the cache lacks vectors.
+
+    Args:
+        model: Name or path of the model.
+        pad_token_id: Id of the padding token.
+        reporter: Shows the progress.
+    """
+
+    def __init__(self, model: str, pad_token_id: int, reporter: Reporter) -> None:
+        self.model, self.pad_token_id, self.reporter = model, pad_token_id, reporter
+
+    @cached_property
+    def _source(self) -> ModelSource:
+        return find_model(self.model)
+
+    @cached_property
+    def _config(self) -> Any:
+        return load_config(self._source)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint_weights(self._source)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        layers = [self._config.num_hidden_layers]
+        return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
+
+    def require_embeddings(self, tokenizer: Any) -> None:
+        """Check that the encoder has an embedding for each token; a run may have added embeddings.
+
+        Raises:
+            UserError: It lacks embeddings, or the model cannot be loaded.
+        """
+        require_embeddings(self._source, self._config, tokenizer)
+
+    def compute_vectors(self, features: TextFeatures) -> np.ndarray:
+        """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.
+
+        The vector of a text that is split into windows is the mean of the vectors of its windows.
+
+        Args:
+            features: The texts.
+
+        Raises:
+            UserError: The model cannot be loaded, or its vectors contain NaN or infinity.
+        """
+        num_sequences = len(features.sequence_lengths)
+        shape = (num_sequences, len(POOLINGS), self._config.hidden_size)
+        key = finish_cache_key(start_cache_key(self._config, [POOLINGS, self._fingerprint]), features)
+
+        def fill(vectors: np.ndarray) -> None:
+            self._fill(vectors, features)
+
+        vectors = load_or_compute(
+            "text-vectors", key, shape, np.float32, fill, "choose a directory on another disk"
+        )
+        if num_sequences == len(features):
+            return vectors
+        counts = np.diff(features.sequence_offsets)
+        sums = np.add.reduceat(vectors, features.sequence_offsets[:-1])
+        return sums / counts[:, None, None].astype(np.float32)
+
+    def _fill(self, vectors: np.ndarray, features: TextFeatures) -> None:
+        """Compute the vectors of all sequences."""
+        _fill_text_vectors(vectors, self._encoder, features, self.reporter)
+
+
+def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarray:
+    """Return the vector of each sequence by each pooling, `[n, poolings, hidden]`, without the cache."""
+    shape = (len(features.sequence_lengths), len(POOLINGS), encoder.dimension)
+    vectors = np.empty(shape, np.float32)
+    _fill_text_vectors(vectors, encoder, features, Reporter())
+    return vectors
+
+
+def _fill_text_vectors(
+    vectors: np.ndarray, encoder: Encoder, features: TextFeatures, reporter: Reporter
+) -> None:
+    lengths = features.sequence_lengths
+    ranges = [select_pooled_tokens(pooling, lengths, encoder.model.config) for pooling in POOLINGS]
+    sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
+    encoder.encode_into(vectors, sequences, average_ranges(np.stack(ranges, 1)), BATCH_SIZE, reporter)

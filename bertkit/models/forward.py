@@ -1,0 +1,308 @@
+"""Batches of similar length for inference, and a forward pass that returns logits for every task."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bertkit.data.features import BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS, BatchShape, Features
+from bertkit.data.masking import ORIGINAL_IDS
+from bertkit.models.cpu.acceleration import replace_modules
+from bertkit.models.layers import compute_first_position_only
+from bertkit.models.loading import select_inputs, takes_token_type_ids
+from bertkit.models.packing import provide_lengths
+from bertkit.models.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
+from bertkit.utils import devices
+from bertkit.utils.devices import copy_to_device
+from bertkit.utils.system import keep_freed_memory
+
+NON_INPUT_KEYS = {
+    "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
+    BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS,
+}  # fmt: skip
+NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two groups of similar length
+
+
+def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
+    """Group examples of similar length, and return the example indices of each batch.
+
+    The batch of the longest examples is first, so that memory runs out at the first batch or never.
+    """
+    order = np.argsort(-features.length_keys, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
+    """Run a model on a batch, and return its logits in the form that the loss and the task expect.
+
+    * Sequence classification and regression: `[examples, num_labels]`. The logits of a document that is
+      split into windows are the mean of its windows' logits.
+    * Named entity recognition: `[words, num_labels]`.
+    * Question answering: `[batch, 2, seq_len]`, start and end logits of each position, -inf at padding.
+    * Multiple choice: `[examples, choices]`. The logit of a missing choice is -inf, so that its probability
+      and gradient are exactly 0.
+    * Pre-training: `PretrainingLogits` of the masked positions only.
+    * Replaced token detection: `ReplacedTokenLogits`.
+    * Batches of a `VectorCollator`: the vectors `[examples, hidden_size]` of a `VectorClassifier`. The vector
+      of a document is the mean of its windows' vectors.
+
+    Args:
+        model: A model, or its forward function.
+        batch: The output of `PaddingCollator`. The model does not get the labels, because bertkit's losses
+            are not averaged like the losses of transformers' models. If the batch has a `BatchShape`, the
+            forward pass does not wait for a GPU.
+    """
+    inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}
+    shape: BatchShape | None = batch.get(BATCH_SHAPE)
+    sequences_per_example = shape.sequences_per_example if shape else None
+    if "choice" in batch:
+        scores = _score_choices(model, inputs, shape.lengths if shape else None)
+        return _group_by_example(scores, batch["choice"], sequences_per_example)
+    if ORIGINAL_IDS in inputs:
+        return _run_model(model, inputs, shape.lengths if shape else None)
+    if MASKED_POSITIONS in inputs:
+        set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
+        return extract_logits(_run_model(model, inputs, shape.lengths if shape else None))
+    output = _run_model(model, inputs, shape.lengths if shape else None)
+    if "start_logits" in output:
+        return _stack_start_end(output, inputs["attention_mask"])
+    logits = output.vectors if RETURN_VECTORS in batch else output.logits
+    if "position" in batch:
+        return logits[batch["sequence"], batch["position"]]
+    if "document" in batch:
+        return _average_windows(logits, batch["document"], sequences_per_example)
+    return logits
+
+
+def _run_model(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None) -> Any:
+    if lengths is None:
+        return model(**inputs)
+    with provide_lengths(model, lengths):
+        return model(**inputs)
+
+
+def _score_choices(
+    model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None
+) -> torch.Tensor:
+    """Return the scores of all choices in a batch, `[num_sequences]`.
+
+    transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
+    be passed as choices of one example, which needs no padding choices. The sequences run in groups of
+    similar length, so that short sequences are not padded to the longest one.
+    """
+    mask = inputs["attention_mask"]
+    device, all_lengths = mask.device, np.array(mask.sum(1).tolist() if lengths is None else lengths)
+    order = np.argsort(all_lengths, kind="stable")
+    scores = []
+    for group in np.array_split(order, NUM_LENGTH_GROUPS):
+        rows, seq_len = copy_to_device(torch.from_numpy(group), device), all_lengths[group].max()
+        as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
+        group_lengths = None if lengths is None else all_lengths[group].tolist()
+        scores.append(_run_model(model, as_one_example, group_lengths).logits.squeeze(0))
+    return torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
+
+
+def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
+    """Return how often each number occurs in `example`; on a GPU, `bincount` would wait for pending work."""
+    if known_counts is None:
+        return torch.bincount(example)
+    return copy_to_device(torch.tensor(known_counts), example.device)
+
+
+def _average_windows(
+    logits: torch.Tensor, document: torch.Tensor, windows_per_document: Sequence[int] | None
+) -> torch.Tensor:
+    counts = _count_per_example(document, windows_per_document)
+    sums = logits.new_zeros(len(counts), logits.shape[-1]).index_add(0, document, logits)
+    return sums / counts.unsqueeze(-1).to(logits.dtype)
+
+
+def _group_by_example(
+    scores: torch.Tensor, example: torch.Tensor, choices_per_example: Sequence[int] | None
+) -> torch.Tensor:
+    """Turn scores `[num_sequences]` into `[examples, max_choices]`, with -inf for missing choices."""
+    counts = _count_per_example(example, choices_per_example)
+    first_sequences = counts.cumsum(0) - counts
+    choice = torch.arange(len(example), device=example.device) - first_sequences[example]
+    max_choices = max(choices_per_example) if choices_per_example else int(counts.max())
+    scores_by_example = scores.new_full((len(counts), max_choices), -torch.inf)
+    return scores_by_example.index_put((example, choice), scores)
+
+
+def _stack_start_end(output: Any, mask: torch.Tensor) -> torch.Tensor:
+    """Stack start and end logits to `[batch, 2, seq_len]`, with -inf at padding.
+
+    The softmax then excludes padding, which it includes in the losses of transformers' models.
+    """
+    seq_len = mask.shape[1]
+    logits = torch.stack([output.start_logits, output.end_logits], 1)[..., :seq_len]
+    positions = torch.arange(seq_len, device=mask.device)
+    return logits.masked_fill((positions >= mask.sum(1, keepdim=True)).unsqueeze(1), -torch.inf)
+
+
+Score = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Attributions:
+    """The attributions of a batch of examples.
+
+    Attributes:
+        tokens: [sequences, seq_len] attribution of each token; 0 for special tokens and padding.
+        difference: [examples] score of the text minus score of the baseline.
+    """
+
+    tokens: np.ndarray
+    difference: np.ndarray
+
+
+def integrate_gradients(
+    model: Any, batch: dict[str, torch.Tensor], score: Score, baseline_ids: torch.Tensor, num_steps: int
+) -> Attributions:
+    """Integrate the gradients along the straight path from the baseline to the input.
+
+    The integral is approximated by Gauss-Legendre quadrature, which needs fewer steps than a Riemann sum.
+
+    Args:
+        model: A model in evaluation mode, in fp32.
+        batch: The output of `PaddingCollator`.
+        score: Maps the logits [examples, outputs] to the score of each example [examples].
+        baseline_ids: [sequences, seq_len] token ids of the baseline.
+        num_steps: Number of points at which gradients are computed.
+    """
+    embedding = model.get_input_embeddings()
+    with torch.no_grad():
+        baseline = embedding(baseline_ids)
+        direction = embedding(batch["input_ids"]) - baseline
+
+        def compute_score(fraction: float) -> torch.Tensor:
+            with _replace_output(embedding, baseline + fraction * direction):
+                return score(compute_logits(model, batch))
+
+        difference = compute_score(1.0) - compute_score(0.0)
+    gradient = torch.zeros_like(direction)
+    nodes, weights = np.polynomial.legendre.leggauss(num_steps)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        point = (baseline + (node + 1) / 2 * direction).requires_grad_()
+        with torch.enable_grad(), _replace_output(embedding, point):
+            total = score(compute_logits(model, batch)).sum()
+        gradient += weight / 2 * torch.autograd.grad(total, point)[0]
+    tokens = (gradient * direction).sum(-1)
+    return Attributions(tokens.cpu().numpy(), difference.cpu().numpy())
+
+
+@contextmanager
+def _replace_output(module: torch.nn.Module, output: torch.Tensor) -> Iterator[None]:
+    """Let an embedding return this tensor `[sequences, seq_len, size]` for the tokens of the batch.
+
+    An encoder may add padding to the batch, or call its embedding again for padding only (Longformer).
+    """
+
+    def replace(_: Any, __: Any, own: torch.Tensor) -> torch.Tensor:
+        if len(own) != len(output) or own.shape[1] < output.shape[1]:
+            return own
+        return torch.cat([output, own[:, output.shape[1] :]], 1)
+
+    handle = module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def prepare_for_inference(model: M) -> M:
+    """Put a model into evaluation mode, on the accelerator if there is one, and return it.
+
+    On a CPU, the weights are copied, oneDNN computes the linear layers, and freed memory is kept. Without
+    dropout, PyTorch's own attention is a fused kernel already, with and without a mask.
+    """
+    compute_first_position_only(model)
+    if devices.has_accelerator():
+        return model.to(devices.select_device()).eval()
+    copy_weights(model)
+    keep_freed_memory()
+    replace_modules(model, is_single_process=True)
+    return model.eval()
+
+
+def copy_weights(model: nn.Module) -> None:
+    """Replace the weights of a model by copies in memory.
+
+    Loaded weights are memory-mapped. If another program writes into their file, the predictions would change,
+    or the process would end by SIGBUS. This matters for a server. All commands copy, because the position in
+    memory can change the last bit of a result, and a server predicts what `bertkit predict` does.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
+
+
+class EnsembleModel(nn.Module):
+    """Models that all score each batch.
+
+    Args:
+        members: The models.
+        combine: Maps the logits of all members `[members, ...]` to those of the ensemble `[...]`.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], combine: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.combine = combine
+        self.config: Any = members[0].config
+
+    @property
+    def base_model(self) -> Any:
+        """The encoder of the first member that takes token type ids, or else of the first member."""
+        members: list[Any] = list(self.members)
+        return next(filter(takes_token_type_ids, members), members[0]).base_model
+
+    def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+        """Refuse a single forward pass; the logits of members are combined after `compute_logits`."""
+        raise NotImplementedError
+
+    def compute_logits(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return the logits of the ensemble, in the form of `bertkit.models.forward.compute_logits`.
+
+        Those of a single member are returned unchanged.
+        """
+        logits = [
+            compute_logits(type(member).forward.__get__(member), select_inputs(member, batch)).float()
+            for member in self.members
+        ]
+        return logits[0] if len(logits) == 1 else self.combine(torch.stack(logits))
+
+
+def average_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the mean softmax: [members, n, classes] to [n, classes]."""
+    return torch.log_softmax(logits, -1).logsumexp(0) - torch.tensor(float(len(logits))).log().to(logits)
+
+
+def average_log_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the logarithms of the softmax: [members, n, classes] to [n, classes]."""
+    return torch.log_softmax(logits, -1).mean(0)
+
+
+def average_label_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logit of the mean sigmoid of each label: [members, n, labels] to [n, labels]."""
+    return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+
+
+def average_outputs(logits: torch.Tensor) -> torch.Tensor:
+    """Return the mean: [members, ...] to [...]."""
+    return logits.mean(0)
+
+
+# Functions by `problem_type` of the model's config; the outputs of other problems have a softmax.
+AVERAGES_BY_PROBLEM = {
+    "regression": average_outputs,
+    "multi_label_classification": average_label_probabilities,
+}

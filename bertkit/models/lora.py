@@ -1,0 +1,96 @@
+"""Low-rank adaptation (LoRA, Hu et al. 2021): train small matrices beside the frozen weights of an encoder.
+
+The output of an adapted linear layer is `x @ W.T + alpha / rank * (x @ A.T) @ B.T`. Training changes only A,
+`[rank, in_features]`, and B, `[out_features, rank]`, which starts at 0. After training, the product is added
+to W, so the model has its original layers again. Adapters are added to the layers that peft adapts by
+default.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from bertkit.errors import UserError
+from bertkit.models.layers import find_head_parameters, find_layer_stack
+
+ALPHA_PER_RANK = 2  # Hu et al. 2021, table 9, use 1 or 2 for RoBERTa
+
+
+def add_adapters(model: Any, rank: int) -> None:
+    """Freeze the encoder, and add adapters to its layers in place. The head stays trainable.
+
+    Args:
+        model: A model with an encoder and a head.
+        rank: Rank of the adapters. Their `alpha` is `ALPHA_PER_RANK * rank`.
+
+    Raises:
+        UserError: The layers of the encoder cannot be found, or the rank is larger than the hidden size.
+    """
+    from peft import LoraConfig, LoraModel
+    from transformers.pytorch_utils import Conv1D
+
+    size = model.config.hidden_size
+    if rank > size:
+        raise UserError(f"--lora {rank}: the hidden size of the model is {size}; pass a smaller rank")
+    head = find_head_parameters(model, "--lora")  # peft freezes all parameters
+    trainable = [parameter for parameter in head if parameter.requires_grad]
+    targets = _choose_target_modules(model)
+    if not targets:
+        raise UserError(
+            f"--lora {rank}: {model.config.model_type} has no linear layers to adapt; leave out --lora"
+        )
+    is_transposed = any(isinstance(module, Conv1D) for module in model.modules())  # the layers of GPT-2
+    config = LoraConfig(
+        r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=is_transposed
+    )
+    LoraModel(model, config, "default")
+    for parameter in trainable:
+        parameter.requires_grad_(True)
+    for layer in _find_adapted_layers(model).values():
+        layer.cast_input_dtype_enabled = False  # autocast decides about the number format
+
+
+def _choose_target_modules(model: Any) -> list[str] | str:
+    """Return the linear layers that peft adapts in this architecture, or all those of the encoder's layers.
+
+    For most architectures, peft adapts the projections to queries and values, as Hu et al. do.
+    """
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS_BY_TYPE
+
+    if model.config.model_type in TARGETS_BY_TYPE:
+        return TARGETS_BY_TYPE[model.config.model_type]
+    stack = find_layer_stack(model, "--lora")
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.startswith(stack + ".")
+    ]
+
+
+def merge_adapters(model: Any) -> None:
+    """Add the adapters to the weights, and restore the original layers in place."""
+    for name, layer in _find_adapted_layers(model).items():
+        layer.merge()
+        model.set_submodule(name, layer.get_base_layer())
+    del model.peft_config
+
+
+def _find_adapted_layers(model: Any) -> dict[str, Any]:
+    """Return the layers with adapters by name; a layer that is used several times has one name."""
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+
+def require_trainable_adapters(model: Any, rank: int, freeze: int) -> None:
+    """Check that `--freeze` leaves adapters to train.
+
+    Raises:
+        UserError: All layers are frozen.
+    """
+    layers = _find_adapted_layers(model).values()
+    if not any(parameter.requires_grad for layer in layers for parameter in layer.parameters()):
+        raise UserError(
+            f"--lora {rank}: --freeze {freeze} freezes all layers, so no adapter is trained; freeze fewer "
+            "layers, or leave out --lora"
+        )

@@ -1,0 +1,264 @@
+"""Losses as sums and counts, so that the mean is taken over the whole effective batch.
+
+The effective batch spans all accumulation steps on all ranks. The trainer divides its summed loss by its
+number of items. One step with 8 examples and 8 accumulated steps with 1 example each thus train alike.
+The usual mean of per-batch means gives another result if batches differ in size or in total class weight.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+
+from bertkit.data.masking import IGNORE_INDEX
+from bertkit.models.pretraining import PretrainingLogits
+from bertkit.utils.devices import copy_to_device
+
+PRETRAINING_PARTS = ("mlm", "nsp")
+
+
+class Loss(Protocol):
+    """A loss that is the sum of one or more parts; each part is averaged over its own number of items.
+
+    The part of a loss with only one is called "loss". Pre-training has the parts "mlm" and "nsp".
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of items in the batch by part, as scalars; weighted items count by weight."""
+
+    def sum_losses(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the loss summed over the items of the batch by part, as scalars with gradients."""
+
+
+class LabelLoss(Loss, Protocol):
+    """A loss towards labels with the part "loss", which can also compare logits with those of a teacher."""
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the loss towards the predictions of a teacher, summed over as many items as `labels` has.
+
+        The gradients of softened probabilities shrink by the squared temperature, so the loss is multiplied
+        by it (Hinton et al. 2015, section 2.1).
+
+        Args:
+            logits: fp32 logits of the student.
+            teacher_logits: fp32 logits of the teacher, of the same shape, and -inf at the same positions.
+            temperature: Number by which the logits of both models are divided.
+        """
+
+
+@runtime_checkable
+class LossWithAccuracy(Loss, Protocol):
+    """A loss whose parts are logged separately, each with its accuracy."""
+
+    def count_correct(self, logits: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of correct predictions by part, as scalars."""
+
+
+def sum_parts(loss: Loss, means: Mapping[str, Any]) -> Any:
+    """Return the sum of the mean losses of all parts, weighted if the loss has `part_weights`."""
+    weights: dict[str, float] = getattr(loss, "part_weights", {})
+    return sum(weights.get(part, 1.0) * mean for part, mean in means.items())
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy for labels of one class each: logits `[..., num_classes]`, integer labels `[...]`.
+
+    For the start and end of an answer, the classes are the positions of the sequence. With class weights,
+    each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`. Without them, labels of
+    -100 are left out.
+
+    Args:
+        class_weights: `[num_classes]`, or None to count all labels alike.
+        smoothing: Label smoothing, from 0 to 1.
+    """
+
+    class_weights: torch.Tensor | None = None
+    smoothing: float = 0.0
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of labels, or their total class weight."""
+        labels = batch["labels"]
+        if self.class_weights is None:
+            return {"loss": (labels != IGNORE_INDEX).sum().float()}
+        return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
+
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed cross-entropy in nats."""
+        weights = None if self.class_weights is None else copy_to_device(self.class_weights, logits.device)
+        loss = F.cross_entropy(
+            logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
+            label_smoothing=self.smoothing,
+        )  # fmt: skip
+        return {"loss": loss}
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed KL divergence of the student's distributions from the teacher's."""
+        is_class = teacher_logits != -torch.inf  # 0 * log(0) would be NaN
+        student = torch.log_softmax(logits / temperature, -1).masked_fill(~is_class, 0.0)
+        teacher = torch.log_softmax(teacher_logits / temperature, -1)
+        divergence = teacher.exp() * (teacher.masked_fill(~is_class, 0.0) - student)
+        return temperature**2 * divergence.sum()
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
+
+    Args:
+        pos_weights: `[num_classes]` factors on the loss of positive labels (PyTorch's `pos_weight`), or None.
+        smoothing: Label smoothing, from 0 to 1.
+    """
+
+    pos_weights: torch.Tensor | None = None
+    smoothing: float = 0.0
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of labels: examples times classes."""
+        labels = batch["labels"]
+        return {"loss": _full(labels.numel(), labels.device)}
+
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed binary cross-entropy in nats."""
+        targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
+        pos_weights = None if self.pos_weights is None else copy_to_device(self.pos_weights, logits.device)
+        loss = F.binary_cross_entropy_with_logits(
+            logits.float(), targets, pos_weight=pos_weights, reduction="sum"
+        )
+        return {"loss": loss}
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed binary cross-entropy towards the teacher's probabilities."""
+        targets = (teacher_logits / temperature).sigmoid()
+        loss = F.binary_cross_entropy_with_logits(logits / temperature, targets, reduction="sum")
+        return temperature**2 * loss
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """Squared error for regression: logits `[batch, 1]`, float labels `[batch]`."""
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of examples."""
+        labels = batch["labels"]
+        return {"loss": _full(len(labels), labels.device)}
+
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed squared error."""
+        error = logits.float().squeeze(-1) - batch["labels"].float()
+        return {"loss": error.square().sum()}
+
+    def sum_teacher_losses(
+        self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed squared difference of the outputs, which have no temperature."""
+        return (logits - teacher_logits).square().sum()
+
+
+@dataclass(frozen=True)
+class CosineSimilarityLoss:
+    """Squared error of the cosine similarity of pairs, as in sentence-transformers.
+
+    The vectors `[2 * batch, size]` of a pair follow each other; labels `[batch]` are similarities.
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of pairs."""
+        labels = batch["labels"]
+        return {"loss": _full(len(labels), labels.device)}
+
+    def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the summed squared error."""
+        first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
+        error = F.cosine_similarity(first, second) - batch["labels"].float()
+        return {"loss": error.square().sum()}
+
+
+@dataclass(frozen=True)
+class PretrainingLoss:
+    """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
+
+    `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
+    `[batch]` exists only if the examples are sentence pairs.
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the number of predicted tokens and, for sentence pairs, the number of pairs."""
+        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
+        if "next_sentence_label" in batch:
+            pairs = batch["next_sentence_label"]
+            counts["nsp"] = _full(len(pairs), pairs.device)
+        return counts
+
+    def sum_losses(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return the summed cross-entropy in nats."""
+        return {
+            part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+        }
+
+    def count_correct(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return the number of correctly predicted tokens and, for sentence pairs, of correct pairs."""
+        return {
+            part: (part_logits.argmax(-1) == labels).sum()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+        }
+
+
+def pair_logits_with_labels(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
+
+    The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
+    head or the examples are not pairs.
+    """
+    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
+    if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
+        parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
+    return parts
+
+
+def reduce_pretraining_logits(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
+) -> torch.Tensor:
+    """Sum loss and predictions over each example.
+
+    Returns:
+        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
+        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
+    """
+    logits_and_labels = pair_logits_with_labels(logits, batch)
+    zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
+    sums = [
+        sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
+        for part in PRETRAINING_PARTS
+    ]
+    return torch.cat(sums, 1)
+
+
+def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
+    """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
+
+    The predictions are sorted by example, and each example has the same number of them (used or unused).
+    """
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
+    values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
+    return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
+
+
+def _full(value: int, device: torch.device) -> torch.Tensor:
+    """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
+    return torch.full((), float(value), device=device)

@@ -1,0 +1,160 @@
+"""Prepare a model that is trained from scratch: write a tokenizer and a config to a temporary folder."""
+
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tokenizers import processors
+
+from bertkit.data.corpus.documents import TextOptions, TextSource, iter_raw_texts
+from bertkit.data.corpus.store import digest_files
+from bertkit.data.readers.text_files import describe_files, hash_json
+from bertkit.data.tokens import SequenceTemplate
+from bertkit.data.wordpiece import WordPieceResult, train_wordpiece
+from bertkit.errors import UserError
+from bertkit.models.loading import ModelSource, count_token_types, find_model, load_tokenizer
+from bertkit.models.pretraining import build_bert_config, build_electra_config
+from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE
+from bertkit.utils import devices
+from bertkit.utils.cache import get_or_create
+from bertkit.utils.files import create_process_directory, expand_home
+from bertkit.utils.reporting import Reporter
+
+ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
+CACHE_VERSION = 4  # must be increased if a code change leads to another tokenizer, or to other notes
+NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
+
+
+def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
+    """Return the name and the shape of the model, from the settings and the shapes of named sizes.
+
+    Args:
+        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`, any of which may be None, and
+            `model_type`.
+        sizes: Shapes by the name of the size.
+
+    Raises:
+        UserError: The number of heads does not divide the hidden size.
+    """
+    size = config.size or ("base" if devices.has_accelerator() else "tiny")
+    requested = (config.num_layers, config.hidden_size, config.num_heads)
+    layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))
+    if hidden % heads:
+        raise UserError(
+            f"--num-heads {heads}: does not divide --hidden-size {hidden}; pass a divisor of {hidden}"
+        )
+    name = f"{layers}-{hidden}" if any(requested) else size
+    return f"{config.model_type}-{name}", (layers, hidden, heads)
+
+
+def create_model_folder(
+    config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions, reporter: Reporter
+) -> ModelSource:
+    """Create a temporary folder with a config of BERT or ELECTRA, and a tokenizer.
+
+    The tokenizer is the one that `--tokenizer` names, or else it is trained on the text.
+    """
+    name, shape = resolve_model_shape(config, sizes)
+    if config.tokenizer:
+        tokenizer = _load_named_tokenizer(config)
+    else:
+        tokenizer = _load_trained_tokenizer(config, text, options, reporter)
+    if config.has_pairs:
+        tokenizer = add_segments(tokenizer)
+    folder = create_process_directory()
+    tokenizer.save_pretrained(folder)
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    build_config = build_electra_config if config.model_type == "electra" else build_bert_config
+    model_config = build_config(vocab_size, shape, tokenizer.pad_token_id)
+    model_config.type_vocab_size = max(model_config.type_vocab_size, count_token_types(tokenizer))
+    model_config.save_pretrained(folder)
+    return ModelSource(name, folder, is_new=True)
+
+
+def _load_named_tokenizer(config: Any) -> Any:
+    for flag, is_set in {"--vocab-size": config.vocab_size is not None, "--cased": config.cased}.items():
+        if is_set:
+            raise UserError(f"{flag}: applies only to a new tokenizer; remove it or --tokenizer")
+    return load_tokenizer(find_tokenizer(config.tokenizer))
+
+
+def add_segments(tokenizer: Any) -> Any:
+    """Return a tokenizer with the token type ids of BERT for a pair: 0 up to the first [SEP], and then 1.
+
+    RoBERTa's tokenizers assign 0 to both texts. Without segments, a model from scratch would learn next
+    sentence prediction more slowly. A tokenizer that distinguishes the texts is returned unchanged.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    templates = [SequenceTemplate.from_tokenizer(tokenizer, pair) for pair in (False, True)]
+    if len(set(templates[1].token_type_ids)) > 1:
+        return tokenizer
+    special_tokens = {
+        name: tokenizer.added_tokens_decoder.get(tokenizer.convert_tokens_to_ids(token), token)
+        for name, token in tokenizer.special_tokens_map.items()
+    }
+    # The classes of some tokenizers, such as RoBERTa's, would replace the template when they are loaded.
+    with_segments = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, model_max_length=tokenizer.model_max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"], **special_tokens,
+    )  # fmt: skip
+    with_segments.backend_tokenizer.post_processor = _build_post_processor(tokenizer, *templates)
+    return with_segments
+
+
+def _build_post_processor(tokenizer: Any, single: SequenceTemplate, pair: SequenceTemplate) -> Any:
+    """Return the post-processor that adds special tokens and token type ids to a text or a pair."""
+    second_segment = pair.slots.index(~0) + 2  # the first text and the special token after it are segment 0
+    special_ids = sorted({slot for slot in pair.slots + single.slots if slot >= 0})
+    tokens = dict(zip(special_ids, tokenizer.convert_ids_to_tokens(special_ids), strict=True))
+    names = tokens | {~0: "$A", ~1: "$B"}
+    template = processors.TemplateProcessing(
+        single=[f"{names[slot]}:0" for slot in single.slots],
+        pair=[f"{names[slot]}:{int(index >= second_segment)}" for index, slot in enumerate(pair.slots)],
+        special_tokens=[(token, token_id) for token_id, token in tokens.items()],
+    )
+    if not getattr(tokenizer.backend_tokenizer.post_processor, "trim_offsets", False):
+        return template
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])  # as RoBERTa's processor
+
+
+def find_tokenizer(name: str) -> ModelSource:
+    """Resolve `--tokenizer`: the folder of a tokenizer, or the name of a model."""
+    folder = expand_home(name)
+    return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
+
+
+def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:
+    """Train a tokenizer on the text, or load the cached one that was trained on the same text."""
+    settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
+    result: WordPieceResult | None = None
+
+    def write(folder: Path) -> None:
+        nonlocal result
+        result = _train(text, options, settings, reporter)
+        result.tokenizer.save_pretrained(folder)
+        (folder / NOTES_FILE).write_text(json.dumps(result.notes), "utf-8")
+
+    key = hash_json([CACHE_VERSION, settings, asdict(options), digest_files(text.files)])
+    folder = get_or_create("tokenizer", key, write)
+    is_cached = folder is not None and result is None
+    if folder is None:
+        result = result or _train(text, options, settings, reporter)
+        tokenizer, notes = result.tokenizer, result.notes
+    else:
+        tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
+        notes = json.loads((folder / NOTES_FILE).read_text("utf-8"))
+    for note in notes:
+        reporter.info(note)
+    suffix = " (cached: trained on this text before)" if is_cached else ""
+    reporter.info(f"WordPiece tokenizer with {len(tokenizer):,} tokens{suffix}")
+    return tokenizer
+
+
+def _train(
+    text: TextSource, options: TextOptions, settings: tuple[int, bool], reporter: Reporter
+) -> WordPieceResult:
+    reporter.info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
+    return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)

@@ -1,1 +1,0 @@
-"""The training pipeline: settings, preparation, training session, run directory."""

@@ -1,0 +1,1 @@
+"""Pages and model cards of finished runs."""

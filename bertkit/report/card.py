@@ -1,0 +1,318 @@
+"""Model cards: the file `README.md` of a run directory, and its version for the Hub."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import format_count
+from bertkit.report.finished_run import EXTRA_SPLITS
+from bertkit.settings.recipes import serialize_settings
+from bertkit.tasks.base import Task
+from bertkit.utils.text import dump_yaml
+
+# Values of --long-texts that the pipelines of transformers do not support.
+BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")
+
+OVERLAP_CAVEAT = (
+    "Training rows that are also evaluation rows were kept (`--keep-overlap`). If there are any, the scores "
+    "are too high."
+)
+PIPELINE_TEMPLATE = """from transformers import pipeline
+
+model = pipeline({options})
+model({call})"""
+LOAD_TEMPLATE = """import bertkit
+
+model = bertkit.load({path!r})
+list(model.predict([{example}]))"""
+
+# These patterns find the path of the run in code that was made from the templates above.
+QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
+PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
+CALIBRATION_SECTION = re.compile(r"^## Calibration\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
+
+
+def build_model_card(
+    folder: Path, metrics: Mapping[str, Any], task: Task, provenance: Mapping[str, Any]
+) -> str:
+    """Return the model card in Markdown: data, scores, usage, settings and versions.
+
+    Args:
+        folder: The run directory.
+        metrics: Content of `metrics.json`.
+        task: The task of the run.
+        provenance: Provenance of the run, from `run.yaml`.
+    """
+    settings, data = serialize_settings(task.config), metrics["data"]
+    validation_rows = format_count(data["validation"], f"validation {task.spec.unit}")
+    parts = [
+        f"# {folder.name}",
+        f"`{metrics['model']}` {task.spec.training_phrase} `{metrics['task']}` on `{data['name']}` "
+        f"({data['source']}; {data['train']:,} training and {validation_rows}; "
+        f"fingerprint `{data['fingerprint']}`).",
+        f"Task: {task.describe()}.",
+        _describe_training(metrics["training"]),
+        "## Scores\n\n" + format_score_table(metrics),
+        OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
+        format_detail_table(metrics),
+        format_distillation_table(metrics),
+        "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
+        _describe_long_texts(task, settings),
+        "## Settings\n\n```yaml\n" + dump_yaml(dict(settings)) + "```",
+        "## Provenance\n\n```yaml\n" + dump_yaml(dict(provenance)) + "```",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _describe_training(training: Mapping[str, Any]) -> str:
+    """Return a sentence about the speed of training."""
+    speed = f"{training['examples_per_second']:.1f} examples/s in {training['precision']}"
+    return f"Training: {training['seconds']:.0f} s, {speed}."
+
+
+# ---- tables
+
+
+def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def _escape_cell(cell: str) -> str:
+    """Return a text that stays in its table cell; labels and names of scores may contain any characters."""
+    return " ".join(cell.split()).replace("|", "\\|")
+
+
+def format_baseline_names(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the baselines, with the number of training rows if they are fitted on a sample."""
+    sampled = metrics.get("baseline_rows", {})
+    return [
+        f"{name} (fitted on {sampled[name]:,} rows)" if name in sampled else name
+        for name in metrics["baselines"]
+    ]
+
+
+def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
+    """Return (name, value, interval, values by baseline) for each score of the validation split."""
+    rows = []
+    for name, value in metrics["validation"].items():
+        low, high = metrics["intervals"].get(name, (None, None))
+        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
+        baselines = {
+            baseline: f"{scores[name]:.3f}" if name in scores else ""
+            for baseline, scores in metrics["baselines"].items()
+        }
+        rows.append((name, f"{value:.3f}", interval, baselines))
+    return rows
+
+
+def format_score_table(metrics: Mapping[str, Any]) -> str:
+    """Return a Markdown table of the validation scores and baselines, and a line for each other split."""
+    header = ["validation", "score", "95 % interval", *format_baseline_names(metrics)]
+    rows = [
+        [name, value, interval, *baselines.values()]
+        for name, value, interval, baselines in format_score_rows(metrics)
+    ]
+    parts = [format_markdown_table(header, rows)]
+    for split in EXTRA_SPLITS:
+        if metrics.get(split):
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
+            parts.append(f"\n{split}: {scores}")
+    return "\n".join(parts)
+
+
+def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row for each score that was compared with another run; empty without a comparison.
+
+    Returns:
+        Rows of (name, score of the other run, difference, interval of the difference, p-value and test).
+    """
+    comparison = metrics.get("compared", {})
+    rows: list[tuple[str, ...]] = []
+    for name, result in comparison.get("difference", {}).items():
+        low, high = result["interval"]
+        other_score = f"{comparison['validation'][name]:.3f}"
+        p_value = f"{result['p']:.3g} ({result['test']})"
+        rows.append(
+            (name, other_score, f"{result['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}", p_value)
+        )
+    return rows
+
+
+def name_compared_run(metrics: Mapping[str, Any]) -> str:
+    """Return the heading for the scores of the run with which a run is compared."""
+    return "teacher" if "distillation" in metrics else "other run"
+
+
+def format_distillation_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (name, value of the teacher, value of the student) for size and speed; empty for other runs."""
+    if "distillation" not in metrics:
+        return []
+    models = metrics["distillation"]["models"]
+    formats = {
+        "parameters": ("parameters", "{:,}"),
+        "size in MB": ("megabytes", "{:,.1f}"),
+        "rows per second": ("rows_per_second", "{:,.1f}"),
+    }
+    return [
+        (name, *(form.format(models[role][key]) for role in ("teacher", "student")))  # type: ignore[misc]
+        for name, (key, form) in formats.items()
+    ]
+
+
+def format_distillation_table(metrics: Mapping[str, Any]) -> str:
+    """Return the scores, the size and the speed of teacher and student in Markdown; empty for other runs."""
+    if "distillation" not in metrics:
+        return ""
+    settings, scores = metrics["distillation"], metrics["validation"]
+    rows = [
+        (name, f"{value:.3f}", f"{scores[name]:.3f}")
+        for name, value in metrics["compared"]["validation"].items()
+        if name in scores  # only a calibrated teacher has scores of its prediction sets
+    ]
+    table = format_markdown_table(
+        ["validation", "teacher", "this model"], [*rows, *format_distillation_rows(metrics)]
+    )
+    unlabeled = settings["unlabeled_rows"]
+    count = f" and on {format_count(unlabeled, 'unlabeled row')}" if unlabeled else ""
+    return (
+        f"## Teacher\n\nThis model learned the predictions of `{settings['teacher']}` on the training rows"
+        f"{count} (temperature {settings['temperature']:g}, alpha {settings['alpha']:g}).\n\n"
+        f"{table}"
+    )
+
+
+def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Return (name, values by score) for each label or entity type; counts are whole numbers."""
+    return [
+        (
+            name,
+            {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()},
+        )
+        for name, scores in metrics.get("details", {}).get("validation", {}).items()
+    ]
+
+
+def format_detail_table(metrics: Mapping[str, Any]) -> str:
+    """Return the details as a Markdown table, or the empty string if the task has none."""
+    rows = format_detail_rows(metrics)
+    if not rows:
+        return ""
+    return format_markdown_table(
+        ["validation", *rows[0][1]], [[name, *values.values()] for name, values in rows]
+    )
+
+
+# ---- usage
+
+
+def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
+    """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
+    example = task.input_schema.make_example_row()
+    load_code = LOAD_TEMPLATE.format(path=str(folder), example=example)
+    pipeline = task.spec.pipeline
+    if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
+        return load_code
+    is_pair = len(task.input_schema.text_columns) == 2
+    pair = dict(zip(("text", "text_pair"), example.values(), strict=False))
+    inputs = repr(pair if is_pair else pipeline.example_input)
+    options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
+    call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
+    pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
+    if not task.spec.uses_windows:
+        return pipeline_code
+    return f"{load_code}\n\n# without bertkit: only for texts that fit into one window\n{pipeline_code}"
+
+
+def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value!r}" for name, value in kwargs.items()]
+
+
+def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
+    """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
+    max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
+    if task.spec.resamples_examples:
+        return f"Training examples had up to {max_length} tokens."
+    if caveat := task.spec.pipeline.caveat:
+        treatment = "split into windows" if task.spec.uses_windows else "truncated"
+        return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
+    if long_texts in BERTKIT_ONLY_LONG_TEXTS:
+        return (
+            f"With `bertkit.load`, texts longer than {max_length} tokens are handled as in training "
+            f"(`--long-texts {long_texts}`). `transformers.pipeline` would truncate them."
+        )
+    if task.spec.uses_windows:
+        return (
+            f"`bertkit.load` splits texts longer than {max_length} tokens into windows, and merges the "
+            "predictions into valid ones. `transformers.pipeline` does neither."
+        )
+    return (
+        f"Texts longer than {max_length} tokens are truncated. In the pipeline, `truncation=True` truncates "
+        "them as in training."
+    )
+
+
+# ---- calibration
+
+
+def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
+    """Return the card with a section on the calibration of the run; it replaces an earlier section.
+
+    Args:
+        card: The model card in Markdown.
+        calibration: Content of `calibration.json`.
+    """
+    card = CALIBRATION_SECTION.sub("", card)
+    data, scores = calibration["data"], calibration["scores"]
+    rows = [
+        [name, f"{value:.3f}", f"{scores['after'][name]:.3f}"] for name, value in scores["before"].items()
+    ]
+    source = f"fitted on {format_count(data['rows'], 'row')} of `{data['name']}` ({data['source']})"
+    if "temperature" in calibration:
+        what = (
+            f"The logits of the trained model are divided by {calibration['temperature']:.3f}, a temperature "
+            f"that was {source}. The output layer contains it."
+        )
+    else:
+        what = f"The probability that an answer is right was {source}."
+    section = (
+        f"## Calibration\n\n{what} The scores after calibration are cross-fitted.\n"
+        "\n" + format_markdown_table(["", "before", "after"], rows) + "\n\n"
+    )
+    if threshold := calibration.get("threshold"):
+        values = ", ".join(f"`{label}` {value:.3f}" for label, value in threshold["thresholds"].items())
+        section += (
+            f"bertkit predicts a label if its probability exceeds a threshold ({threshold['criterion']}): "
+            f"{values}. `transformers.pipeline` ignores the thresholds.\n\n"
+        )
+    if abstention := calibration.get("abstention"):
+        scores = abstention["scores"]["after"]
+        section += (
+            f"bertkit marks a prediction as `abstained` if its confidence is below "
+            f"{abstention['min_confidence']:.3f}. It answers {scores['coverage']:.1%} of the rows, with an "
+            f"accuracy of {scores['answered_accuracy']:.3f}.\n\n"
+        )
+    before, heading, after = card.partition("## Use\n")
+    return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"
+
+
+# ---- for the Hub
+
+
+def uses_pipeline(card: str) -> bool:
+    """Return whether the card loads the model with `transformers.pipeline`."""
+    return PIPELINE_CALL.search(card) is not None
+
+
+def rewrite_for_hub(card: str, repo: str) -> str:
+    """Return the card with the repository `ORG/NAME` in place of the run directory."""
+    _, _, body = card.partition("\n")  # the title is the name of the run directory
+    body = PIPELINE_CALL.sub(lambda match: match[1] + repr(repo), body)
+    body = LOAD_CALL.sub(f"bertkit.load(snapshot_download({repo!r}))", body)
+    body = body.replace(
+        "import bertkit\n", "import bertkit\nfrom huggingface_hub import snapshot_download\n", 1
+    )
+    return f"# {repo.partition('/')[2]}\n{body}"

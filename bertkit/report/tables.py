@@ -1,0 +1,301 @@
+"""The table of the results of several runs, as text for the console and the README."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit import charts
+from bertkit.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
+from bertkit.report.page import render_template
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """The table of several runs, with its caption and notes.
+
+    Attributes:
+        title: The title of the printed table.
+        headings: The column headings.
+        rows: The cells of each row.
+        caption: Explanation of the scores and their sources.
+        run_notes: One line about the runs of each row or task.
+        text_columns: Number of columns at the left that contain text instead of numbers.
+        page_title: The title of the Markdown page; if empty, `title` is used.
+        notes: Lines below the printed table.
+        failures: Reason of each failed run by name.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    run_notes: Sequence[str]
+    text_columns: int = 1
+    page_title: str = ""
+    notes: Sequence[str] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_failures(self) -> list[str]:
+        """Return one line for each failed run."""
+        return [f"{name} failed: {reason}" for name, reason in self.failures.items()]
+
+    def to_markdown(self, heading: str = "") -> str:
+        """Return the title, the table, its caption and the notes on runs, if any, as Markdown.
+
+        Args:
+            heading: Line that replaces the title.
+        """
+        heading = heading or f"# {self.page_title or self.title}"
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        runs = "\n".join(f"* {line}" for line in [*self.run_notes, *self.describe_failures()])
+        page = f"{heading}\n\n{table}\n\n{self.caption}\n"
+        return f"{page}\n## Runs\n\n{runs}\n" if runs else page
+
+
+def format_score(percent: float | None, digits: int = 1) -> str:
+    """Format a score that is already in percent (`84.6`); None becomes an empty string."""
+    return "" if percent is None else f"{percent:.{digits}f}"
+
+
+def format_percent(value: float | None, std: float | None = None) -> str:
+    """Format a fraction in percent (`84.6` or `84.6 ± 0.3`); None becomes an empty string."""
+    if value is None:
+        return ""
+    return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
+
+
+def render_suite_page(tables: Mapping[str, ResultTable], charts: Sequence[Chart], runs: Sequence[str]) -> str:
+    """Render the tables and charts of a suite as HTML, with a link to the page of each run.
+
+    Args:
+        tables: Tables by heading; the title of the first one is that of the page.
+        charts: Charts of the results.
+        runs: Directory of each finished run, relative to that of the suite.
+    """
+    title = next(iter(tables.values())).title
+    return render_template("suite.html", title=title, tables=tables, charts=charts, runs=runs)
+
+
+Trial = Mapping[str, Any]
+STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x")}
+
+
+def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:
+    """Plot the trials and the final runs.
+
+    Args:
+        metrics: Content of `study.json`.
+    """
+    metric, search = metrics["metric"], metrics["search"]
+    run_charts = [_plot_runs(metrics["settings"], metric)]
+    trials = [trial for trial in search["table"] if trial["score"] is not None] if search else []
+    if not trials:
+        return run_charts
+    best, space = search["best_trial"], search["space"]
+    values = {
+        name: [_get_value(trial, name, search["default_settings"]) for trial in trials] for name in space
+    }
+    return [
+        _plot_trials(trials, best, metric),
+        _plot_time(trials, metric, is_lower_better=_is_minimized(search, trials)),
+        *(_plot_effect(name, column, space[name], trials, metric) for name, column in values.items()),
+        _plot_parallel_coordinates(values, space, trials, best, metric),
+        *run_charts,
+    ]
+
+
+def _get_value(trial: Trial, name: str, defaults: Mapping[str, Any]) -> Any:
+    return trial["settings"].get(name, defaults[name])
+
+
+def _is_minimized(search: Mapping[str, Any], trials: Sequence[Trial]) -> bool:
+    complete = [trial["score"] for trial in trials if trial["state"] == "complete"]
+    return search["best_score"] < max(complete)
+
+
+def _scatter(axes: Any, x: Sequence[float], trials: Sequence[Trial]) -> None:
+    """Plot a marker for each trial, whose color and shape show how the trial ended."""
+    for state, (color, marker) in STATES.items():
+        chosen = [index for index, trial in enumerate(trials) if trial["state"] == state]
+        if chosen:
+            scores = [trials[index]["score"] for index in chosen]
+            axes.plot([x[index] for index in chosen], scores, marker, color=color, markersize=5, label=state)
+
+
+def _finish(axes: Any, x_label: str, metric: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.grid(axis="y")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(metric)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    charts.fit_left_margin(axes)
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(loc="best", fontsize=9)
+
+
+def _plot_trials(trials: Sequence[Trial], best: int, metric: str) -> Chart:
+    def draw(axes: Any) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        numbers = [trial["trial"] for trial in trials]
+        _scatter(axes, numbers, trials)
+        [score] = [trial["score"] for trial in trials if trial["trial"] == best]
+        axes.plot([best], [score], "o", markersize=11, color=ACCENT, fillstyle="none", label="best")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        _finish(axes, "trial", metric)
+
+    return charts.render_chart("Trials in order", draw, "Trial 0 has the default settings.")
+
+
+def _plot_time(trials: Sequence[Trial], metric: str, is_lower_better: bool) -> Chart:
+    minutes = np.cumsum([trial["seconds"] for trial in trials]) / 60
+    scores = np.array([trial["score"] if trial["state"] == "complete" else np.nan for trial in trials])
+    so_far = (np.fmin if is_lower_better else np.fmax).accumulate(scores)
+
+    def draw(axes: Any) -> None:
+        axes.step(minutes, so_far, where="post", color=ACCENT)
+        axes.plot(minutes, scores, "o", color=MUTED, markersize=4)
+        axes.set_xlim(left=0)
+        _finish(axes, "minutes of training", metric)
+
+    return charts.render_chart(
+        "Score against time", draw, "The line is the best score of the complete trials so far."
+    )
+
+
+def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[Trial], metric: str) -> Chart:
+    """Plot the scores by the values of one setting."""
+    is_range = ".." in space
+
+    def draw(axes: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+        labels = sorted(set(map(_format_label, values)), key=_sort_key)
+        positions = [float(value) if is_range else labels.index(_format_label(value)) for value in values]
+        _scatter(axes, positions, trials)
+        if space.endswith(":log"):
+            axes.set_xscale("log")
+            is_narrow = max(positions) < 100 * min(positions)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_narrow else (1,)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if not is_range:
+            axes.set_xticks(range(len(labels)), [shorten_name(label) for label in labels])
+            axes.set_xlim(-0.5, len(labels) - 0.5)
+        _finish(axes, name, metric)
+
+    return charts.render_chart(f"Effect of {name}", draw)
+
+
+def _format_label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sort_key(label: str) -> tuple[bool, float, str]:
+    """Sort numbers by value, before other labels."""
+    try:
+        return (False, float(label), label)
+    except ValueError:
+        return (True, 0.0, label)
+
+
+def _scale(values: Sequence[Any], space: str) -> np.ndarray:
+    """Return the positions of values on an axis from 0 to 1."""
+    if ".." in space:
+        numbers = np.array(values, float)
+        numbers = np.log(numbers) if space.endswith(":log") else numbers
+    else:
+        labels = sorted(set(map(_format_label, values)), key=_sort_key)
+        numbers = np.array([labels.index(_format_label(value)) for value in values], float)
+    extent = np.ptp(numbers)
+    return np.full(len(numbers), 0.5) if extent == 0 else (numbers - numbers.min()) / extent
+
+
+def _find_extent(values: Sequence[Any], space: str) -> tuple[str, str]:
+    """Return the values at the ends of the axis of `_scale`."""
+    key = None if ".." in space else lambda value: _sort_key(_format_label(value))
+    low, high = (_format_number(end(values, key=key)) for end in (min, max))
+    return low, high
+
+
+def _format_number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _plot_parallel_coordinates(
+    values: Mapping[str, Sequence[Any]],
+    space: Mapping[str, str],
+    trials: Sequence[Trial],
+    best: int,
+    metric: str,
+) -> Chart:
+    """Plot one line for each trial through its values and its score, each on an axis of its own."""
+    names = [*values, metric]
+    columns = [_scale(column, space[name]) for name, column in values.items()]
+    scores = [trial["score"] for trial in trials]
+    columns.append(_scale(scores, ".."))
+    extents = [*(_find_extent(values[name], space[name]) for name in values), _find_extent(scores, "..")]
+
+    def draw(axes: Any) -> None:
+        for index, trial in enumerate(trials):
+            is_best = trial["trial"] == best
+            axes.plot(
+                range(len(names)), [column[index] for column in columns],
+                color=ACCENT if is_best else MUTED, alpha=1.0 if is_best else 0.45,
+                linewidth=2.4 if is_best else 1.2, zorder=3 if is_best else 2,
+            )  # fmt: skip
+        for position, (low, high) in enumerate(extents):
+            axes.text(position, -0.06, low, ha="center", va="top", color=MUTED, fontsize=9)
+            axes.text(position, 1.06, high, ha="center", va="bottom", color=MUTED, fontsize=9)
+        axes.set_xticks(range(len(names)), [shorten_name(name) for name in names])
+        axes.tick_params(axis="x", pad=18)
+        axes.spines[:].set_visible(False)
+        axes.figure.subplots_adjust(left=0.06, top=0.9, bottom=0.21)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([])
+        axes.grid(axis="x")
+        axes.set_xlim(-0.15, len(names) - 0.85)
+
+    note = "Each line is a trial; the best one is emphasized. Each axis names its lowest and highest value."
+    return charts.render_chart("Parallel coordinates", draw, note)
+
+
+def _plot_runs(settings: Mapping[str, Any], metric: str) -> Chart:
+    """Plot the scores of the final runs by fold, or by seed without folds."""
+    runs = [run for summary in settings.values() for run in summary["runs"]]
+    by = "fold" if any(run["fold"] is not None for run in runs) else "seed"
+
+    def draw(axes: Any) -> None:
+        for number, (name, summary) in enumerate(settings.items()):
+            scored = [run for run in summary["runs"] if run["score"] is not None]
+            x = [run[by] + 0.12 * number for run in scored]
+            axes.plot(x, [run["score"] for run in scored], "o", color=LINE_COLORS[number], label=name)
+        axes.set_xticks(sorted({run[by] for run in runs}))
+        _finish(axes, by, metric)
+
+    return charts.render_chart(f"Final runs by {by}", draw, "Scores of the test rows of each run.")
+
+
+def render_study_page(
+    metrics: Mapping[str, Any], tables: Mapping[str, ResultTable], notes: Sequence[str]
+) -> str:
+    """Render the scores, the trials and the charts of a study as HTML.
+
+    Args:
+        metrics: Content of `study.json`.
+        tables: Tables by heading.
+        notes: Lines on the search, the paired test and the ensemble.
+    """
+    return render_template(
+        "study.html",
+        title=f"study {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
+        metrics=metrics,
+        tables=tables,
+        notes=notes,
+        charts=build_study_charts(metrics),
+    )

@@ -1,1 +1,0 @@
-"""Views: the examples and charts of a report, with one view for each kind of prediction record."""

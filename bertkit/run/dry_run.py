@@ -1,0 +1,298 @@
+"""`--time-limit`: the number of training steps that fit into a time, from a short measurement."""
+
+import dataclasses
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.errors import UserError, format_count
+from bertkit.models.forward import batch_by_length, compute_logits
+from bertkit.run.prepare import PreparedRun
+from bertkit.run.session import Session
+from bertkit.training.arguments import restore_algorithms
+from bertkit.training.memory import (
+    get_peak_memory_mb,
+    release_memory,
+    report_out_of_memory,
+    report_precision_errors,
+    suggest_memory_fixes,
+)
+from bertkit.training.samplers import PhasedBatchSampler
+from bertkit.training.scoring import bind_logits
+from bertkit.utils import distributed
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.run.session import Session
+    from bertkit.training.samplers import LengthGroupedBatchSampler
+
+
+UNTIMED_STEPS = 2  # allocate memory, and compile the layers with --compile
+MEASURED_FRACTION = 0.02  # of the time limit
+MAX_MEASURED_SECONDS = 60.0
+USED_FRACTION = 0.97  # of the time limit; the rest is a reserve for checkpoints and for slower steps
+EVALUATED_BATCHES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTimes:
+    """Durations in seconds.
+
+    Attributes:
+        step: Duration of an optimizer step, as the mean over the phases.
+        evaluation: Duration of an evaluation, including the probe.
+        probe: Duration of the probe; 0 without one.
+        measurement: Duration of the measurement itself.
+    """
+
+    step: float
+    evaluation: float
+    probe: float
+    measurement: float
+
+    @property
+    def sufficient_limit(self) -> float:
+        """A time limit in seconds that is long enough for a step, with any number of steps per epoch."""
+        seconds = self.measurement + 2 * self.probe + 2 * self.evaluation + self.step
+        return seconds / USED_FRACTION
+
+    def describe(self) -> str:
+        """Return the durations that a run consists of."""
+        probe = f", {self.probe:.1f} s per probe" if self.probe else ""
+        return f"{self.step:.2f} s per step, {self.evaluation - self.probe:.1f} s per evaluation{probe}"
+
+    def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
+        """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
+        budget = USED_FRACTION * limit - self.measurement - self.probe - self.evaluation
+        seconds = self.step + self.evaluation / steps_per_epoch
+        if save_steps is not None:
+            seconds += self.probe / save_steps
+        return int(budget / seconds)
+
+
+def plan_time_limit(session: Session) -> None:
+    """Set `max_steps` if the run has a time limit, and no number of steps yet.
+
+    The steps of the measurement are discarded, and `max_steps` is saved, so a resumed run is bit-identical to
+    an uninterrupted one.
+
+    Raises:
+        UserError: Not a single step fits into the time, or a step does not fit into the memory.
+    """
+    config = session.prepared.config
+    limit = getattr(config, "time_limit", None)
+    if limit is None or config.max_steps is not None:
+        return
+    with report_out_of_memory(suggest_memory_fixes(config, session.model)):
+        times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
+    steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
+    if steps < 1:
+        minutes = math.ceil(100 * times.sufficient_limit / 60) / 100  # rounded up, so that it is enough
+        is_probe_longer = times.probe > times.evaluation - times.probe
+        alternative = "leave out --probe" if is_probe_longer else "evaluate less with --max-eval-samples"
+        raise UserError(
+            f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
+            f"{minutes:g} minutes, or {alternative}"
+        )
+    session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
+    session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
+    del session.trainer, session.model
+    release_memory()
+    session.set_up()
+
+
+def measure_times(session: Session, limit: float) -> MeasuredTimes:
+    """Measure training and evaluation for a small fraction of `limit` seconds. The weights do not change."""
+    started = time.perf_counter()
+    seconds = min(MEASURED_FRACTION * limit, MAX_MEASURED_SECONDS)
+    sampler = session.trainer.build_batch_sampler()
+    assert isinstance(sampler, PhasedBatchSampler)
+    run_step = _build_step(session)
+    step = sum(
+        phase.fraction * _measure_steps(run_step, phase_sampler, session, seconds / len(sampler.phases))
+        for phase, phase_sampler in zip(sampler.phases, sampler.samplers, strict=True)
+    )
+    probe = 0.0 if session.prepared.probe is None else _measure(session.score_probe)
+    evaluation = _measure_evaluation(session) + probe
+    return MeasuredTimes(step, evaluation, probe, time.perf_counter() - started)
+
+
+def _measure_steps(
+    run_step: Callable[[list[list[int]]], None], sampler: "LengthGroupedBatchSampler", session: Session,
+    seconds: float,
+) -> float:  # fmt: skip
+    """Return the mean duration of the steps of a phase that fit into `seconds`, of at least one."""
+    batches_per_step = session.training_args.gradient_accumulation_steps
+    steps = _repeat_steps(sampler, batches_per_step)
+    for _ in range(UNTIMED_STEPS):
+        run_step(next(steps))
+    started, count = time.perf_counter(), 0
+    # all ranks run equally many steps
+    while not count or not distributed.any_rank(time.perf_counter() - started > seconds):
+        run_step(next(steps))
+        count += 1
+    return (time.perf_counter() - started) / count
+
+
+def _repeat_steps(sampler: "LengthGroupedBatchSampler", batches_per_step: int) -> Iterator[list[list[int]]]:
+    """Yield the batches of each step of the first epoch, again and again."""
+    while True:
+        batches = iter(sampler)
+        while step := list(islice(batches, batches_per_step)):
+            yield step
+
+
+def _build_step(session: Session) -> Callable[[list[list[int]]], None]:
+    """Return a function that trains one optimizer step on batches of example keys."""
+    trainer = session.trainer
+    trainer.create_optimizer()
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = 0.0  # without warmup, the weights could diverge
+    # The prepared optimizer skips steps whose gradients overflow in fp16. Such gradients would set the
+    # weights to NaN even at a rate of 0.
+    model, optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
+    collate, examples = trainer.build_training_collator(), trainer.train_dataset
+
+    def run_step(keys: list[list[int]]) -> None:
+        batches: list[Any] = [collate([examples[key] for key in batch]) for batch in keys]
+        num_items = trainer._get_num_items_in_batch(batches, trainer.args.device)
+        losses = [trainer.training_step(model, batch, num_items) for batch in batches]
+        if trainer.args.max_grad_norm:
+            trainer._clip_grad_norm(model)
+        optimizer.step()
+        model.zero_grad()
+        losses[-1].item()  # waits for the device
+
+    return run_step
+
+
+def _measure_evaluation(session: Session) -> float:
+    """Return the duration of an evaluation, extrapolated from some random batches."""
+    features, batch_size = session.features["validation"], session.prepared.config.eval_batch_size
+    batches = batch_by_length(features, batch_size)
+    sample = np.random.default_rng(0).permutation(len(batches))[:EVALUATED_BATCHES]
+    compute, device = bind_logits(session.model), session.training_args.device
+
+    @torch.no_grad()
+    def score_sample() -> None:
+        session.model.eval()
+        for examples in (batches[index] for index in sample):
+            batch = session.collator([features[index] for index in examples])
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            features.reduce_logits(compute(batch).float(), examples, batch).cpu()
+
+    return _measure(score_sample) * len(batches) / len(sample) / distributed.get_world_size()
+
+
+def _measure(function: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+@restore_algorithms()
+def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
+    """Train one step on the longest batch, and estimate the time and memory of the run.
+
+    The time is a rough estimate: the duration of this step, scaled by the number of tokens. With `compile`,
+    the measured step is the second one.
+
+    Returns:
+        Summary of the data and the model, number of steps, and estimates of time and memory.
+    """
+    with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory
+        return _measure_step(prepared, Path(folder), reporter)
+
+
+def _measure_step(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
+    session = Session(prepared, folder, reporter)
+    plan_time_limit(session)
+    session.warn_about_long_warmup()
+    config, features = prepared.config, prepared.features["train"]
+    is_trained = prepared.task.spec.trains_encoder
+    with (
+        report_out_of_memory(suggest_memory_fixes(config, session.model)),
+        report_precision_errors(session.model, prepared.precision),
+    ):
+        cost = _measure_training(session) if is_trained else _measure_forward_pass(session)
+    return {
+        "task": prepared.task.spec.name,
+        "data": {
+            "name": prepared.dataset.name, "source": prepared.dataset.source,
+            **{split: len(rows) for split, rows in prepared.splits.items()},
+        },
+        "model": prepared.model_source.name,
+        "summary": prepared.task.describe(),
+        "truncated": (
+            None if prepared.task.spec.resamples_examples else features.num_truncated / len(features)
+        ),
+        "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
+        "max_length": config.max_length,
+        **cost,
+        "peak_memory_mb": get_peak_memory_mb(),
+        "precision": prepared.precision,
+    }  # fmt: skip
+
+
+def _measure_training(session: Session) -> dict[str, Any]:
+    """Return the longest batch, the number of steps, the loss of one step, and the estimated duration."""
+    batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
+    examples = session.trainer.train_dataset
+    longest_examples = [examples[key] for key in batch_sampler.get_longest_batch()]
+    lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
+    train_step = _build_train_step(session, longest_examples)
+    # the first step compiles layers, and up to two more are recorded as CUDA graphs
+    for _ in range(3 if session.trainer.use_graphs else int(session.prepared.config.compile)):
+        train_step()
+    started = time.perf_counter()
+    loss = train_step()
+    step_seconds = time.perf_counter() - started
+    tokens_per_rank = batch_sampler.estimate_tokens(0, total_steps) / distributed.get_world_size()
+    return {
+        "longest_batch": [len(longest_examples), max(lengths)],
+        "steps": total_steps,
+        "loss": loss,
+        "estimated_seconds": step_seconds * tokens_per_rank / sum(lengths),
+    }
+
+
+def _measure_forward_pass(session: Session) -> dict[str, Any]:
+    """Return the same for an encoder that is not trained: its vectors are computed once."""
+    features, batch_size = session.prepared.features["train"], session.prepared.config.eval_batch_size
+    longest = batch_by_length(features, batch_size)[0]
+    batch = session.collator([features[index] for index in longest])
+    started = time.perf_counter()
+    with torch.no_grad():
+        compute_logits(
+            session.model, {name: tensor.to(session.training_args.device) for name, tensor in batch.items()}
+        )
+    seconds, lengths = time.perf_counter() - started, features.lengths
+    return {
+        "longest_batch": [len(longest), int(lengths[longest].max())],
+        "steps": 0,
+        "loss": None,
+        "estimated_seconds": seconds * float(lengths.sum() / lengths[longest].sum()),
+    }
+
+
+def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], float]:
+    """Return a function that runs one optimizer step on `examples` and returns the loss."""
+    trainer = session.trainer
+    trainer.create_optimizer()
+    model, collate = trainer.accelerator.prepare(trainer.model), trainer.build_training_collator()
+
+    def train_step() -> float:
+        batch = collate(examples)
+        num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
+        loss = trainer.training_step(model, batch, num_items)
+        trainer.optimizer.step()
+        return float(loss)
+
+    return train_step

@@ -1,0 +1,499 @@
+"""Split the parsed rows of a run into training and evaluation rows, by the settings of the run."""
+
+import copy
+import dataclasses
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from bertkit.data.sources import LoadedDataset
+from bertkit.data.split import count_overlap, make_splits, sample_per_class, sample_rows, to_membership
+from bertkit.data.table import Rows, Splits
+from bertkit.errors import UserError, format_count, format_list, shorten_repr
+from bertkit.run.settings import fill_data_dir
+from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.setting import fill_unset, get_settings, is_column_setting
+from bertkit.tasks import task_class
+from bertkit.tasks.base import Task
+from bertkit.tasks.text.task import SequenceTask
+from bertkit.utils.compat import NotRequired
+from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import Reporter
+from bertkit.utils.text import validate
+
+
+def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
+    """Hold out a validation split, remove training rows that are in another split, and sample rows.
+
+    Returns:
+        The splits, and notes that describe these changes.
+
+    Raises:
+        UserError: There are too few rows, or a class has no training row left.
+    """
+    config = task.config
+    seed = config.seed if config.split_seed is None else config.split_seed
+    all_splits, notes = make_splits(
+        splits, task.split_keys, config.validation_fraction, seed, config.keep_overlap
+    )
+    if not config.keep_overlap:
+        notes += _check_removed_classes(task, splits, all_splits)
+    sampled = {}
+    for split, rows in all_splits.items():
+        if split == "train":
+            sampled[split] = sample_training_rows(task, rows, seed)
+        else:
+            sampled[split] = sample_rows(rows, config.max_eval_samples, seed)
+    return sampled, notes
+
+
+def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
+    """Return `--shots` rows per class, or at most `--max-train-samples` rows.
+
+    Raises:
+        UserError: A class has too few rows, or the settings contradict each other or the labels.
+    """
+    if not isinstance(task, SequenceTask) or task.config.shots is None:
+        return sample_rows(rows, task.config.max_train_samples, seed)
+    shots = task.config.shots
+    if task.config.max_train_samples is not None:
+        raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
+    if not task.labels:
+        raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
+    labels = task.encode_labels(rows, required=True)
+    assert labels is not None
+    return sample_per_class(rows, to_membership(labels, len(task.labels)), task.labels, shots, seed)
+
+
+def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> list[str]:
+    """Check that each class still has training rows, after those in another split were removed.
+
+    Args:
+        task: The task.
+        splits: The splits before rows were removed and held out.
+        new_splits: The splits that the run uses, before rows are sampled.
+
+    Returns:
+        A note on the classes whose rows are all held out.
+
+    Raises:
+        UserError: All training rows of a class are also in an evaluation split.
+    """
+    is_held_out = "validation" not in splits
+    num_held_out = len(new_splits["validation"]) if is_held_out else 0
+    if len(new_splits["train"]) + num_held_out == len(splits["train"]):
+        return []  # no row was removed
+    missing = task.split_keys(splits["train"]).classes - task.split_keys(new_splits["train"]).classes
+    held_out = missing & task.split_keys(new_splits["validation"]).classes if is_held_out else set()
+    if removed := sorted(missing - held_out):
+        raise UserError(
+            f"{splits['train'].files[0]}: every training row of {format_list(map(repr, removed))} is also in "
+            "an evaluation split; keep these rows with --keep-overlap, or remove them from that split"
+        )
+    names = format_list(map(repr, sorted(held_out)))
+    return [f"every row of {names} is held out for validation; pass another --split-seed"] if names else []
+
+
+def warn_about_overlap(task: Task, splits: Splits, reporter: Reporter) -> None:
+    """Warn about training rows that are also in an evaluation split, which makes its scores too high."""
+    if overlap := count_overlap(splits, task.split_keys):
+        rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
+        reporter.warn(
+            f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
+            "its scores are too high"
+        )
+
+
+TEXT_DIGITS = 16  # hexadecimal digits of the SHA-256 that identifies the texts of a row
+EXPORT_HINT = "export the decisions from label_issues.html again"
+Action = Literal["keep", "change", "drop"]
+FixRecord = TypedDict(
+    "FixRecord",
+    {
+        "file": str, "row": int, "text": str, "action": Action, "from": Any,
+        "to": NotRequired[str | int | float | bool | None],
+        "word": NotRequired[int], "label": NotRequired[str],
+    },
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LabelFix:
+    """The decision about one label.
+
+    Attributes:
+        location: File and line of the decision, for errors.
+        row: Name of the file and number of the row; see `Rows.row_numbers`.
+        text: The result of `hash_inputs` for the row.
+        action: What to do with the label, or with the row if it is "drop".
+        old: The label before the change.
+        new: The label after the change.
+        part: Index of the word whose tag is `old`, or the label of a label set that is present if `old` is
+            true. None if `old` is the label of the row.
+    """
+
+    location: str
+    row: tuple[str, int]
+    text: str
+    action: Action
+    old: Any
+    new: Any
+    part: int | str | None
+
+    @classmethod
+    def from_record(cls, record: Any, location: str) -> "LabelFix":
+        """Return the decision of one line.
+
+        Raises:
+            UserError: The record does not have the keys of a label fix.
+        """
+        fields: FixRecord = validate(record, FixRecord, location, EXPORT_HINT)
+        if fields["action"] == "change" and fields.get("to") is None:
+            raise UserError(f"{location}: has no new label in 'to'; add it, or choose another action")
+        return cls(
+            location, (fields["file"], fields["row"]), fields["text"], fields["action"], fields["from"],
+            fields.get("to"), fields.get("word", fields.get("label")),
+        )  # fmt: skip
+
+
+def read_label_fixes(path: Path) -> list[LabelFix]:
+    """Return the decisions in a file.
+
+    Raises:
+        UserError: The file cannot be read, or a line is not a label fix.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"--label-fixes {path}: cannot be read ({reason}); check the path") from error
+    fixes: list[LabelFix] = []
+    seen: dict[Any, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        fix = LabelFix.from_record(_parse_line(line, f"{path}: line {number}"), f"{path}: line {number}")
+        if (first := seen.setdefault((fix.row, fix.part), f"line {number}")) != f"line {number}":
+            raise UserError(f"{fix.location}: decides about the same label as {first}; remove one of the two")
+        fixes.append(fix)
+    return fixes
+
+
+def _parse_line(line: str, location: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{location}: cannot parse it as JSON ({error}); correct or remove the line"
+        ) from error
+
+
+def hash_inputs(rows: Rows, columns: Iterable[str]) -> list[str]:
+    """Return a digest of each row's values in the input columns.
+
+    It is the beginning of the SHA-256 of the values as a JSON list, without spaces, in UTF-8.
+    """
+    return [hash_texts(values) for values in zip(*(rows[column] for column in columns), strict=True)]
+
+
+def hash_texts(values: Sequence[Any]) -> str:
+    """Return the digest of the input values of one row; see `hash_inputs`."""
+    text = json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:TEXT_DIGITS]
+
+
+def get_row_name(rows: Rows, index: int) -> tuple[str, int]:
+    """Return the name of a row's file, without its directory, and the number of the row."""
+    return PurePath(rows.files[rows.file_index[index]]).name, int(rows.row_numbers[index])
+
+
+# Types of `LabelFix.part` and `LabelFix.new`, by `InputSchema.label_key`.
+TYPES_BY_KEY: Mapping[str, tuple[type, type]] = {"word": (int, str), "label": (str, bool)}
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """Training rows after label fixes.
+
+    Attributes:
+        rows: The rows.
+        provenance: The file of the fixes, its checksum, and the numbers of changed and of dropped rows.
+    """
+
+    rows: Rows
+    provenance: dict[str, Any]
+
+    def describe(self) -> str:
+        """Return one line for the console."""
+        changed, dropped = self.provenance["changed"], self.provenance["dropped"]
+        return (
+            f"{Path(self.provenance['file']).name}: {format_count(changed, 'training row')} changed, "
+            f"{dropped:,} dropped"
+        )
+
+
+def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
+    """Change the labels of parsed training rows, and drop rows, as a file of label fixes says.
+
+    Args:
+        task: The task, whose labels are known.
+        rows: The training rows, before they are split.
+        path: The file.
+
+    Raises:
+        UserError: The file is not valid, or a row does not have the recorded text or label.
+    """
+    fixes = read_label_fixes(path)
+    for fix in fixes:
+        _check_part(fix, task.input_schema.label_key)
+    indices = _match_rows(task, rows, fixes)
+    labels = task.get_labels(rows.select(indices))
+    label_by_index = dict(zip(indices, labels, strict=True))
+    new_labels: dict[int, Any] = {}
+    dropped: set[int] = set()
+    for fix, index in zip(fixes, indices, strict=True):
+        _check_label(fix, label_by_index[index])
+        if fix.action == "drop":
+            dropped.add(index)
+        elif fix.action == "change":
+            new_labels[index] = _set_label(fix, new_labels.get(index, label_by_index[index]))
+    changed = {index: label for index, label in new_labels.items() if index not in dropped}
+    locations = {index: fix.location for fix, index in zip(fixes, indices, strict=True)}
+    fixed = _replace_labels(task, rows, changed, locations)
+    return FixedRows(_drop_rows(task, rows, fixed, dropped, path), {
+        "file": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "changed": len(changed), "dropped": len(dropped),
+    })  # fmt: skip
+
+
+def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
+    """Raise a `UserError` if a fix does not select a part of the label as the labels of the task require.
+
+    Args:
+        fix: The fix.
+        key: See `InputSchema.label_key`.
+    """
+    if key is None:
+        if fix.part is not None:
+            raise UserError(
+                f"{fix.location}: selects a part of the label with 'word' or 'label', but each row has a "
+                f"single label; {EXPORT_HINT}"
+            )
+        return
+    part_type, new_type = TYPES_BY_KEY[key]
+    if not isinstance(fix.part, part_type):
+        raise UserError(
+            f"{fix.location}: lacks the key {key!r}, which selects one of the row's labels; {EXPORT_HINT}"
+        )
+    if fix.action == "change" and not isinstance(fix.new, new_type):
+        raise UserError(
+            f"{fix.location}: cannot change the label to {shorten_repr(fix.new)}; write "
+            f"{'a tag' if key == 'word' else 'true or false'} in 'to'"
+        )
+
+
+def _match_rows(task: Task, rows: Rows, fixes: Sequence[LabelFix]) -> list[int]:
+    """Return the index of the row of each fix."""
+    numbers = [number for _, number in {fix.row for fix in fixes} if number.bit_length() < 64]
+    candidates = np.flatnonzero(np.isin(rows.row_numbers, np.array(numbers, dtype=np.int64)))
+    texts = hash_inputs(rows.select(candidates), task.input_schema.text_columns)
+    indices_by_row: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    for index, text in zip(candidates.tolist(), texts, strict=True):
+        indices_by_row[get_row_name(rows, index)][text] = index
+    return [_find_row(fix, indices_by_row.get(fix.row, {})) for fix in fixes]
+
+
+def _find_row(fix: LabelFix, index_by_text: Mapping[str, int]) -> int:
+    """Return the index of the row with the text of a fix, among those with its file name and number."""
+    file, number = fix.row
+    if not index_by_text:
+        raise UserError(
+            f"{fix.location}: the training rows have no row {number} of {file}; pass the data that the "
+            "decisions were made on"
+        )
+    if fix.text not in index_by_text:
+        raise UserError(
+            f"{fix.location}: row {number} of {file} has another text than the reviewed row; pass the data "
+            "that the decisions were made on"
+        )
+    return index_by_text[fix.text]
+
+
+def _check_label(fix: LabelFix, label: Any) -> None:
+    """Raise a `UserError` if the label of the row is not the one that was reviewed."""
+    if isinstance(fix.part, int):
+        given = label[fix.part] if 0 <= fix.part < len(label) else None
+    else:
+        given = label if fix.part is None else fix.part in label
+    if given != fix.old:
+        file, number = fix.row
+        raise UserError(
+            f"{fix.location}: row {number} of {file} has the label {shorten_repr(given)}, not "
+            f"{shorten_repr(fix.old)}; pass the data that the decisions were made on"
+        )
+
+
+def _set_label(fix: LabelFix, label: Any) -> Any:
+    """Return the label of a row after a fix."""
+    if isinstance(fix.part, int):
+        return [*label[: fix.part], fix.new, *label[fix.part + 1 :]]
+    if isinstance(fix.part, str):
+        others = [name for name in label if name != fix.part]
+        return [*others, fix.part] if fix.new else others
+    return fix.new
+
+
+def _replace_labels(task: Task, rows: Rows, labels: Mapping[int, Any], locations: Mapping[int, str]) -> Rows:
+    """Return the rows with other labels; an error names the location of the fix."""
+    try:
+        return task.replace_labels(rows, labels) if labels else rows
+    except UserError:
+        for index, label in labels.items():
+            try:
+                task.replace_labels(rows, {index: label})
+            except UserError as error:
+                raise UserError(f"{locations[index]}: {error}") from error
+        raise
+
+
+def _drop_rows(task: Task, rows: Rows, fixed: Rows, dropped: set[int], path: Path) -> Rows:
+    """Return the fixed rows without those that are dropped; check that all classes of `rows` remain."""
+    classes = task.split_keys(rows).classes
+    if dropped:
+        fixed = fixed.select(np.setdiff1d(np.arange(len(rows)), sorted(dropped)))
+    if not len(fixed):
+        raise UserError(f"--label-fixes {path}: drops every training row; keep some")
+    if missing := classes - task.split_keys(fixed).classes:
+        raise UserError(
+            f"--label-fixes {path}: no training row of {format_list(map(repr, sorted(missing)))} remains; "
+            "keep some of them, or remove the label from the data"
+        )
+    return fixed
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """The data of a run, before a model is chosen.
+
+    Attributes:
+        task: The task, with the columns and the labels that `parse_dataset` determined.
+        requested: The settings of the user, with `data` and `data_dir`, but without other defaults.
+        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
+        splits: Rows by split, after validation rows are held out and rows are sampled.
+    """
+
+    task: Task
+    requested: Any
+    dataset: LoadedDataset
+    splits: Splits
+
+    def for_run(self, settings: dict[str, Any], splits: Splits) -> "LoadedData":
+        """Return the same data with other settings and splits, for one of several runs.
+
+        Args:
+            settings: Values that replace those of `requested`. They must not change how rows are parsed.
+            splits: Rows by split.
+        """
+        task = type(self.task)(dataclasses.replace(self.task.config, **settings))
+        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
+        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
+        vars(task).update(copy.deepcopy(state))
+        return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
+
+
+def create_task(task_name: str, config: RunConfig) -> Task:
+    """Create a task, and fill in the settings `data` and `data_dir`.
+
+    Raises:
+        UserError: The settings do not name any data.
+    """
+    config = fill_unset(config, {"data": config.resolve_data_name()})
+    if not config.data:
+        raise UserError(
+            "--data: is required; pass a known dataset (see bertkit data ls), a file, a directory, or sample"
+        )
+    return task_class(task_name)(fill_data_dir(config))
+
+
+def load_data(task_name: str, config: RunConfig, reporter: Reporter) -> LoadedData:
+    """Load and parse the data, and fill in the default settings of the dataset.
+
+    Returns:
+        The data. Its splits are those of the dataset.
+
+    Raises:
+        UserError: The data cannot be loaded or parsed.
+    """
+    task = create_task(task_name, config)
+    requested = task.config
+    dataset = task.load_data(reporter)
+    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    dataset = parse_all_rows(task, dataset)
+    return LoadedData(task, requested, dataset, dataset.splits)
+
+
+def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
+    """Return the default settings of a dataset, without those that the task does not have.
+
+    Settings that name columns are also left out if the rows lack these columns. A user's copy of a known
+    dataset may have other columns.
+    """
+    row_columns = set(dataset.splits["train"].columns)
+    task_settings = get_settings(task_type.spec.config)
+    selected = {}
+    for key, value in dataset.defaults.items():
+        name = task_type.spec.column_aliases.get(key, key)
+        columns = {value} if isinstance(value, str) else value
+        if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
+            selected[name] = value
+    return selected
+
+
+# ---- rows
+
+
+def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
+    """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
+
+    The fixes come before the split, so that no row is held out with a label that was changed.
+    """
+    dataset = task.parse_dataset(dataset)
+    splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
+    dataset = dataclasses.replace(dataset, splits=splits)
+    path = getattr(task.config, "label_fixes", None)
+    if path is None:
+        return dataset
+    fixed = apply_label_fixes(task, splits["train"], expand_home(path))
+    notes = [*dataset.notes, fixed.describe()]
+    if fixed.provenance["dropped"] and task.config.max_train_samples:
+        notes.append("the dropped rows change which rows --max-train-samples selects")
+    return dataclasses.replace(
+        dataset, splits={**splits, "train": fixed.rows}, notes=notes, label_fixes=fixed.provenance
+    )
+
+
+def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
+    """Parse, split and sample the rows of a dataset.
+
+    Returns:
+        The parsed dataset, and the splits that the run uses.
+    """
+    dataset = parse_all_rows(task, dataset)
+    return dataset, split_parsed_rows(task, dataset, reporter)
+
+
+def split_parsed_rows(task: Task, dataset: LoadedDataset, reporter: Reporter) -> Splits:
+    """Return the splits that a run uses, from the rows of a parsed dataset."""
+    splits, notes = split_and_sample(task, dataset.splits)
+    task.validate_splits(splits)
+    for note in [*dataset.notes, *notes]:
+        reporter.info(note)
+    if task.config.keep_overlap:
+        warn_about_overlap(task, splits, reporter)
+    return splits

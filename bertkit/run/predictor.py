@@ -1,0 +1,273 @@
+"""Run an exported model with onnxruntime in place of the PyTorch model."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertkit.data.table import CHUNK_ROWS, Rows, chunk_records
+from bertkit.errors import UserError, format_list
+from bertkit.models import loading
+from bertkit.models.loading import ONNX_FILE, ModelSource
+from bertkit.models.pretraining import MASKED_POSITIONS
+from bertkit.run.finished_run import TrainedModel, build_trained_model, combine_models, load_run_task
+from bertkit.run_directory import find_ensemble, read_members
+from bertkit.settings.setting import get_column_settings
+from bertkit.tasks.base import Task
+from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
+from bertkit.utils import devices
+from bertkit.utils.extras import require_extra
+from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.system import resume_collection
+
+VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
+LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
+
+
+class OnnxOutput(dict[str, torch.Tensor]):
+    """Output tensors that, as in transformers, are both items and attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+class OnnxModel(nn.Module):
+    """A model for inference whose forward pass runs an ONNX graph.
+
+    The graph runs on the CPU with as many threads as PyTorch uses.
+
+    Args:
+        path: ONNX file. Inputs of `forward` that the graph does not have are ignored.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        super().__init__()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = LOG_SEVERITY_ERROR
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.input_names = [value.name for value in self.session.get_inputs()]
+        self.output_names = [value.name for value in self.session.get_outputs()]
+        # Callers read the device of a model from its parameters.
+        self.device_anchor = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    @property
+    def base_model(self) -> "OnnxModel":
+        """The model itself, because the graph includes the encoder."""
+        return self
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None, **_: Any,
+    ) -> OnnxOutput:  # fmt: skip
+        """Compute the outputs; if masked positions are set, vocabulary logits are reduced to them."""
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)
+        inputs = {
+            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
+        }  # fmt: skip
+        arrays = self.session.run(
+            self.output_names, {name: inputs[name].numpy() for name in self.input_names}
+        )
+        output = OnnxOutput(zip(self.output_names, map(torch.from_numpy, arrays), strict=True))
+        positions = self.__dict__.pop(MASKED_POSITIONS, None)
+        if positions is not None:
+            name = next(name for name in VOCABULARY_OUTPUTS if name in output)
+            logits = output[name]
+            output[name] = logits.gather(1, positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        return output
+
+
+def find_onnx_model(folder: Path) -> ModelSource | None:
+    """Return the exported model in a directory; None if there is none."""
+    is_exported = (folder / ONNX_FILE).is_file()
+    return ModelSource(folder.resolve().name, folder, is_run=True) if is_exported else None
+
+
+def load_onnx_model(source: ModelSource) -> OnnxModel:
+    """Load the model that `find_onnx_model` returned.
+
+    Raises:
+        UserError: The package onnxruntime is not installed, or cannot read the file.
+    """
+    require_extra("onnx", ["onnxruntime"], f"{source.folder}")
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+    path = source.folder / ONNX_FILE
+    try:
+        return OnnxModel(path)
+    except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NoSuchFile) as error:
+        raise UserError(
+            f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Predictor(TrainedModel):
+    """A task with its model and tokenizer, which predicts new rows.
+
+    Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
+
+    Attributes:
+        columns: Columns of new rows by setting, which replace those of training.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield one record for each row, in the order of the rows, with the keys of `predictions.jsonl`.
+
+        Rows are read in chunks, so `rows` may be an iterator of any length.
+
+        Raises:
+            UserError: A row is not a dictionary, or has no text column.
+        """
+        chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
+        for chunk in align_chunks_to_groups(self.task, chunks):
+            self.map_columns(chunk)
+            yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))
+
+    def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
+        """Make the task read the columns of new rows, and report them if they differ from training."""
+        trained_columns = self.task.input_schema.text_columns
+        self.task.map_columns(rows, self.columns)
+        if reporter and self.task.input_schema.text_columns != trained_columns:
+            columns = format_list(self.task.input_schema.text_columns)
+            reporter.info(
+                f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
+            )
+
+    def evaluate_without_labels(
+        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
+    ) -> Evaluation:
+        """Predict rows without using their labels."""
+        gold = self.task.input_schema.gold_columns
+        inputs = {name: values for name, values in rows.columns.items() if name not in gold}
+        parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
+        return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
+
+    def copy_columns_from(self, other: Task) -> "Predictor":
+        """Copy the column settings of another task; return this predictor."""
+        self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
+        self.task.load_state(self.model.config)
+        return self
+
+    def use_columns(self, columns: Mapping[str, Any]) -> "Predictor":
+        """Return a predictor that reads these columns, by setting, instead of those of training."""
+        return dataclasses.replace(self, columns=columns)
+
+    def use_batch_size(self, batch_size: int | None) -> "Predictor":
+        """Set the number of rows per batch, unless it is None; return this predictor."""
+        if batch_size:
+            self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
+        return self
+
+    @property
+    def loaded_models(self) -> list[Any]:
+        """The models with one encoder each: that of the run, or those of an ensemble; not an exported one."""
+        models = getattr(self.model, "members", [self.model])
+        return [model for model in models if not isinstance(model, OnnxModel)]
+
+    def iter_records(
+        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
+    ) -> Iterator[dict[str, Any]]:
+        """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
+
+        The key `gold` is left out. Gold labels appear only as a column of the input.
+
+        Args:
+            rows: The rows before parsing.
+            evaluation: The predictions for these rows.
+            scores: See `Evaluation.iter_records`.
+        """
+        inputs = self.task.input_schema
+        parsed = evaluation.outputs.rows
+        first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+        gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
+        output_rows = parsed
+        if len(rows) == len(parsed):  # unless normalization has changed the number of rows
+            columns = {**parsed.columns, **gold}
+            output_rows = rows.replace_columns(
+                {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
+            )
+        hidden = inputs.hidden_columns - set(gold)
+        predictions = zip(output_rows, evaluation.iter_records(scores), strict=True)
+        for row_id, (row, prediction) in enumerate(predictions, first_id):
+            prediction.pop("gold", None)
+            yield merge_prediction(row_id, row, hidden, prediction)
+
+
+def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
+    """Regroup rows into chunks that never split a group, such as the sentences of a document."""
+    pending: Rows | None = None
+    for chunk in chunks:
+        pending = chunk if pending is None else Rows.concatenate([pending, chunk])
+        groups = task.input_schema.get_group_ids(pending)
+        end = len(pending) if groups is None else _find_last_group_start(groups)
+        if end:
+            yield pending.select(range(end))
+            pending = pending.select(range(end, len(pending)))
+    if pending is not None and len(pending):
+        yield pending
+
+
+def _find_last_group_start(groups: Sequence[Any]) -> int:
+    """Return the index of the first row of the last group."""
+    return next((index for index in range(len(groups) - 1, 0, -1) if groups[index] != groups[index - 1]), 0)
+
+
+def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise UserError(
+            f"rows: expected dictionaries of columns, found {row!r}; pass rows such as {{'text': '...'}}"
+        )
+    return dict(row)
+
+
+def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
+    """Load a finished run, an exported model or an ensemble for prediction.
+
+    Args:
+        run: Directory of the run, of the exported model, of the ensemble, or of a study with an ensemble.
+        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
+
+    Raises:
+        UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
+    """
+    run_dir = expand_home(run)
+    if ensemble := find_ensemble(run_dir):
+        folders = read_members(ensemble)
+        return combine_models(folders, [load_predictor(member) for member in folders])
+    task = load_run_task(run_dir)
+    if not task.spec.predicts_rows:
+        raise UserError(
+            f"{run}: is a run of {task.spec.name}, which does not predict rows; "
+            f"use bertkit fill-mask {run} or bertkit embed {run}"
+        )
+    onnx_source = find_onnx_model(run_dir)
+    if onnx_source is None:
+        trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
+        return Predictor(trained.task, trained.model, trained.tokenizer)
+    return _load_onnx_predictor(task, onnx_source)
+
+
+def _load_onnx_predictor(task: Task, source: loading.ModelSource) -> Predictor:
+    """Load an exported model, which runs on the CPU.
+
+    Raises:
+        UserError: The user requested another device.
+    """
+    if devices.is_requested() and devices.has_accelerator():
+        raise UserError(f"--device {devices.get_device()}: exported models run on the CPU; leave it out")
+    task.use_cache = False
+    with silence_libraries():
+        task.load_state(loading.load_config(source))
+        predictor = Predictor(task, load_onnx_model(source).eval(), loading.load_tokenizer(source))
+    resume_collection()
+    return predictor

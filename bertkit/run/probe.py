@@ -1,0 +1,134 @@
+"""The probe of `--probe`: a linear model on the vectors of the encoder, fitted again during pre-training."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.table import Splits
+from bertkit.errors import UserError
+from bertkit.models.encoder import Encoder, compute_pooled_vectors
+from bertkit.run.load_data import load_data, split_parsed_rows
+from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
+from bertkit.tasks import task_spec
+from bertkit.tasks.text.baselines import score_probe
+from bertkit.tasks.text.task import SequenceTask
+from bertkit.utils import distributed
+from bertkit.utils.reporting import Reporter
+
+if TYPE_CHECKING:
+    from bertkit.training.callbacks import EvaluateAndSaveCallback
+    from bertkit.training.trainer import BertkitTrainer
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A labeled dataset on which a linear probe of the encoder is scored.
+
+    Attributes:
+        name: Name of the dataset.
+        task: The classification task of the dataset.
+        splits: At most `MAX_PROBE_ROWS` rows for training, and as many for validation.
+    """
+
+    name: str
+    task: SequenceTask
+    splits: Splits
+
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
+        return self.task.label_type.default_metric
+
+    def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
+        """Return the score of a linear model on the vectors of the encoder with its current weights."""
+        self.task.config = dataclasses.replace(self.task.config, max_length=max_length)
+        encoder = Encoder.from_model(model.base_model, tokenizer.pad_token_id)
+        parts = [self.splits["train"], self.splits["validation"]]
+        was_training = model.training
+        model.eval()
+        try:
+            features = [self.task.featurize(part, tokenizer) for part in parts]
+            vectors = [compute_pooled_vectors(encoder, part) for part in features]
+        finally:
+            model.train(was_training)
+        return score_probe(self.task, vectors, parts)[self.metric]
+
+    def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
+        """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
+
+        Args:
+            log_history: The log of the trainer.
+            best_step: Step of the weights that the run keeps; None for those of the last step.
+        """
+        key = PROBE_PREFIX + self.metric
+        scores = {entry["step"]: entry[key] for entry in log_history if key in entry}
+        sizes = {split: len(self.splits[split]) for split in ("train", "validation")}
+        final = scores[max(scores) if best_step is None else best_step]
+        return {"data": self.name, **sizes, "metric": self.metric, "before": scores[0], "after": final}
+
+
+def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
+    """Load the dataset of `--probe`; return None if it is not set.
+
+    Raises:
+        UserError: It cannot be loaded, or its rows have no labels.
+    """
+    name = getattr(config, "probe", None)
+    if name is None:
+        return None
+
+    probe_config = task_spec("classify").config(
+        data=name,
+        data_dir=config.data_dir,
+        seed=config.seed,
+        max_train_samples=MAX_PROBE_ROWS,
+        max_eval_samples=MAX_PROBE_ROWS,
+    )
+    silent = Reporter()
+    try:
+        data = load_data("classify", probe_config, silent)
+        splits = split_parsed_rows(data.task, data.dataset, silent)
+    except UserError as error:
+        raise UserError(_rewrite_data_error(str(error), name)) from error
+    if data.task.new_tokens:
+        raise UserError(
+            f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
+            "pass another dataset"
+        )
+    assert isinstance(data.task, SequenceTask)
+    probe = Probe(data.dataset.name, data.task, splits)
+    sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
+    reporter.info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
+    return probe
+
+
+def _rewrite_data_error(message: str, name: str) -> str:
+    """Return an error about the data of `classify` as an error about `--probe`."""
+    if "--data" in message:
+        return re.sub(r"--data(?![\w-])", "--probe", message)
+    problem = message.partition("; ")[0].removeprefix(f"{name}: ")
+    return (
+        f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other flags"
+    )
+
+
+def add_probe(
+    trainer: "BertkitTrainer", probe: Probe, schedule: "EvaluateAndSaveCallback",
+    score: Callable[[], float], reporter: Reporter,
+) -> None:  # fmt: skip
+    """Score a probe before training, and whenever the trainer evaluates or saves; log the scores."""
+    from bertkit.training.callbacks import ProbeCallback
+
+    def log_score() -> None:
+        started = time.perf_counter()
+        value = distributed.on_main_process(score)
+        trainer.evaluation_seconds += time.perf_counter() - started
+        step = trainer.state.global_step
+        when = f"at step {step}" if step else "before training"
+        reporter.info(f"probe: {probe.name}, {probe.metric} {value:.3f} {when}")
+        trainer.log({PROBE_PREFIX + probe.metric: value})
+
+    trainer.add_callback(ProbeCallback(schedule, log_score))

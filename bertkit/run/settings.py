@@ -1,0 +1,293 @@
+"""Resolution and checks of the settings of a run, before any data is read."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertkit import run_directory
+from bertkit.data.sources import resolve_data_dir
+from bertkit.errors import UserError, format_count
+from bertkit.run.results import require_named_modules
+from bertkit.run_directory import format_python_call
+from bertkit.settings.recipes import (
+    COMMAND_NAME,
+    Recipe,
+    apply_overrides,
+    list_passed_data,
+    read_recipe,
+    read_recipe_file,
+    serialize_settings,
+)
+from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.setting import fill_unset, get_flag, get_settings
+from bertkit.settings.validation import DataObject, validate_settings
+from bertkit.stats.metric_modules import make_absolute
+from bertkit.training.arguments import check_tracker, parse_extra_arguments
+from bertkit.utils import devices, distributed, locks, system
+from bertkit.utils.extras import require_extra
+from bertkit.utils.files import check_output_directory, expand_home, join_command
+from bertkit.utils.reporting import Reporter
+
+SAMPLING_STRATEGY = "train_sampling_strategy"
+PATH_SETTINGS = ("output_dir", "validation", "test")
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+
+
+def resolve_settings(
+    name: str,
+    config_class: type[RunConfig],
+    overrides: Mapping[str, Any],
+    recipe: str | None,
+    reporter: Reporter,
+    is_locked: bool = False,
+) -> tuple[RunConfig, dict[str, str] | None]:
+    """Combine the settings of the user with those of a recipe or of the run to resume, and check them.
+
+    Args:
+        name: Name of the command.
+        config_class: Class that declares the settings of the command.
+        overrides: Settings of the user, which take precedence over those of the recipe.
+        recipe: Name or path of a recipe.
+        reporter: Receives warnings.
+        is_locked: Whether this process has locked the output directory.
+
+    Returns:
+        The settings. With `resume`, also the fingerprints by split of the run's data, else None.
+
+    Raises:
+        UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
+    """
+    values = validate_settings(config_class, overrides, f"{name.partition(' ')[0].replace('-', '_')}()")
+    _check_time_limit(config_class, values)
+    if recipe is not None:
+        loaded_recipe = read_recipe(recipe, name, config_class)
+        if loaded_recipe.provenance and not values.get("metric"):
+            require_named_modules(f"--recipe {recipe}", loaded_recipe.settings.get("metric", ()), ())
+        values = apply_overrides(loaded_recipe.settings, values, config_class)
+        _warn_about_processes(loaded_recipe, reporter)
+    _check_processes(values)
+    devices.request_device(values.get("device", devices.AUTO))
+    values |= _expand_paths(values)
+    if values.get("metric"):
+        values["metric"] = [make_absolute(value) for value in values["metric"]]
+    if values.get("output_dir"):
+        check_output_directory(Path(values["output_dir"]))
+        if not is_locked:
+            locks.require_unlocked(Path(values["output_dir"]))
+    if values.get("resume"):
+        return _resume_settings(name, config_class, values)
+    config = config_class(**values)
+    arguments = {"recipe": recipe}
+    require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
+    parse_extra_arguments(config)
+    check_tracker(config.report_to)
+    _require_peft(config)
+    _check_alternatives(config)
+    if config.output_dir is not None:
+        _check_output_is_not_data(config, config.output_dir)
+        check_output_directory(Path(config.output_dir), run_directory.RUN, config.overwrite)
+    return config, None
+
+
+def fill_data_dir(config: ConfigT) -> ConfigT:
+    """Fill in `data_dir` if it is not set, with the directory of the original dataset files if one exists."""
+    directory = resolve_data_dir(config.data_dir)
+    return fill_unset(config, {"data_dir": str(directory) if directory else None})
+
+
+def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the path settings with `~` expanded, without those that are URLs."""
+    paths = {key: values[key] for key in PATH_SETTINGS if isinstance(values.get(key), str)}
+    return {key: str(expand_home(path)) for key, path in paths.items() if "://" not in path}
+
+
+def _check_alternatives(config: RunConfig) -> None:
+    """Refuse pairs of settings that exclude each other."""
+    if config.validation and config.validation_fraction is not None:
+        raise UserError(
+            "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
+        )
+    if config.tokens_per_batch is None:
+        return
+    if config.batch_size is not None:
+        raise UserError("--tokens-per-batch: replaces --batch-size; leave out one of them")
+    if SAMPLING_STRATEGY in parse_extra_arguments(config):
+        raise UserError(
+            f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
+            "of examples; leave out one of them"
+        )
+
+
+def _check_time_limit(config_class: type[RunConfig], values: Mapping[str, Any]) -> None:
+    """Refuse a time limit together with a number of steps, both by the user; `run.yaml` contains both.
+
+    The time limit of a study limits the number of trials and replaces no setting.
+    """
+    declared = get_settings(config_class).get("time_limit")
+    for name in declared[1].replaces if declared else ():
+        if values.get("time_limit") is not None and values.get(name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise UserError(f"--time-limit: sets the number of steps; leave out {flag}, or --time-limit")
+
+
+def _require_peft(config: RunConfig) -> None:
+    """Raise `UserError` if `--lora` is set and peft is not installed."""
+    if config.lora is not None:
+        require_extra("lora", ["peft"], f"--lora {config.lora}")
+
+
+def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
+    """Refuse an output directory with the name of the data, which would then be read as the data."""
+    data = config.resolve_data_name()
+    if isinstance(data, str) and Path(output_dir) == Path(data):
+        raise UserError(f"--output-dir {output_dir}: is also the value of --data; choose another directory")
+
+
+def require_data_objects(config: RunConfig, call: str) -> None:
+    """Refuse the settings of a run that was trained on data objects, unless they were passed again.
+
+    Args:
+        config: The settings.
+        call: The Python call that passes them again.
+
+    Raises:
+        UserError: A data object is missing.
+    """
+    for name, kind in list_passed_data(config).items():
+        if not getattr(config, name).is_missing:
+            continue
+        raise UserError(
+            f"{name}: the data of this run is a {kind} passed from Python, which is not saved with the run; "
+            f"pass it again: {call}"
+        )
+
+
+# ---- processes
+
+
+def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
+    """Warn if the recipe is the `run.yaml` of a run with another number of processes.
+
+    Batch sizes are per process, so the effective batch size would differ.
+    """
+    processes = recipe.provenance.get("processes", 1)
+    if recipe.provenance and processes != system.get_launched_world_size():
+        count = format_count(processes, "process", "processes")
+        reporter.warn(
+            f"{recipe.path}: batch size is per process, and this recipe's run used {count}; pass "
+            f"--nproc {processes} to repeat the run"
+        )
+
+
+def _check_processes(values: Mapping[str, Any]) -> None:
+    """Refuse settings that do not work with the number of processes."""
+    if distributed.is_rank_unset():
+        raise UserError("WORLD_SIZE is set but RANK is not; start processes with --nproc or torchrun")
+    is_distributed = system.get_launched_world_size() > 1
+    if (values.get("nproc") or 1) > 1 and not distributed.is_launched_by_bertkit():
+        problem = "the processes are already started" if is_distributed else "works only on the command line"
+        raise UserError(f"--nproc {values['nproc']}: {problem}; leave it out")
+    for item in values.get("set") or ():
+        if is_distributed and item.startswith(f"{SAMPLING_STRATEGY}="):
+            raise UserError(
+                f"--set {item}: several processes support only bertkit's own order of examples; leave it out"
+            )
+
+
+# ---- resume
+
+
+def _resume_settings(
+    name: str, config_class: type[RunConfig], values: dict[str, Any]
+) -> tuple[RunConfig, dict[str, str]]:
+    """Return the saved settings of a run with those of this call, and the fingerprints of the run's data."""
+    folder = _find_run_to_resume(name, values)
+    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
+    saved = config_class(**recipe.settings)
+    _check_resumed_processes(folder, recipe)
+    if not (folder / run_directory.METRICS_FILE).exists():  # a finished run is not scored again
+        named_modules = values.get("metric") or ()
+        require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
+    objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
+    passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
+    saved = dataclasses.replace(saved, **passed_again)
+    if not (folder / run_directory.METRICS_FILE).exists():
+        arguments = {"output_dir": str(folder), "resume": True}
+        require_data_objects(saved, format_python_call(name, arguments, list_passed_data(saved)))
+        _require_peft(saved)
+    for key, value in values.items():
+        if key not in ("resume", "output_dir"):
+            _check_unchanged(key, value, saved)
+    call_settings = {
+        key: values[key]
+        for key, (_, setting, _) in get_settings(config_class).items()
+        if key in values and not setting.is_saved
+    }
+    check_tracker(saved.report_to)
+    fingerprints = run_directory.read_provenance(folder)["data"]
+    return dataclasses.replace(saved, **call_settings), fingerprints
+
+
+def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
+    """Return the run directory that `--output-dir` names.
+
+    Args:
+        name: The command.
+        values: The settings of the user.
+
+    Raises:
+        UserError: `--output-dir` is not set, or the directory does not contain a run of the command.
+    """
+    folder = values.get("output_dir")
+    if folder is None:
+        raise UserError("--resume: needs a run to resume; pass its directory with --output-dir")
+    if not (Path(folder) / run_directory.SETTINGS_FILE).exists():
+        raise UserError(
+            f"--resume: {folder} does not contain a run; pass the directory of a run with --output-dir"
+        )
+    command = read_recipe_file(Path(folder) / run_directory.SETTINGS_FILE).get("task")
+    if isinstance(command, str) and COMMAND_NAME.fullmatch(command) and command != name:
+        raise UserError(
+            f"--resume: {folder} was written by bertkit {command}; resume with: "
+            + join_command(["bertkit", *command.split(), "--resume", "--output-dir", str(folder)])
+        )
+    return Path(folder)
+
+
+def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
+    """Refuse another number of processes, which would change the effective batch size.
+
+    A finished run does not train, so any number is accepted.
+    """
+    processes = recipe.provenance.get("processes", 1)
+    is_finished = (folder / run_directory.METRICS_FILE).exists()
+    if processes != system.get_launched_world_size() and not is_finished:
+        raise UserError(
+            f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
+            f"resume with --nproc {processes}"
+        )
+
+
+def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
+    """Refuse a setting of the user that differs from the setting of the run to resume."""
+    config_class = type(saved)
+    flag = get_flag(key, get_settings(config_class)[key].metadata)
+    if key in ("overwrite", "dry_run", "preview") and value:
+        raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")
+    saved_value = getattr(saved, key)
+    requested, existing = config_class(**{key: value}), config_class(**{key: saved_value})
+    if serialize_settings(requested) != serialize_settings(existing):
+        raise UserError(
+            f"--resume: {flag} is {_format_value(saved_value)} in this run and cannot become "
+            f"{_format_value(value)}; leave it out"
+        )
+
+
+def _format_value(value: Any) -> str:
+    """Return a value for a message: the items of a list with commas, and no Python constants."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "not set"
+    return "not set" if value is None else repr(value)

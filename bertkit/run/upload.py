@@ -1,0 +1,228 @@
+"""Upload of a finished run to the Hugging Face Hub, in one commit.
+
+Access is checked before training. If the upload fails, the run is still finished, and `--resume
+--push-to-hub` uploads it later.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, EvalResult, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from bertkit import run_directory
+from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
+from bertkit.data.layouts import find_dataset_spec
+from bertkit.data.sources import parse_hub_name
+from bertkit.errors import RunInterrupted, UserError
+from bertkit.models.loading import PACKAGED_MODELS
+from bertkit.report.card import rewrite_for_hub, uses_pipeline
+from bertkit.settings.run_settings import RunConfig
+from bertkit.tasks import task_class
+from bertkit.utils import distributed
+from bertkit.utils.files import join_command
+from bertkit.utils.reporting import Reporter
+
+PUSH_FLAG = "--push-to-hub"
+# Files to upload in addition to the model card. Predictions are not uploaded, because they contain rows of
+# the data, which may be private.
+UPLOADED_PATTERNS = [
+    *run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE,
+    run_directory.CALIBRATION_FILE,
+]  # fmt: skip
+LOGIN_HINT = "log in with: hf auth login, or set HF_TOKEN to a token with write access"
+UPLOAD_ERRORS = (ValueError, RuntimeError)  # the Hub refuses the model card, or cannot store a large file
+
+
+# ---- before training
+
+
+def check_hub_access(config: RunConfig) -> None:
+    """With `--push-to-hub`, check that the Hub can be reached and that the token is not read-only.
+
+    Raises:
+        UserError: The upload would fail, or a setting of the upload has no effect without `--push-to-hub`.
+    """
+    if not config.push_to_hub:
+        if config.hub_model_id or config.hub_private_repo:
+            flag = "--hub-model-id" if config.hub_model_id else "--hub-private-repo"
+            raise UserError(f"{flag}: has no effect without {PUSH_FLAG}; add it, or leave out {flag}")
+        return
+    from huggingface_hub import get_token, whoami
+
+    if config.hub_model_id:
+        _check_repo_name(config.hub_model_id, f"--hub-model-id {config.hub_model_id}")
+    if reason := explain_unreachable():
+        raise HubUnreachable(
+            f"{PUSH_FLAG}: {reason}; leave it out, and upload the run later with --resume {PUSH_FLAG}"
+        )
+    if get_token() is None:
+        raise UserError(f"{PUSH_FLAG}: found no token for the Hub; {LOGIN_HINT}")
+    with translate_errors(
+        f"{PUSH_FLAG}: the Hub rejected the token", hint=LOGIN_HINT, more_errors=UPLOAD_ERRORS
+    ):
+        account = whoami(cache=True)
+    if account.get("auth", {}).get("accessToken", {}).get("role") == "read":
+        raise UserError(f"{PUSH_FLAG}: the token of {account['name']} is read-only; {LOGIN_HINT}")
+
+
+def _check_repo_name(name: str, where: str) -> None:
+    """Check that a name is valid for a repository; `where` starts the error message."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise UserError(
+            f"{where}: is not a valid repository name ({summarize_error(error)}); pass --hub-model-id NAME "
+            "or ORG/NAME"
+        ) from error
+
+
+def create_hub_repo(config: RunConfig, folder: Path) -> str:
+    """Create the repository of a run if it does not exist, and check that the token can write to it.
+
+    Returns:
+        Full name of the repository, `ORG/NAME`.
+
+    Raises:
+        UserError: The token has no write access, or the connection is lost.
+    """
+    from huggingface_hub import HfApi, whoami
+
+    name = config.hub_model_id or folder.resolve().name
+    if not config.hub_model_id:
+        _check_repo_name(name, f"{PUSH_FLAG}: the name of the run directory {name}")
+    api = HfApi()
+    problem = f"{PUSH_FLAG}: the token cannot create {name} or write to it"
+    with translate_errors(problem, hint="choose another --hub-model-id", more_errors=UPLOAD_ERRORS):
+        full_name = name if "/" in name else f"{whoami(cache=True)['name']}/{name}"
+        api.create_repo(full_name, private=config.hub_private_repo or None, exist_ok=True)
+        api.auth_check(full_name, write=True)
+    return full_name
+
+
+# ---- after training
+
+
+def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -> None:
+    """Upload the model of a finished run with its card, metrics and settings.
+
+    Raises:
+        UserError: The upload failed. The message contains the command that uploads the run later.
+        RunInterrupted: The user interrupted the upload.
+    """
+    from huggingface_hub import HfApi
+
+    problem = f"{folder}: the run is finished, but was not uploaded"
+    fix = f"upload it with: {format_resume_command(task, folder, config)}"
+    try:
+        repo = create_hub_repo(config, folder)
+        reporter.info(f"uploading to {repo}")
+        with translate_errors(problem, hint=fix, more_errors=UPLOAD_ERRORS):
+            operations = _list_operations(folder, build_hub_card(folder, repo))
+            commit = HfApi().create_commit(repo, operations, commit_message=f"bertkit {task}")
+    except KeyboardInterrupt:
+        raise RunInterrupted(f"{problem}; {fix}") from None
+    reporter.info(f"uploaded to {commit.repo_url}")
+
+
+def _list_operations(folder: Path, card: str) -> list[Any]:
+    """Return the operations of the commit: one for each uploaded file."""
+    files = sorted({path for pattern in UPLOADED_PATTERNS for path in folder.glob(pattern)})
+    return [
+        CommitOperationAdd(run_directory.CARD_FILE, card.encode()),
+        *(CommitOperationAdd(path.name, path) for path in files),
+    ]
+
+
+def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
+    """Return the command that resumes an unfinished run, or uploads a finished run."""
+    arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
+    if distributed.get_world_size() > 1:
+        arguments += ["--nproc", str(distributed.get_world_size())]
+    for value in getattr(config, "metric", ()):
+        arguments += ["--metric", value]
+    if config.push_to_hub:
+        arguments.append(PUSH_FLAG)
+        if config.hub_model_id:
+            arguments += ["--hub-model-id", config.hub_model_id]
+        if config.hub_private_repo:
+            arguments.append("--hub-private-repo")
+    return join_command(arguments)
+
+
+# ---- the model card
+
+
+def build_hub_card(folder: Path, repo: str) -> str:
+    """Return the model card of a finished run with the metadata of the Hub.
+
+    Args:
+        folder: The run directory.
+        repo: Repository of the upload, `ORG/NAME`.
+    """
+    metrics = run_directory.read_metrics(folder) or {}
+    text = rewrite_for_hub((folder / run_directory.CARD_FILE).read_text("utf-8"), repo)
+    library = "transformers" if uses_pipeline(text) else "bertkit"
+    metadata = build_card_metadata(metrics, run_directory.read_settings(folder), repo, library)
+    return f"---\n{metadata.to_yaml()}\n---\n\n{text}"
+
+
+def build_card_metadata(
+    metrics: Mapping[str, Any], settings: Mapping[str, Any], repo: str, library: str
+) -> Any:
+    """Return the `ModelCardData` of a run, by which the Hub displays and finds the model.
+
+    Language and license are left out, because bertkit does not know them.
+
+    Args:
+        metrics: Content of `metrics.json`.
+        settings: Settings of the run.
+        repo: Repository of the upload, `ORG/NAME`.
+        library: Name of the library that loads the model.
+    """
+    task_type = task_class(metrics["task"])
+    task = task_type(task_type.spec.config(**settings))
+    model = settings.get("model", "")
+    is_local = model in ("", *PACKAGED_MODELS) or Path(model).is_absolute()
+    dataset = find_hub_dataset(str(settings.get("data", "")))
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task.spec.pipeline.task,
+        base_model=None if is_local else model,
+        datasets=[dataset] if dataset else None,
+        tags=["bertkit"],
+        model_name=repo.partition("/")[2],
+        eval_results=_list_eval_results(metrics, task.spec.pipeline.task, dataset),
+    )
+
+
+def find_hub_dataset(data: str) -> str | None:
+    """Return the Hub repository of a dataset, or None if no repository is known.
+
+    Args:
+        data: Value of `--data`.
+    """
+    if Path(data).is_absolute():
+        return None
+    spec = find_dataset_spec(data)
+    location = spec.hub if spec else parse_hub_name(data)
+    return location["id"] if location else None
+
+
+def _list_eval_results(metrics: Mapping[str, Any], hub_task: str, dataset: str | None) -> list[Any]:
+    """Return the validation and test scores as `EvalResult`, for the `model-index` of the model card."""
+    name = metrics["data"]["name"]
+    return [
+        EvalResult(
+            task_type=hub_task,
+            dataset_type=dataset or name,
+            dataset_name=name,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=value,
+        )
+        for split in ("validation", "test")
+        for metric, value in metrics[split].items()
+    ]

@@ -1,0 +1,296 @@
+"""The requests that use a model at present."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+from bertkit import run_directory
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.run.load_check import depends_on_padding
+from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
+from bertkit.run_directory import find_ensemble, read_members
+from bertkit.serve.batcher import Batcher, Job, Records, TokenLimit, compute_jobs, predict_rows
+from bertkit.serve.requests import RowDecoder
+from bertkit.utils.files import expand_home
+
+
+class OpenRequests:
+    """A count of the requests that use a model, so that none of them loses its model in a reload."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none_is_open = asyncio.Event()
+        self._none_is_open.set()
+
+    @contextmanager
+    def track(self) -> Iterator[None]:
+        """Count a request during the block."""
+        self._count += 1
+        self._none_is_open.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none_is_open.set()
+
+    async def wait_until_none(self) -> None:
+        """Wait until no request is open."""
+        await self._none_is_open.wait()
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """Counters, gauges and histograms in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "bertkit_requests", "Requests by path and status.", ["path", "status"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "bertkit_request_seconds", "Time from the head of a request to the end of its response.",
+            ["path"], buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.rows = Counter("bertkit_rows", "Predicted rows.", ["model"], registry=registry)
+        self.batch_rows = Histogram(
+            "bertkit_batch_rows", "Rows of a batch.", ["model"], buckets=ROWS, registry=registry
+        )
+        self.compute_seconds = Histogram(
+            "bertkit_compute_seconds", "Time to compute a batch.", ["model"], buckets=SECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.queue_rows = Gauge("bertkit_queue_rows", "Rows in the queue.", ["model"], registry=registry)
+        self.reloads = Counter("bertkit_reloads", "Reloads by result.", ["result"], registry=registry)
+
+    def observe_request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request and its duration."""
+        self.requests.labels(path, status).inc()
+        self.request_seconds.labels(path).observe(seconds)
+
+    @contextmanager
+    def measure_batch(self, model: str, rows: int) -> Iterator[None]:
+        """Measure the computation of a batch in the block."""
+        start = time.perf_counter()
+        yield
+        self.compute_seconds.labels(model).observe(time.perf_counter() - start)
+        self.batch_rows.labels(model).observe(rows)
+        self.rows.labels(model).inc(rows)
+
+    def watch_queue(self, model: str, count_rows: Callable[[], float]) -> None:
+        """Report the rows in the queue of a model, which are counted at each query of the metrics."""
+        self.queue_rows.labels(model).set_function(count_rows)
+
+    def format(self) -> bytes:
+        """Return all measurements as text."""
+        return generate_latest(self.registry)
+
+
+MAX_WAITING_ROWS = 1024  # rows in the queue of a model, and rows of a request
+# On a CPU, a batch is computed in parts of rows with similar lengths: less padding makes this faster than one
+# large forward pass.
+CPU_FORWARD_ROWS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A run that is loaded and has predicted once.
+
+    Attributes:
+        name: Name in requests.
+        info: The description in `/info`.
+        decoder: Validates the rows of requests.
+        token_limit: Refuses requests with too many tokens.
+        batcher: Predicts the rows.
+        open_requests: The requests that use the model.
+    """
+
+    name: str
+    info: dict[str, Any]
+    decoder: RowDecoder
+    token_limit: TokenLimit
+    batcher: Batcher
+    open_requests: OpenRequests = field(default_factory=OpenRequests)
+
+    async def close(self) -> None:
+        """Wait for the end of all requests, and end the threads."""
+        await self.open_requests.wait_until_none()
+        await self.batcher.close()
+        self.token_limit.close()
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How requests are combined; see `Batcher`.
+
+    Attributes:
+        max_rows: Maximum number of rows of a batch.
+        max_delay: Maximum time in seconds that a request waits for others.
+        max_tokens: Maximum number of tokens of a request, and of the large requests in a batch or the queue.
+    """
+
+    max_rows: int
+    max_delay: float
+    max_tokens: int
+
+
+def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Metrics) -> ServedModel:
+    """Load a run and predict example rows, so that the first request is not slower than others.
+
+    Args:
+        run: Directory of a run, of an exported model, or of an ensemble.
+        name: Name in requests.
+        settings: How requests are combined.
+        metrics: Receives the measurements of each batch.
+
+    Raises:
+        UserError: The directory cannot be loaded.
+    """
+    predictor = load_predictor(run)
+    is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
+    tokenizer, max_length = predictor.tokenizer, predictor.task.config.max_length
+    if any(depends_on_padding(model, tokenizer, max_length) for model in predictor.loaded_models):
+        predictor.use_batch_size(1)  # a response must not depend on other requests
+    else:
+        predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else settings.max_rows)
+    decoder = RowDecoder(predictor.task.input_schema, MAX_WAITING_ROWS)
+    for count in {1, settings.max_rows}:
+        predict_rows(predictor, [decoder.example] * count, "compact")
+
+    def compute(jobs: Sequence[Job]) -> list[Records | Exception]:
+        with metrics.measure_batch(name, sum(len(job.rows) for job in jobs)):
+            return compute_jobs(predictor, jobs)
+
+    info = describe_model(expand_home(run), name, predictor, decoder)
+    token_limit = TokenLimit(predictor, settings.max_tokens)
+    batcher = Batcher(compute, settings.max_rows, settings.max_delay, MAX_WAITING_ROWS, settings.max_tokens)
+    return ServedModel(name, info, decoder, token_limit, batcher)
+
+
+def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecoder) -> dict[str, Any]:
+    """Return the description of a run in `/info`, without paths of this machine."""
+    ensemble, task = find_ensemble(run), predictor.task
+    members = read_members(ensemble) if ensemble else [run]
+    metrics = run_directory.require_metrics(members[0])
+    info: dict[str, Any] = {
+        "name": name,
+        "task": task.spec.name,
+        "columns": decoder.kinds,
+        "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
+        "max_length": task.config.max_length,
+        "backend": "onnxruntime" if find_onnx_model(run) else "pytorch",
+        "members": len(members),
+        "model": metrics["model"],
+        "data": metrics["data"]["name"],
+    }
+    if not ensemble:
+        info |= {key: metrics[key] for key in ("validation", "intervals") if metrics.get(key)}
+    return info
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run to serve, and its name in requests."""
+
+    name: str
+    run: str
+
+
+class ModelRegistry:
+    """The served models by name.
+
+    Args:
+        runs: The runs. Their models are loaded by `load`.
+        settings: How requests are combined.
+        metrics: Receives measurements.
+
+    Attributes:
+        is_draining: Whether the server is shutting down, so that it is not ready for new clients.
+    """
+
+    def __init__(self, runs: Sequence[NamedRun], settings: BatchSettings, metrics: Metrics) -> None:
+        self.runs, self.settings, self.metrics = runs, settings, metrics
+        self.models: dict[str, ServedModel] = {}
+        self.is_draining = False
+        self._reload_lock = asyncio.Lock()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all models are loaded and the server is not shutting down."""
+        return bool(self.models) and not self.is_draining
+
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model with this name; a server of one model needs no name.
+
+        Raises:
+            UserError: There is no such model, or the name is missing.
+        """
+        names = format_list(self.models)
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None:
+            raise UserError(f"model: is missing, and there are several models; add ?model=NAME ({names})")
+        if name not in self.models:
+            hint = suggest_similar(name, self.models)
+            raise UserError(f"model: is not served{hint or ';'} the models are {names}")
+        return self.models[name]
+
+    def load(self) -> None:
+        """Load all models.
+
+        Raises:
+            UserError: A run cannot be loaded. The models are not changed.
+        """
+        loaded = [
+            load_served_model(named.run, named.name, self.settings, self.metrics) for named in self.runs
+        ]
+        self.models = {model.name: model for model in loaded}
+        for model in loaded:
+            self.metrics.watch_queue(model.name, model.batcher.count_waiting_rows)
+
+    async def reload(self) -> None:
+        """Load all models again, and replace the old models once the new ones have predicted example rows.
+
+        Requests in the queue of an old model are computed by the old model. If a run cannot be loaded, for
+        example because the memory does not suffice for the old and the new models, the old models stay.
+        """
+        async with self._reload_lock:
+            old_models = list(self.models.values())
+            try:
+                await asyncio.to_thread(self.load)
+            except Exception as error:
+                self.metrics.reloads.labels("failed").inc()
+                is_bug = not isinstance(error, UserError)
+                logger.warning("not reloaded, the old models stay: %s", error, exc_info=is_bug)
+                return
+            self.metrics.reloads.labels("done").inc()
+            logger.info("reloaded %s", format_list(self.models))
+            await asyncio.gather(*(model.close() for model in old_models))
+
+    async def close(self) -> None:
+        """End the threads. Requests that are still in the queue have no client, so they are cancelled."""
+        for model in self.models.values():
+            model.batcher.cancel_requests()
+        async with self._reload_lock:
+            await asyncio.gather(*(model.close() for model in self.models.values()))

@@ -1,0 +1,1 @@
+"""Settings: how they are declared, validated, and read from recipes."""

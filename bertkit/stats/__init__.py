@@ -1,0 +1,1 @@
+"""Scores, intervals, tests and calibration, as functions of arrays."""

@@ -1,0 +1,207 @@
+"""Baselines without an encoder: majority label, TF-IDF, most frequent tag, and word overlap.
+
+A baseline is fitted on the training rows of a run and predicts its evaluation rows. Its scores are therefore
+comparable with those of the model.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from sentencex import get_sentence_boundaries
+
+from bertkit.data.table import as_column, iter_chunks
+from bertkit.data.unicode import detect_language
+from bertkit.data.words import split_words
+from bertkit.utils.text import replace_surrogates
+
+TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
+# Unlike scikit-learn's default pattern, this one keeps words of one letter, which are common in Korean.
+WORD_PATTERN = r"(?u)\b\w+\b"
+MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled; more rows take minutes and do not improve scores
+TFIDF_BASELINES = ("tfidf", "hypothesis_only", "ending_only")
+PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
+
+
+def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
+    """Predict the most frequent label for all rows, or the mean in regression.
+
+    Args:
+        labels: [n] int, [n, classes] int or [n] float, the training labels. With multi-label data, a label is
+            predicted if more than half of the rows have it.
+        size: Number of rows to predict.
+    """
+    if labels.dtype.kind == "f":
+        constant: Any = labels.mean()
+    elif labels.ndim == 2:
+        constant = (labels.mean(0) > 0.5).astype(labels.dtype)
+    else:
+        constant = np.bincount(labels).argmax()
+    return np.broadcast_to(constant, (size, *np.shape(constant)))
+
+
+def predict_tfidf(
+    train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
+) -> list[np.ndarray]:
+    """Predict with a linear model on the TF-IDF vectors of words and word pairs.
+
+    The model is a logistic regression, or a ridge regression if the labels are numbers.
+
+    Args:
+        train: The training texts.
+        labels: [n] int, [n, classes] int or [n] float, the training labels.
+        others: The texts of each split to predict.
+        seed: Seed for sampling large training sets.
+
+    Returns:
+        The predictions for each split, in the form of the labels.
+    """
+    rows = sample_tfidf_rows(len(labels), seed)
+    model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
+    if model is None:
+        return [predict_majority(labels, len(texts[0])) for texts in others]
+    return [np.concatenate([model(chunk, "predict") for chunk in _iter_columns(texts)]) for texts in others]
+
+
+def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
+    """Return the indices of the training rows that TF-IDF baselines are fitted on, ascending."""
+    return np.sort(np.random.default_rng(seed).permutation(num_rows)[:MAX_TFIDF_ROWS])
+
+
+def _iter_columns(columns: TextColumns) -> Iterator[TextColumns]:
+    """Yield all columns in chunks."""
+    return zip(*(iter_chunks(column, PREDICTED_ROWS) for column in columns), strict=True)
+
+
+def predict_ending_only(
+    train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
+) -> np.ndarray:
+    """Predict the correct ending from the endings alone, with logistic regression on their TF-IDF vectors.
+
+    Args:
+        train: [n] endings of each training row.
+        correct: [n] int, index of the correct ending of each training row.
+        others: [m] endings of each row to predict.
+        seed: Seed for sampling large training sets.
+
+    Returns:
+        [m] int, index of the predicted ending.
+    """
+    sampled = sample_tfidf_rows(len(train), seed)
+    sampled_endings = as_column(train).take(sampled)
+    is_correct = np.concatenate(
+        [
+            np.arange(len(endings)) == index
+            for endings, index in zip(sampled_endings, correct[sampled], strict=True)
+        ]
+    )
+    train_endings = [ending for endings in sampled_endings for ending in endings]
+    model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64))
+    if model is None:
+        return predict_majority(correct, len(others))
+    scores = model([[ending for endings in others for ending in endings]], "decision_function")
+    scores_by_row = np.split(scores, np.cumsum([len(endings) for endings in others])[:-1])
+    return np.array([row.argmax() for row in scores_by_row])
+
+
+def predict_frequent_tag(
+    train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
+) -> np.ndarray:
+    """Predict the most frequent tag of each word in the training data, the lowest id on ties.
+
+    Args:
+        train_words: [n] words of all training sentences.
+        train_tags: [n] int, tag ids of the training words.
+        words: [m] words to tag.
+        outside: Tag id of O, which is predicted for unseen words.
+
+    Returns:
+        [m] int, tag ids of the words.
+    """
+    vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
+    word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
+    num_tags = int(train_tags.max(initial=0)) + 1
+    pairs, counts = np.unique(word_ids * num_tags + train_tags, return_counts=True)
+    pair_word, pair_tag = np.divmod(pairs, num_tags)
+    # The pairs ascend by word and tag, and the sort is stable. The lowest tag id of a tie thus comes first.
+    order = np.lexsort((-counts, pair_word))
+    _, first = np.unique(pair_word, return_index=True)
+    tag_by_word = np.append(pair_tag[order[first]], outside)  # unseen words have the index -1
+    return tag_by_word[np.fromiter(map(vocabulary.get, words, repeat(-1)), np.int64, len(words))]
+
+
+def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
+    """Predict the sentence of each context that has the most distinct words in common with the question.
+
+    The first sentence wins a tie. Words are those of `split_words`; in scripts without spaces, a word is a
+    character.
+
+    Returns:
+        [n] sentences without surrounding white space, or "" for a context without sentences.
+    """
+    sentences = {
+        context: [(sentence, _collect_words(sentence)) for sentence in _split_sentences(context)]
+        for context in set(contexts)
+    }
+    return [
+        _find_most_similar(_collect_words(question), sentences[context])
+        for question, context in zip(questions, contexts, strict=True)
+    ]
+
+
+def _find_most_similar(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
+    return max(sentences, key=lambda sentence: len(question & sentence[1]), default=("", set()))[0]
+
+
+def _collect_words(text: str) -> set[str]:
+    return {word for word in split_words(text.casefold()) if word[0].isalnum()}
+
+
+def _split_sentences(text: str) -> list[str]:
+    bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
+    sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
+    return [sentence for sentence in sentences if sentence]
+
+
+def _fit_tfidf_model(
+    train: TextColumns, labels: np.ndarray
+) -> Callable[[TextColumns, str], np.ndarray] | None:
+    """Fit a linear model on TF-IDF vectors.
+
+    Returns:
+        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
+        predictions. None if no text has words.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizers = [
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
+        for _ in train
+    ]
+    try:
+        vectors = [
+            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
+        ]
+    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
+        return None
+    model = _build_linear_model(labels).fit(hstack(vectors), labels)
+
+    def predict(texts: TextColumns, method: str) -> np.ndarray:
+        vectors = [
+            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
+        ]
+        return getattr(model, method)(hstack(vectors))
+
+    return predict
+
+
+def _build_linear_model(labels: np.ndarray) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    if labels.dtype.kind == "f":
+        return Ridge()
+    model = LogisticRegression(C=10.0, max_iter=1000)
+    return OneVsRestClassifier(model) if labels.ndim == 2 else model

@@ -1,0 +1,583 @@
+"""Calibration of predicted probabilities: reliability diagrams, and scores of probabilities.
+
+A decision is a choice between classes, whose probabilities are the softmax of their logits. A label that a
+row may have or lack is a decision between two classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.stats.scores import Scores
+
+NUM_BINS = 15  # Guo et al. 2017
+PROBABILITY_SCORES = ("ece", "nll", "brier")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions with their gold classes. A row has one decision, or several such as those of its labels.
+
+    Attributes:
+        logits: [n, classes] float64; -inf for a class that a decision does not have.
+        gold: [n] int, gold class; -1 if it is not known.
+        row: [n] int, index of the row of each decision.
+        num_rows: Number of rows; rows may have no decisions.
+    """
+
+    logits: np.ndarray
+    gold: np.ndarray
+    row: np.ndarray
+    num_rows: int
+
+    @classmethod
+    def from_classes(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
+        """Return one decision for each row.
+
+        Args:
+            logits: [n, classes] logits.
+            gold: [n] gold class; None if it is not known.
+        """
+        gold = np.full(len(logits), -1) if gold is None else gold
+        return cls(logits.astype(np.float64), gold, np.arange(len(logits)), len(logits))
+
+    @classmethod
+    def from_label_sets(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
+        """Return a decision for each label of each row, between 0 (absent) and 1 (present).
+
+        Args:
+            logits: [n, labels] logits, whose sigmoid is the probability of the label.
+            gold: [n, labels] int, 0 or 1; None if it is not known.
+        """
+        gold = np.full(logits.shape, -1) if gold is None else gold
+        num_rows, num_labels = gold.shape
+        present = logits.astype(np.float64).ravel()
+        row = np.repeat(np.arange(num_rows), num_labels)
+        return cls(np.stack([np.zeros_like(present), present], axis=1), gold.ravel(), row, num_rows)
+
+    def scale(self, factor: float | np.ndarray) -> "Decisions":
+        """Return the decisions with their logits multiplied by a factor, or by [n] factors."""
+        factors = np.broadcast_to(factor, len(self.gold))
+        return Decisions(self.logits * factors[:, None], self.gold, self.row, self.num_rows)
+
+    def select(self, is_selected: np.ndarray) -> "Decisions":
+        """Return the decisions where [n] `is_selected` is true; their rows keep their indices."""
+        return Decisions(
+            self.logits[is_selected], self.gold[is_selected], self.row[is_selected], self.num_rows
+        )
+
+    def compute_confidence(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [n] the probability of the most probable class, and [n] bool whether it is correct."""
+        from scipy.special import softmax
+
+        predicted = self.logits.argmax(1)
+        probabilities = softmax(self.logits, axis=1)[np.arange(len(predicted)), predicted]
+        return probabilities, predicted == self.gold
+
+    def compute_row_confidence(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [rows] the lowest confidence of each row's decisions, and bool whether all are correct.
+
+        The confidence of a row without decisions is 1.
+        """
+        confidence, is_correct = self.compute_confidence()
+        row_confidence, row_is_correct = np.ones(self.num_rows), np.ones(self.num_rows, bool)
+        np.minimum.at(row_confidence, self.row, confidence)
+        np.logical_and.at(row_is_correct, self.row, is_correct)
+        return row_confidence, row_is_correct
+
+
+def make_yes_no_decisions(probability: np.ndarray, is_true: np.ndarray) -> Decisions:
+    """Return one decision for each row, between false and true.
+
+    Args:
+        probability: [n] probability of true.
+        is_true: [n] bool.
+    """
+    from scipy.special import logit
+
+    clipped = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
+    return Decisions.from_label_sets(logit(clipped)[:, None], is_true.astype(int)[:, None])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Statistics of predictions in confidence bins of equal width.
+
+    Attributes:
+        count: [bins] int, number of predictions in each bin.
+        confidence: [bins] float, mean confidence of each bin; NaN for an empty bin.
+        accuracy: [bins] float, fraction of correct predictions in each bin; NaN for an empty bin.
+    """
+
+    count: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error: mean gap between confidence and accuracy (Guo et al. 2017, eq. 3)."""
+        used = self.count > 0
+        gaps = np.abs(self.accuracy[used] - self.confidence[used])
+        return float((self.count[used] * gaps).sum() / max(self.count.sum(), 1))
+
+    def to_dict(self) -> dict[str, list[float | None]]:
+        """Return the fields as a JSON object; NaN becomes None."""
+        return {
+            name: [None if np.isnan(value) else value for value in getattr(self, name).tolist()]
+            for name in ("count", "confidence", "accuracy")
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Calibration":
+        """Return the object that `to_dict` converted."""
+        count, confidence, accuracy = (
+            np.array([np.nan if value is None else value for value in fields[name]])
+            for name in ("count", "confidence", "accuracy")
+        )
+        return cls(count, confidence, accuracy)
+
+
+def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: int = NUM_BINS) -> Calibration:
+    """Group predictions into bins by confidence.
+
+    Bin m of M, counted from 1, covers the interval ((m - 1) / M, m / M].
+
+    Args:
+        confidence: [n] float from 0 to 1, probability of the predicted label.
+        is_correct: [n] bool, whether the prediction is correct.
+        bins: Number of bins.
+    """
+    bin_index = _find_bins(confidence, bins)
+    count = np.bincount(bin_index, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        means = [
+            np.bincount(bin_index, values, minlength=bins) / count for values in (confidence, is_correct)
+        ]
+    return Calibration(count, *means)
+
+
+def _find_bins(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Return [n] the index of the bin of each confidence; NaN belongs to the first bin."""
+    return np.clip(np.ceil(np.nan_to_num(confidence) * bins).astype(int) - 1, 0, bins - 1)
+
+
+class EceScorer:
+    """The expected calibration error (Guo et al. 2017, eq. 3), for any sample of the rows.
+
+    It is computed from sums over rows, so a sample of the bootstrap costs one matrix product.
+
+    Args:
+        confidence: [n] confidence of each prediction.
+        is_correct: [n] bool, whether the prediction is correct.
+        row: [n] int, index of the row of each prediction.
+        num_rows: Number of rows; rows may have no predictions.
+    """
+
+    def __init__(
+        self, confidence: np.ndarray, is_correct: np.ndarray, row: np.ndarray, num_rows: int
+    ) -> None:
+        self.num_rows = num_rows
+        bins = _find_bins(confidence, NUM_BINS)
+        gaps = _sum_by_row(row, num_rows, is_correct - confidence, bins, NUM_BINS)
+        self._sums = np.concatenate([gaps, _sum_by_row(row, num_rows, np.ones(len(row)))], axis=1)
+
+    def score(self, rows: np.ndarray) -> float:
+        """Return the score of the rows at these indices, which may repeat."""
+        sums = np.bincount(rows, minlength=self.num_rows) @ self._sums
+        return float(np.abs(sums[:-1]).sum() / max(sums[-1], 1))
+
+
+def _sum_by_row(
+    row: np.ndarray, num_rows: int, values: np.ndarray, column: np.ndarray | int = 0, num_columns: int = 1
+) -> np.ndarray:
+    """Return [num_rows, num_columns] the sums of the [n] values of each row in each column."""
+    cell = row * num_columns + column
+    return np.bincount(cell, values, minlength=num_rows * num_columns).reshape(-1, num_columns)
+
+
+class ProbabilityScorer:
+    """The scores of probabilistic predictions, for any sample of the rows.
+
+    * `ece`: expected calibration error, the mean gap between confidence and accuracy in 15 bins of equal
+      width (Guo et al. 2017, eq. 3).
+    * `nll`: mean negative log-likelihood of the gold class.
+    * `brier`: mean of half the squared distance between the probabilities and the gold class (Brier 1950).
+      It ranges from 0 to 1. For two classes, it is the squared error of the probability of either class.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        from scipy.special import log_softmax
+
+        index = np.arange(len(decisions.gold))
+        log_probabilities = log_softmax(decisions.logits, axis=1)
+        errors = np.exp(log_probabilities)
+        errors[index, decisions.gold] -= 1
+        self.num_rows = decisions.num_rows
+        self._ece = EceScorer(*decisions.compute_confidence(), decisions.row, decisions.num_rows)
+        columns = (-log_probabilities[index, decisions.gold], (errors**2).sum(1) / 2, np.ones(len(index)))
+        sums = [_sum_by_row(decisions.row, decisions.num_rows, values) for values in columns]
+        self._sums = np.concatenate(sums, axis=1)  # [rows, 3]
+
+    def score(self, rows: np.ndarray) -> Scores:
+        """Return `ece`, `nll` and `brier` of the rows at these indices, which may repeat."""
+        nll, brier, count = np.bincount(rows, minlength=self.num_rows) @ self._sums
+        count = max(count, 1)
+        return {"ece": self._ece.score(rows), "nll": float(nll / count), "brier": float(brier / count)}
+
+    def score_all(self) -> Scores:
+        """Return the scores of all rows."""
+        return self.score(np.arange(self.num_rows))
+
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
+
+
+def fit_temperature(decisions: Decisions) -> float:
+    """Return the temperature with the lowest negative log-likelihood of the gold classes.
+
+    The negative log-likelihood is convex in the inverse temperature, so its minimum is the only root of its
+    derivative. If there is no root between `MIN_TEMPERATURE` and `MAX_TEMPERATURE`, the nearer bound is
+    returned. If all predictions are correct, for example, a lower temperature is always better.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import softmax
+
+    gold_logits = decisions.logits[np.arange(len(decisions.gold)), decisions.gold]
+    margins = decisions.logits - gold_logits[:, None]
+    finite_margins = np.where(np.isfinite(margins), margins, 0.0)
+
+    def compute_slope(inverse: float) -> float:
+        """Return the derivative of the mean negative log-likelihood."""
+        return float((softmax(margins * inverse, axis=1) * finite_margins).sum(1).mean())
+
+    low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
+    if compute_slope(low) >= 0:
+        return MAX_TEMPERATURE
+    if compute_slope(high) <= 0:
+        return MIN_TEMPERATURE
+    return 1 / float(brentq(compute_slope, low, high, xtol=1e-14, rtol=1e-14))
+
+
+def is_at_bound(temperature: float) -> bool:
+    """Return whether `fit_temperature` found no minimum."""
+    return temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE)
+
+
+def cross_fit(decisions: Decisions, folds: np.ndarray) -> tuple[list[float], Decisions]:
+    """Divide the logits of each fold by a temperature that is fitted on all other folds.
+
+    Args:
+        decisions: The decisions.
+        folds: [rows] index of the fold of each row.
+
+    Returns:
+        The temperature of each fold, and the scaled decisions.
+    """
+    fold_by_decision = folds[decisions.row]
+    temperatures = [
+        fit_temperature(decisions.select(fold_by_decision != fold)) for fold in range(folds.max() + 1)
+    ]
+    return temperatures, decisions.scale(1 / np.array(temperatures)[fold_by_decision])
+
+
+NUM_CURVE_POINTS = 20  # coverages 0.05, 0.1, ... 1
+
+
+def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
+    """Return the confidence below which the model abstains, so that it answers a fraction of the rows.
+
+    The result is halfway between the lowest answered confidence and the next lower one, so that rounding does
+    not change which rows are answered. Rows of equal confidence are all answered, even if this makes the
+    fraction higher.
+
+    Args:
+        confidence: [n] confidence of each row.
+        coverage: Fraction of the rows to answer.
+    """
+    values = np.sort(confidence)[::-1]
+    lowest_answered = values[max(1, int(np.ceil(coverage * len(values) - 1e-9))) - 1]
+    lower = values[values < lowest_answered]
+    return float((lowest_answered + (lower[0] if len(lower) else 0.0)) / 2)
+
+
+def compute_risk_coverage(confidence: np.ndarray, is_correct: np.ndarray) -> dict[str, list[float]]:
+    """Return points of the risk-coverage curve, from the most confident rows to all rows.
+
+    Args:
+        confidence: [n] confidence of each row.
+        is_correct: [n] bool, whether the prediction is correct.
+
+    Returns:
+        `coverage`, `risk` and `min_confidence` of each point.
+    """
+    order = np.argsort(-confidence, kind="stable")
+    num_answered = np.ceil(np.arange(1, NUM_CURVE_POINTS + 1) / NUM_CURVE_POINTS * len(order)).astype(int)
+    risk = np.cumsum(~is_correct[order])[num_answered - 1] / num_answered
+    return {
+        "coverage": (num_answered / len(order)).tolist(),
+        "risk": risk.tolist(),
+        "min_confidence": confidence[order][num_answered - 1].tolist(),
+    }
+
+
+class SelectiveScorer:
+    """The scores of a model that abstains, for any sample of the rows.
+
+    * `coverage`: fraction of the rows that are answered.
+    * `answered_accuracy`: fraction of the answered rows that are correct; missing if no row is answered.
+    * `aurc`: area under the risk-coverage curve. It is the mean risk over the numbers of answered rows if the
+      most confident rows are answered first. Rows of equal confidence are answered together.
+
+    Args:
+        confidence: [n] confidence of each row.
+        is_correct: [n] bool, whether the prediction is correct.
+        min_confidence: Confidence below which the model abstains.
+    """
+
+    def __init__(self, confidence: np.ndarray, is_correct: np.ndarray, min_confidence: float) -> None:
+        self.is_answered = confidence >= min_confidence
+        self.is_correct = is_correct
+        _, self._group = np.unique(-confidence, return_inverse=True)  # the most confident group is the first
+
+    def score(self, rows: np.ndarray) -> Scores:
+        """Return the scores of the rows at these indices, which may repeat."""
+        is_answered, is_correct, group = (
+            values[rows] for values in (self.is_answered, self.is_correct, self._group)
+        )
+        scores = {"coverage": float(is_answered.mean())}
+        if is_answered.any():
+            scores["answered_accuracy"] = float(is_correct[is_answered].mean())
+        sizes, errors = np.bincount(group), np.bincount(group, ~is_correct)
+        risk = np.cumsum(errors) / np.maximum(np.cumsum(sizes), 1)
+        return scores | {"aurc": float((risk * sizes).sum() / max(sizes.sum(), 1))}
+
+
+SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
+
+
+def describe_coverage(
+    confidence: np.ndarray, is_correct: np.ndarray, min_confidence: np.ndarray | float
+) -> dict[str, Any]:
+    """Return the scores of answering all rows ("before"), and of abstaining ("after").
+
+    Args:
+        confidence: [n] confidence of each row.
+        is_correct: [n] bool, whether the prediction is correct.
+        min_confidence: Confidence below which the model abstains, possibly one for each row.
+    """
+    is_answered = confidence >= min_confidence
+    answered = is_correct[is_answered]
+    return {
+        "before": {"coverage": 1.0, "answered_accuracy": float(is_correct.mean())},
+        "after": {
+            "coverage": float(is_answered.mean()),
+            "answered_accuracy": float(answered.mean()) if len(answered) else 0.0,
+        },
+    }
+
+
+SET_LEVEL = 0.9  # fraction of the sets that contain the gold class
+SET_SCORES = ("set_coverage", "set_size")
+
+
+def compute_margins(logits: np.ndarray) -> np.ndarray:
+    """Return [n, classes] the logit of each class minus the highest logit of the other classes.
+
+    The margin is the conformity score of a class. A temperature divides all margins by the same
+    number, so the sets do not depend on it. They are therefore valid although the temperature was fitted on
+    the same rows.
+
+    Args:
+        logits: [n, classes] logits; -inf for a class that a row does not have.
+    """
+    order = np.sort(logits, axis=1)
+    best, second = order[:, -1:], order[:, -2:-1]
+    is_best = np.arange(logits.shape[1]) == logits.argmax(1)[:, None]
+    return logits - np.where(is_best, second, best)
+
+
+def fit_set_margin(logits: np.ndarray, gold: np.ndarray, level: float = SET_LEVEL) -> float:
+    """Return the margin that a class of a prediction set has at least.
+
+    Let k = floor((n + 1)(1 - level)). If all n + 1 rows are exchangeable, the gold class of a new row has a
+    margin below the k-th lowest of these n margins with a probability of at most k / (n + 1). The result is
+    halfway between this margin and the next lower one, so that rounding does not change a set.
+
+    Args:
+        logits: [n, classes] logits.
+        gold: [n] gold class.
+        level: Fraction of the sets that contain the gold class.
+    """
+    margins = np.sort(compute_margins(logits)[np.arange(len(gold)), gold])
+    num_missed = int(np.floor((len(gold) + 1) * (1 - level) + 1e-9))
+    if num_missed == 0:
+        return -np.inf
+    lower = margins[max(num_missed - 2, 0)]
+    return float((margins[num_missed - 1] + lower) / 2)
+
+
+def find_members(logits: np.ndarray, margin: float | np.ndarray) -> np.ndarray:
+    """Return [n, classes] bool, which classes are in the prediction set of each row.
+
+    Args:
+        logits: [n, classes] logits.
+        margin: Result of `fit_set_margin`, possibly one for each row, [n, 1].
+    """
+    return (compute_margins(logits) >= margin) & np.isfinite(logits)
+
+
+def score_sets(is_member: np.ndarray, gold: np.ndarray) -> Scores:
+    """Return `set_coverage`, the fraction of sets with the gold class, and `set_size`, the mean size."""
+    has_gold = is_member[np.arange(len(gold)), gold]
+    return {"set_coverage": float(has_gold.mean()), "set_size": float(is_member.sum(1).mean())}
+
+
+DEFAULT_THRESHOLD = 0.5
+CRITERIA_WITH_VALUE = ("recall", "precision")
+
+
+@dataclass(frozen=True)
+class ThresholdCriterion:
+    """What a threshold is chosen for.
+
+    Attributes:
+        name: "f1" or "macro_f1", which are maximized, or "recall" or "precision".
+        minimum: Smallest accepted recall or precision. Of the thresholds that reach it, the one with the
+            highest precision or recall is chosen. None for the other criteria.
+    """
+
+    name: Literal["f1", "macro_f1", "recall", "precision"]
+    minimum: float | None = None
+
+
+def parse_criterion(text: str) -> ThresholdCriterion:
+    """Return the criterion that `--threshold` names.
+
+    Raises:
+        UserError: The text is not a criterion.
+    """
+    if text in ("f1", "macro_f1"):
+        return ThresholdCriterion(text)  # type: ignore[arg-type]
+    name, _, value = text.partition("=")
+    try:
+        minimum = float(value)
+    except ValueError:
+        minimum = -1.0
+    if name not in CRITERIA_WITH_VALUE or not 0 < minimum <= 1:
+        raise UserError(
+            f"--threshold {text}: is not a criterion; use f1, macro_f1, recall=R or precision=P, with a "
+            "number above 0 and up to 1"
+        )
+    return ThresholdCriterion(name, minimum)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """Counts at every threshold that changes a prediction, from no predictions to all rows.
+
+    Attributes:
+        threshold: [k] probability above which the label is predicted.
+        num_predicted: [k] number of rows with the predicted label.
+        num_correct: [k] number of these rows that have the label.
+        num_positive: Number of rows that have the label.
+        num_rows: Number of rows.
+    """
+
+    threshold: np.ndarray
+    num_predicted: np.ndarray
+    num_correct: np.ndarray
+    num_positive: int
+    num_rows: int
+
+    @property
+    def recall(self) -> np.ndarray:
+        """[k] fraction of the rows with the label that are predicted."""
+        return self.num_correct / max(self.num_positive, 1)
+
+    @property
+    def precision(self) -> np.ndarray:
+        """[k] fraction of the predicted rows that have the label; 0 without predictions."""
+        return self.num_correct / np.maximum(self.num_predicted, 1)
+
+    @property
+    def f1(self) -> np.ndarray:
+        """[k] F1 of the label; 0 if it occurs neither in the rows nor in the predictions."""
+        return 2 * self.num_correct / np.maximum(self.num_predicted + self.num_positive, 1)
+
+    @property
+    def f1_of_rest(self) -> np.ndarray:
+        """[k] F1 of the rows without the label."""
+        num_left = self.num_rows - self.num_predicted
+        num_negative = self.num_rows - self.num_positive
+        num_correct = num_negative - (self.num_predicted - self.num_correct)
+        return 2 * num_correct / np.maximum(num_left + num_negative, 1)
+
+
+def _sweep(probability: np.ndarray, is_positive: np.ndarray) -> _Sweep:
+    """Return the counts at thresholds halfway between adjacent probabilities.
+
+    Rows with a probability of 0 are never predicted, because no threshold is below 0.
+    """
+    order = np.argsort(-probability, kind="stable")
+    values = probability[order]
+    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
+    num_predicted = np.flatnonzero(is_boundary)
+    edges = np.concatenate([[1.0], values, [0.0]])
+    threshold = (edges[num_predicted] + edges[num_predicted + 1]) / 2
+    correct = np.concatenate([[0], np.cumsum(is_positive[order])])
+    return _Sweep(threshold, num_predicted, correct[num_predicted], int(is_positive.sum()), len(probability))
+
+
+def fit_binary_threshold(
+    probability: np.ndarray, is_positive: np.ndarray, criterion: ThresholdCriterion
+) -> float | None:
+    """Return the threshold that meets a criterion; None if no threshold does.
+
+    Of equally good thresholds, the one nearest to 0.5 is returned.
+
+    Args:
+        probability: [n] probability of the label.
+        is_positive: [n] bool, whether the row has the label.
+        criterion: The criterion. `macro_f1` is the mean F1 of the rows with and without the label.
+    """
+    sweep = _sweep(probability, is_positive)
+    scores: dict[str, Callable[[], np.ndarray]] = {
+        "f1": lambda: sweep.f1,
+        "macro_f1": lambda: (sweep.f1 + sweep.f1_of_rest) / 2,
+        "recall": lambda: np.where(sweep.recall >= criterion.minimum, sweep.precision, -1.0),
+        "precision": lambda: np.where(
+            (sweep.precision >= criterion.minimum) & (sweep.num_correct > 0), sweep.recall, -1.0
+        ),
+    }
+    score = scores[criterion.name]()
+    if not sweep.num_positive or score.max() < 0:
+        return None
+    best = np.flatnonzero(score >= score.max() - 1e-12)
+    return float(min(sweep.threshold[best], key=lambda threshold: abs(threshold - DEFAULT_THRESHOLD)))
+
+
+def fit_label_thresholds(
+    probabilities: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
+) -> list[float | None]:
+    """Return the threshold of each label of label sets; None if no threshold meets the criterion.
+
+    With `f1`, all labels have the same threshold, which maximizes the micro F1. Otherwise, each label has its
+    own threshold. The thresholds of `macro_f1` maximize the F1 of each label, and thus their mean.
+
+    Args:
+        probabilities: [n, labels] probability of each label.
+        gold: [n, labels] int, 0 or 1.
+        criterion: The criterion.
+    """
+    if criterion.name == "f1":
+        threshold = fit_binary_threshold(probabilities.ravel(), gold.ravel() == 1, criterion)
+        return [threshold] * gold.shape[1]
+    if criterion.name == "macro_f1":
+        criterion = ThresholdCriterion("f1")
+    return [
+        fit_binary_threshold(probabilities[:, label], gold[:, label] == 1, criterion)
+        for label in range(gold.shape[1])
+    ]

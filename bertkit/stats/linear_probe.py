@@ -1,0 +1,152 @@
+"""A linear layer that is fitted to vectors, by logistic regression or ridge regression."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from bertkit.data.split import assign_folds
+
+MAX_ITERATIONS = 1000
+UNSEEN_LOGIT = -20.0  # logit of a class that no row has
+
+
+class LinearLayer(NamedTuple):
+    """Weight [outputs, size] and bias [outputs] of a linear layer."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def compute_logits(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the logits [n, outputs] of vectors [n, size]."""
+        return vectors.astype(np.float64) @ self.weight.T + self.bias
+
+
+def fit_linear_layer(
+    vectors: np.ndarray, labels: np.ndarray, num_outputs: int, penalty: float = 1.0, balanced: bool = False
+) -> LinearLayer:
+    """Fit a linear layer by logistic regression, or by ridge regression if the labels are numbers.
+
+    Args:
+        vectors: [n, size].
+        labels: [n] class ids, for logits of a softmax; [n, outputs] with 0 and 1, for logits of sigmoids; or
+            [n] float.
+        num_outputs: Number of classes or labels; 1 for numbers.
+        penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
+        balanced: Whether to weight classes by the inverse of their frequency.
+    """
+    vectors = vectors.astype(np.float64)
+    if labels.dtype.kind == "f":
+        return _fit_numbers(vectors, labels, penalty)
+    if labels.ndim == 1:
+        return _fit_classes(vectors, labels, num_outputs, penalty, balanced)
+    layers = [_fit_classes(vectors, column, 2, penalty, balanced) for column in labels.T.astype(np.int64)]
+    # the sigmoid of the difference of two logits equals their softmax
+    return LinearLayer(
+        np.array([layer.weight[1] - layer.weight[0] for layer in layers]),
+        np.array([layer.bias[1] - layer.bias[0] for layer in layers]),
+    )
+
+
+def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, penalty: float) -> LinearLayer:
+    from sklearn.linear_model import Ridge
+
+    model = Ridge(alpha=penalty).fit(vectors, labels)
+    return LinearLayer(model.coef_[None], np.array([model.intercept_]))
+
+
+def _fit_classes(
+    vectors: np.ndarray, labels: np.ndarray, num_classes: int, penalty: float, balanced: bool
+) -> LinearLayer:
+    """Fit one output per class; the outputs of classes without rows are constant."""
+    from sklearn.linear_model import LogisticRegression
+
+    layer = LinearLayer(np.zeros((num_classes, vectors.shape[1])), np.full(num_classes, UNSEEN_LOGIT))
+    classes = np.unique(labels)
+    if len(classes) == 1:
+        layer.bias[classes] = 0.0
+        return layer
+    class_weight = "balanced" if balanced else None
+    model = LogisticRegression(C=1 / penalty, max_iter=MAX_ITERATIONS, class_weight=class_weight)
+    model.fit(vectors, labels)
+    weight, bias = model.coef_, model.intercept_
+    if len(classes) == 2:  # scikit-learn has one output for two classes
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    layer.weight[classes], layer.bias[classes] = weight, bias
+    return layer
+
+
+LINEAR_PROBE = "linear_probe"  # name of the baseline
+PROBE_PREFIX = "eval_probe_"  # of the score of `--probe` in the training log
+MAX_PROBE_ROWS = 2_000  # larger training sets are sampled: the encoder must compute a vector for each row
+MAX_FOLDS = 5
+PENALTIES = (1.0, 10.0, 0.1)  # strengths of the regularization; the first one wins ties
+Score = Callable[[np.ndarray, np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """A fitted linear probe.
+
+    Attributes:
+        pooling: Index of the pooling whose vectors the layer reads.
+        penalty: Strength of the regularization.
+        layer: The linear layer.
+    """
+
+    pooling: int
+    penalty: float
+    layer: LinearLayer
+
+    def compute_logits(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the logits [n, outputs] of vectors [n, poolings, size]."""
+        return self.layer.compute_logits(vectors[:, self.pooling])
+
+
+def fit_linear_probe(
+    vectors: np.ndarray, labels: np.ndarray, num_outputs: int, score: Score, seed: int, balanced: bool = False
+) -> LinearProbe:
+    """Fit a linear layer, and choose the pooling and then the regularization by cross-validation.
+
+    Args:
+        vectors: [n, poolings, size] vectors of the training texts. The first pooling wins ties.
+        labels: [n, ...] labels, see `fit_linear_layer`.
+        num_outputs: Number of outputs of the layer.
+        score: Returns the score of logits, given the labels and the logits. Higher is better.
+        seed: Seed of the folds.
+        balanced: Whether to weight classes by the inverse of their frequency.
+    """
+
+    def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:
+        return fit_linear_layer(vectors[rows, pooling], labels[rows], num_outputs, penalty, balanced)
+
+    fold = _assign_folds(labels, seed)
+
+    @cache
+    def validate(pooling: int, penalty: float) -> float:
+        logits = np.empty((len(labels), num_outputs))
+        for number in range(fold.max() + 1):
+            held_out = fold == number
+            logits[held_out] = fit(~held_out, pooling, penalty).compute_logits(vectors[held_out, pooling])
+        return score(labels, logits)
+
+    pooling, penalty = 0, PENALTIES[0]
+    if fold.any():
+        pooling = max(range(vectors.shape[1]), key=lambda pooling: validate(pooling, penalty))
+        penalty = max(PENALTIES, key=lambda penalty: validate(pooling, penalty))
+    return LinearProbe(pooling, penalty, fit(np.ones(len(labels), bool), pooling, penalty))
+
+
+def _assign_folds(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return [n] index of the fold of each row; classes are divided evenly.
+
+    The second most frequent class has at least one row in each fold. The training rows of each fold then have
+    at least two classes. There is only one fold if this class has at most one row.
+    """
+    has_classes = labels.dtype.kind != "f" and labels.ndim == 1
+    strata = labels if has_classes else np.zeros(len(labels), int)
+    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
+    num_folds = max(1, min(MAX_FOLDS, int(limit)))
+    return assign_folds(np.arange(len(labels)), strata, num_folds, seed)

@@ -1,0 +1,188 @@
+"""95 % intervals of scores, and tests of the difference between two models on the same rows."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.stats.scores import Scores
+
+NUM_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A function that scores any sample of a split's rows.
+
+    Attributes:
+        score: Function that returns the scores of the rows at given indices. The scores of
+            a sample can be a subset: without unanswerable questions, a sample has no score for them.
+        size: Number of rows of the split.
+        is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
+            rows. None for other tasks.
+        num_resamples: Number of bootstrap samples.
+    """
+
+    score: Callable[[np.ndarray], Scores]
+    size: int
+    is_correct: np.ndarray | None = None
+    num_resamples: int = NUM_RESAMPLES
+
+    def score_all(self) -> Scores:
+        """Return the scores of all rows."""
+        return self.score(np.arange(self.size))
+
+
+def resample_rows(scorer: Scorer, seed: int) -> Iterator[np.ndarray]:
+    """Yield the bootstrap samples of a scorer: as many row indices as rows, sampled with replacement."""
+    rng = np.random.default_rng(seed)
+    return (rng.integers(0, scorer.size, scorer.size) for _ in range(scorer.num_resamples))
+
+
+def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
+    """Return the percentiles 2.5 and 97.5, which are the bounds of a 95 % interval."""
+    return [float(bound) for bound in np.percentile(values, [2.5, 97.5])]
+
+
+def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
+    """Return the 95 % bootstrap interval of each score."""
+    samples = [scorer.score(rows) for rows in resample_rows(scorer, seed)]
+    values = {name: [scores[name] for scores in samples if name in scores] for name in scorer.score_all()}
+    return {name: compute_central_interval(column) for name, column in values.items() if column}
+
+
+def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
+    """Return the 95 % interval of each score: Wilson's for accuracy, the bootstrap for all other scores.
+
+    If all rows are correct, the bootstrap interval of accuracy would be [1, 1]. Wilson's interval is wider.
+    """
+    from scipy.stats import binomtest
+
+    intervals = bootstrap(scorer, seed)
+    if scorer.is_correct is not None and "accuracy" in intervals:
+        wilson = binomtest(int(scorer.is_correct.sum()), scorer.size).proportion_ci(method="wilson")
+        intervals["accuracy"] = [float(wilson.low), float(wilson.high)]
+    return intervals
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """Difference between two models in one score.
+
+    Attributes:
+        difference: Score of the second model minus score of the first model, on all rows.
+        interval: 95 % paired bootstrap interval of the difference.
+        p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
+        test: Name of the test, "mcnemar" or "bootstrap".
+    """
+
+    difference: float
+    interval: list[float]
+    p: float
+    test: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+
+def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
+    """Return the difference between two models in each score that both have.
+
+    The paired bootstrap (Efron and Tibshirani 1993, 16.4) samples the same rows for both models. Rows that
+    are hard for both models then do not increase the variance of the difference. Differences in accuracy are
+    tested with McNemar's test (McNemar 1947).
+    """
+    assert first.size == second.size
+    first_scores, second_scores = first.score_all(), second.score_all()
+    samples = [(first.score(rows), second.score(rows)) for rows in resample_rows(first, seed)]
+    differences = {}
+    for name in (name for name in first_scores if name in second_scores):
+        complete_samples = [(a, b) for a, b in samples if name in a and name in b]
+        if not complete_samples:
+            continue
+        values = np.array([b[name] - a[name] for a, b in complete_samples])
+        differences[name] = ScoreDifference(
+            second_scores[name] - first_scores[name],
+            compute_central_interval(values),
+            _bootstrap_p_value(values),
+            "bootstrap",
+        )
+    if first.is_correct is not None and second.is_correct is not None and "accuracy" in differences:
+        accuracy = differences["accuracy"]
+        p = mcnemar_test(first.is_correct, second.is_correct)
+        differences["accuracy"] = ScoreDifference(accuracy.difference, accuracy.interval, p, "mcnemar")
+    return differences
+
+
+def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the exact two-sided p-value of McNemar's test.
+
+    Args:
+        first: [n] bool, whether the first model is correct on a row.
+        second: [n] bool, whether the second model is correct on a row.
+    """
+    from scipy.stats import binomtest
+
+    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+    if not only_first + only_second:
+        return 1.0
+    return float(binomtest(only_first, only_first + only_second).pvalue)
+
+
+def _bootstrap_p_value(differences: np.ndarray) -> float:
+    """Return the two-sided p-value of the differences in the bootstrap samples."""
+    # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
+    below, above = (differences <= 0).sum() + 1, (differences >= 0).sum() + 1
+    return float(min(1.0, 2 * min(below, above) / (len(differences) + 1)))
+
+
+MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
+
+
+def average_values(members: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each value that all members have, by name."""
+    names = [name for name in members[0] if all(name in member for member in members)]
+    return {name: float(np.mean([member[name] for member in members])) for name in names}
+
+
+def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
+    """Return Student's 95 % interval of the mean of scores, or None for fewer than three scores."""
+    from scipy.stats import t
+
+    if len(scores) < MIN_SCORES:
+        return None
+    half_width = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
+    mean = statistics.fmean(scores)
+    return [mean - half_width, mean + half_width]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Difference between the mean scores of two groups of runs that are paired, for example by seed.
+
+    Attributes:
+        difference: Mean of the second scores minus mean of the first ones.
+        interval: Student's 95 % interval of the mean difference.
+        p: Two-sided p-value of the paired t-test.
+    """
+
+    difference: float
+    interval: list[float]
+    p: float
+
+
+def compare_paired_scores(first: Sequence[float], second: Sequence[float]) -> PairedDifference | None:
+    """Return the paired difference of scores, or None for fewer than three pairs."""
+    from scipy.stats import ttest_1samp
+
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    interval = compute_t_interval(differences)
+    if interval is None:
+        return None
+    mean = statistics.fmean(differences)
+    if min(differences) == max(differences):  # the t-test divides by their standard deviation
+        return PairedDifference(mean, interval, float(mean == 0))
+    return PairedDifference(mean, interval, float(ttest_1samp(differences, 0).pvalue))

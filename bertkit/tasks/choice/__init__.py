@@ -1,0 +1,1 @@
+"""`swag`: the ending that follows a context."""

@@ -1,0 +1,39 @@
+"""The settings and the definition of `swag`. Importing this module is fast."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bertkit.settings.run_settings import FineTuningConfig
+from bertkit.settings.setting import DATA, Pooling, pooling_setting, setting
+from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwagConfig(FineTuningConfig):
+    """The settings of `swag`."""
+
+    context_column: str | None = setting(None, "Column of the context.", DATA, default_text="guessed")
+    start_column: str | None = setting(
+        None, "Column of the beginning that all endings of a row share (sent2 in SWAG).", DATA,
+        default_text="none",
+    )  # fmt: skip
+    ending_columns: list[str] | None = setting(
+        None,
+        "Columns of the endings, separated by commas or passed one by one; or one column of lists.",
+        DATA,
+        default_text="guessed",
+    )
+    label_column: str | None = setting(None, "Column of the correct ending.", DATA, default_text="guessed")
+    pooling: Pooling = pooling_setting()
+
+
+SWAG = TaskSpec(
+    name="swag",
+    help="Fine-tune on multiple choice: a context and any number of endings.",
+    config=SwagConfig,
+    pipeline=TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice"),
+    sequence_grouping="choice",
+)

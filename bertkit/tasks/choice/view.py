@@ -1,0 +1,98 @@
+"""View of multiple choice (`swag`): one of several endings is correct."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bertkit.charts import Chart, plot_confusion_matrix
+from bertkit.errors import format_count
+from bertkit.stats.significance import Scorer
+from bertkit.tasks.view import (
+    Example,
+    Field,
+    Index,
+    Mark,
+    Probability,
+    Record,
+    View,
+    count_confusions,
+    get_mark_kind,
+    negative_log_likelihood,
+)
+
+
+class _ChoiceRecord(Record):
+    gold: Index
+    predicted: Index
+    probabilities: list[Probability]
+
+
+class MultipleChoiceView(View):
+    """Records with the index of the gold ending, that of the predicted ending, and all probabilities."""
+
+    schema = _ChoiceRecord
+    predicted_keys = frozenset({"predicted", "probabilities", "scores"})
+
+    @classmethod
+    def matches(cls, record: Mapping[str, Any]) -> bool:
+        """Return whether the probabilities are a list, one for each ending."""
+        return isinstance(record.get("probabilities"), list)
+
+    def find_error(self, record: Mapping[str, Any]) -> str | None:
+        """Return a description of the error if the gold or predicted ending has no probability."""
+        num_endings = len(record["probabilities"])
+        for key in ("gold", "predicted"):
+            if record[key] >= num_endings:
+                return f"{key}: {record[key]} is outside of {format_count(num_endings, 'ending')}"
+        return None
+
+    def build_examples(self) -> list[Example]:
+        """Return examples; an improbable gold ending gives a high priority."""
+        return [self._build_example(record) for record in self.records]
+
+    def _build_example(self, record: Mapping[str, Any]) -> Example:
+        gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
+        columns = self.run.settings.get("ending_columns", [])
+        fields = [field for field in self.build_input_fields(record) if field.name not in columns]
+        endings = zip(_get_endings(record, columns), probabilities, strict=False)
+        for index, (text, probability) in enumerate(endings):
+            kind = get_mark_kind(index == gold, index == predicted)
+            marks = [Mark(0, len(text), kind)] if kind else []
+            fields.append(Field(f"{_format_ending(index)}, {probability:.2f}", text, marks))
+        return Example(
+            record["id"], [_format_ending(gold)], [_format_ending(predicted)], gold == predicted,
+            probabilities[predicted], negative_log_likelihood(probabilities[gold]), fields,
+        )  # fmt: skip
+
+    def build_charts(self) -> list[Chart]:
+        """Return the confusion matrix of the positions of endings, and a reliability diagram."""
+        num_endings = max(len(record["probabilities"]) for record in self.records)
+        gold, predicted = self.get_column("gold"), self.get_column("predicted")
+        counts = count_confusions(gold, predicted, num_endings)
+        confidence = np.array([record["probabilities"][record["predicted"]] for record in self.records])
+        note = (
+            "Endings by their position in the row. The position should not affect the accuracy. "
+            "Click a cell to see its examples."
+        )
+        names = [_format_ending(index) for index in range(num_endings)]
+        return [
+            plot_confusion_matrix("Endings", counts, names, note),
+            *self.plot_reliability(confidence, gold == predicted),
+        ]
+
+    def scorer(self) -> Scorer:
+        """Return a scorer of accuracy."""
+        correct = self.get_column("gold") == self.get_column("predicted")
+        return Scorer(lambda rows: {"accuracy": float(correct[rows].mean())}, len(correct), correct)
+
+
+def _format_ending(index: int) -> str:
+    return f"ending {index + 1}"
+
+
+def _get_endings(record: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Return the non-empty endings, which are in one column each or in one column of lists."""
+    values = [record.get(column) for column in columns]
+    endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return [str(text) for text in endings if text not in (None, "")]

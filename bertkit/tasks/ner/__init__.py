@@ -1,0 +1,1 @@
+"""`ner`: a tag for each word."""

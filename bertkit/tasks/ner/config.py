@@ -1,0 +1,55 @@
+"""The settings and the definition of `ner`. Importing this module is fast."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bertkit.settings.run_settings import FineTuningConfig
+from bertkit.settings.setting import DATA, MODEL, setting
+from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+
+if TYPE_CHECKING:
+    pass
+
+
+FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
+# Settings of the training of the encoder.
+ENCODER_SETTINGS = (
+    "num_layers", "freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NerConfig(FineTuningConfig):
+    """The settings of `ner`."""
+
+    token_column: str | None = setting(
+        None, "Name of the column of the words or of the text, or its number, counted from 0.", DATA,
+        default_text="guessed",
+    )  # fmt: skip
+    tag_column: str | None = setting(
+        None, "Name or number of the column of the tags, or of the spans in the text.", DATA,
+        default_text="guessed",
+    )  # fmt: skip
+    context: Literal["sentence", "document"] = setting(
+        "sentence",
+        "Input of the model: a sentence alone, or with the surrounding sentences that --max-length admits.",
+        MODEL,
+    )
+    features: FeatureLayers | None = setting(
+        None,
+        "Freeze the encoder and train only a head on the outputs of these layers, which are computed once.",
+        MODEL,
+        default_text="none: the encoder is fine-tuned",
+    )
+
+
+NER = TaskSpec(
+    name="ner",
+    help="Fine-tune on named entities, or any tags of words.",
+    config=NerConfig,
+    pipeline=TransformersPipeline(task="token-classification", init_kwargs={"aggregation_strategy": "first"}),
+    best_metric=("f1", 1),
+    reads_conll=True,
+    uses_windows=True,
+    scores_tokens=True,
+)

@@ -1,0 +1,507 @@
+"""Documents of sentences, from which a model can read the neighbors of a sentence."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.columns import find_column, guess_column, require_column
+from bertkit.data.table import (
+    Column,
+    Rows,
+    as_column,
+    combine_hashes,
+    hash_values,
+    iter_chunks,
+    number_groups,
+    select_values,
+    store_columns,
+)
+from bertkit.data.words import (
+    convert_spans_to_tags,
+    extract_entities,
+    join_words,
+    parse_span,
+    split_words,
+    strip_span,
+)
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.tasks.ner.tags import (
+    Scheme,
+    TagSet,
+    build_iob2_labels,
+    count_violations,
+    describe_notation,
+    detect_scheme,
+    find_invalid_tag,
+    to_iob2,
+)
+from bertkit.utils.arrays import compute_offsets, concat_ranges
+from bertkit.utils.text import has_lone_surrogate
+
+DOCUMENT_COLUMNS = ["document", "document_id", "doc_id", "doc"]
+
+
+@dataclass(frozen=True)
+class DocumentPosition:
+    """The position of a sentence in its document.
+
+    Attributes:
+        sentence_index: Index of the sentence.
+        num_sentences: Number of sentences of the document.
+    """
+
+    sentence_index: int
+    num_sentences: int
+
+    def __repr__(self) -> str:
+        """Return a short text for fingerprints of rows, which contain the document's words already."""
+        return f"{self.sentence_index} of {self.num_sentences}"
+
+
+class ContextColumn(Column):
+    """The positions of sentences in their documents, with the sentences of all documents.
+
+    After a split, the documents include sentences of other splits.
+
+    Args:
+        words: [sentences] words of each sentence of all documents.
+        texts: [sentences] text of each sentence of all documents.
+        sentence: [n] index of each row's sentence.
+        documents: [n, 2] first sentence and end of each row's document.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[Sequence[str]],
+        texts: Sequence[str],
+        sentence: np.ndarray,
+        documents: np.ndarray,
+    ) -> None:
+        self.words, self.texts = words, texts
+        self.sentence, self.documents = sentence, documents
+
+    @classmethod
+    def from_sentences(cls, words: Sequence[Sequence[str]], texts: Sequence[str]) -> "ContextColumn":
+        """Return the positions of sentences that are documents of their own."""
+        sentence = np.arange(len(texts))
+        return cls(words, texts, sentence, np.stack([sentence, sentence + 1], 1))
+
+    def __len__(self) -> int:
+        return len(self.sentence)
+
+    def select(self, index: np.ndarray) -> "ContextColumn":
+        """Return a column with the positions at `index`."""
+        return ContextColumn(self.words, self.texts, self.sentence[index], self.documents[index])
+
+    def read(self, start: int, stop: int) -> list[DocumentPosition]:
+        """Return the positions of a range."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, indices: np.ndarray) -> list[DocumentPosition]:
+        """Return the positions at `indices`, in that order."""
+        return list(itertools.starmap(DocumentPosition, self._positions[indices].tolist()))
+
+    @property
+    def _positions(self) -> np.ndarray:
+        """[n, 2] index of each sentence in its document, and number of sentences of the document."""
+        start, stop = self.documents.T
+        return np.stack([self.sentence - start, stop - start], 1)
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """[n] uint64 hash of each position."""
+        distinct, inverse = np.unique(self._positions, axis=0, return_inverse=True)
+        return hash_values(itertools.starmap(DocumentPosition, distinct.tolist()))[inverse.reshape(-1)]
+
+    def collect_sentences(self) -> "DocumentSentences":
+        """Return the sentences of the documents that the rows belong to."""
+        document, first_rows = number_groups(self.documents[:, 0])
+        starts, stops = self.documents[first_rows].T
+        offsets = compute_offsets(stops - starts)
+        indices = concat_ranges(starts, stops)
+        return DocumentSentences(
+            words=select_values(self.words, indices),
+            texts=select_values(self.texts, indices),
+            rows=offsets[document] + self.sentence - self.documents[:, 0],
+            documents=np.stack([offsets[document], offsets[document + 1]], 1),
+        )
+
+
+@dataclass(frozen=True)
+class DocumentSentences:
+    """All sentences of some documents.
+
+    Attributes:
+        words: [sentences] words of each sentence.
+        texts: [sentences] text of each sentence.
+        rows: [n] index of each row's sentence.
+        documents: [n, 2] first sentence and end of each row's document.
+    """
+
+    words: Sequence[Sequence[str]]
+    texts: Sequence[str]
+    rows: np.ndarray
+    documents: np.ndarray
+
+
+def find_document_column(rows: Rows) -> str | None:
+    """Return the column with the document id of each row, or None."""
+    columns = (find_column(rows, name) for name in DOCUMENT_COLUMNS)
+    return next((column for column in columns if column), None)
+
+
+def get_document_keys(rows: Rows) -> np.ndarray | None:
+    """Return [n] a key of the file and the document id of each row; None without document boundaries."""
+    column = find_document_column(rows)
+    if column is None:
+        return None
+    return combine_hashes([rows.file_index.astype(np.uint64), as_column(rows[column]).hashes])
+
+
+def add_document_positions(rows: Rows) -> Rows:
+    """Add the column `context` with the position of each row in its document.
+
+    Consecutive rows of a file with the same document id form a document.
+
+    Raises:
+        UserError: The rows have no document boundaries.
+    """
+    keys = get_document_keys(rows)
+    if keys is None:
+        raise UserError(
+            f"{rows.files[0]}: --context document: cannot find document boundaries; add -DOCSTART- lines or "
+            "a column 'document', or pass --context sentence"
+        )
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    bounds = np.append(np.flatnonzero(is_first), len(keys))
+    document = np.cumsum(is_first) - 1
+    documents = np.stack([bounds[document], bounds[document + 1]], 1)
+    context = ContextColumn(rows["tokens"], rows["text"], np.arange(len(keys)), documents)
+    return rows.with_column("context", context)
+
+
+TOKEN_COLUMNS = ["tokens", "words", "token", "word", "text", "sentence"]
+TAG_COLUMNS = [
+    "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
+]  # fmt: skip
+RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns that normalization creates
+WIDENED_SPANS_NOTE = "spans end inside a word and are extended to the whole word"
+MAX_ENTITY_TYPES = 200  # a column with more different types is probably not the tag column
+
+# ---- columns
+
+
+def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
+    """Return the columns of words and tags: those that the user passed, or else guesses.
+
+    Args:
+        rows: The training rows.
+        token_column: Name or index (from 0) of the column of words, or None to guess it.
+        tag_column: Name or index (from 0) of the column of tags, or None to guess it.
+
+    Raises:
+        UserError: A column is missing, or both columns are the same.
+    """
+    token = (
+        find_passed_column(rows, token_column, "--token-column")
+        if token_column
+        else _guess_token_column(rows)
+    )
+    tag = (
+        find_passed_column(rows, tag_column, "--tag-column") if tag_column else _guess_tag_column(rows, token)
+    )
+    if token == tag:
+        raise UserError(f"--tag-column {tag}: is already the token column; pass another column")
+    return token, tag
+
+
+def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
+    """Return the columns of a split in any format; the tag column may be None.
+
+    Args:
+        rows: The rows of the split, whose format may differ from that of the training rows.
+        columns: The columns of words and tags in the training rows.
+    """
+    if columns[0] in rows.columns:
+        return columns
+    token = _guess_token_column(rows)
+    try:
+        return token, _guess_tag_column(rows, token)
+    except UserError:
+        return token, None
+
+
+def _guess_token_column(rows: Rows) -> str:
+    """Guess the token column. In a column file, it is the first column that does not number the words."""
+    column_numbers = [name for name in rows.columns if name.isdecimal()]
+    if not column_numbers:
+        return guess_column(rows, TOKEN_COLUMNS, "token")
+    has_word_numbers = len(column_numbers) > 1 and all(words[0] == "1" for words in rows[column_numbers[0]])
+    return column_numbers[1] if has_word_numbers else column_numbers[0]
+
+
+def _guess_tag_column(rows: Rows, token_column: str) -> str:
+    """Guess the tag column. In a column file, it is the last column."""
+    if not token_column.isdecimal():
+        return guess_column(rows, TAG_COLUMNS, "tag")
+    column_numbers = [name for name in rows.columns if name.isdecimal() and name != token_column]
+    if not column_numbers:
+        raise UserError(f"{rows.files[0]}: has one column, the words, and no tags; add a tag column")
+    return column_numbers[-1]
+
+
+def find_passed_column(rows: Rows, column: str, flag: str) -> str:
+    """Return the name of the column that the user passed by name or by index."""
+    names = list(rows.columns)
+    is_column_file = any(name.isdecimal() for name in names)  # columns without names are named by number
+    if column.isdecimal() and not is_column_file and int(column) < len(names):
+        return names[int(column)]
+    require_column(rows, column, flag)
+    return column
+
+
+# ---- normalization
+
+
+def parse_split(
+    rows: Rows, split: str, columns: tuple[str, str], train_scheme: Scheme | None
+) -> tuple[Rows, Scheme | None, list[str]]:
+    """Normalize a split (see `normalize_sentences`), and add the column `iob2` with the tags in IOB2.
+
+    Args:
+        rows: The rows as read.
+        split: Name of the split, for notes.
+        columns: The columns of words and tags in the training rows.
+        train_scheme: The scheme of the training rows, or None for the training rows themselves.
+
+    Returns:
+        The rows, the scheme of their tags (None without tags), and notes for the user.
+    """
+    token_column, tag_column = match_split_columns(rows, columns)
+    sentences: Rows = normalize_sentences(rows, token_column, tag_column)
+    num_widened = _count_widened_spans(rows, token_column, tag_column, sentences)
+    sentences, notes = _drop_empty_rows(sentences, split)
+    if num_widened:
+        notes.append(f"{num_widened:,} {split} {WIDENED_SPANS_NOTE}")
+    if "tags" not in sentences.columns:
+        return sentences, None, notes
+    sentences, scheme, tag_notes = _add_iob2(sentences, split, train_scheme)
+    return sentences, scheme, notes + tag_notes
+
+
+@dataclass(frozen=True)
+class SentenceRows(Rows):
+    """Normalized rows.
+
+    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
+    """
+
+
+def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> SentenceRows:
+    """Return the rows with the columns `tokens`, `text`, `context` and, if the rows are tagged, `tags`.
+
+    `split_words` splits texts into words, and entity spans of texts become IOB2 tags. If any other column has
+    a reserved name, it is renamed to `input_NAME`.
+
+    Raises:
+        UserError: The words, tags or spans of a row cannot be parsed, or do not match each other.
+    """
+    require_column(rows, token_column, "the words")
+    names = [token_column]
+    if (
+        tag_column is not None
+        and tag_column in rows.columns
+        and any(value is not None for value in rows[tag_column])
+    ):
+        names.append(tag_column)
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for chunk in rows.iter_chunks(names=names) if len(rows) else [rows]:
+            yield _normalize_chunk(chunk, *names)
+
+    columns: dict[str, Sequence[Any]] = {
+        f"input_{name}" if name in RESERVED_COLUMNS else name: column
+        for name, column in rows.columns.items()
+        if name not in (token_column, tag_column)
+    }
+    new_columns = store_columns([rows[name] for name in names], iter_parts, "sentences")
+    words, texts = new_columns["tokens"], new_columns["text"]
+    # Each sentence is a document of its own, until `add_document_positions` replaces the column.
+    columns |= {"tokens": words, "text": texts, "context": ContextColumn.from_sentences(words, texts)}
+    columns |= new_columns
+    return SentenceRows(columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files)
+
+
+def _normalize_chunk(rows: Rows, token_column: str, tag_column: str | None = None) -> dict[str, list[Any]]:
+    """Return the columns `tokens`, `text` and, if there is a tag column, `tags`."""
+    values = rows[token_column]
+    words = [_parse_words(rows, index, value, token_column) for index, value in enumerate(values)]
+    texts = [
+        value if isinstance(value, str) else join_words(sentence)
+        for value, sentence in zip(values, words, strict=True)
+    ]
+    columns: dict[str, list[Any]] = {"tokens": words, "text": texts}
+    if tag_column is not None:
+        columns["tags"] = [
+            convert_spans_to_tags(rows, index, value, texts[index], words[index])
+            if isinstance(values[index], str)
+            else _parse_tags(rows, index, value, words[index], tag_column)
+            for index, value in enumerate(rows[tag_column])
+        ]
+    return columns
+
+
+def _parse_words(rows: Rows, index: int, value: Any, column: str) -> list[str]:
+    if isinstance(value, str):
+        return split_words(value)
+    if not isinstance(value, (list, tuple)):
+        location = f"{rows.format_location(index)}: column {column!r}"
+        problem = "is empty" if value is None else f"expected a list of words or a text, found {value!r}"
+        raise UserError(f"{location}: {problem}; write a list of words or a text")
+    for position, word in enumerate(value):
+        if not isinstance(word, str):
+            location = rows.format_location(index, position)
+            raise UserError(f"{location}: word {position + 1}: {word!r} is not a text; write it as a string")
+    return list(value)
+
+
+def _parse_tags(rows: Rows, index: int, value: Any, words: Sequence[str], column: str) -> list[str]:
+    location = f"{rows.format_location(index)}: column {column!r}"
+    num_words = format_count(len(words), "word")
+    if not isinstance(value, (list, tuple)):
+        problem = "contains no tags" if value is None else f"{value!r} is not a list of tags"
+        raise UserError(f"{location}: {problem}; write one tag for each of {num_words}")
+    if len(value) != len(words):
+        num_tags = format_count(len(value), "tag")
+        raise UserError(f"{location}: found {num_tags} for {num_words}; write one tag for each word")
+    for position, tag in enumerate(value):
+        if isinstance(tag, str) and tag:
+            continue
+        is_number = isinstance(tag, int)
+        problem = "is a number without a name" if is_number else "is not a tag"
+        raise UserError(
+            f"{rows.format_location(index, position)}: tag {tag!r} of {words[position]!r}: {problem}; "
+            "write the tag itself"
+        )
+    return list(value)
+
+
+def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, sentences: Rows) -> int:
+    """Count the spans that are not entities of the tags, because they begin or end inside a word."""
+    if tag_column is None or tag_column not in rows.columns or "tags" not in sentences.columns:
+        return 0
+    count = 0
+    columns = (rows[token_column], rows[tag_column], sentences["tags"], sentences["tokens"])
+    for text, spans, tags, words in zip(*columns, strict=True):
+        if isinstance(text, str):
+            entities = extract_entities(tags, words, text)
+            bounds = {(entity["start"], entity["end"]) for entity in entities}
+            count += sum(strip_span(text, span) not in bounds for span in map(parse_span, spans) if span)
+    return count
+
+
+def _drop_empty_rows(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+    """Return the rows that have words, and a note if some have none."""
+    nonempty = [index for index, words in enumerate(rows["tokens"]) if words]
+    if not nonempty:
+        raise UserError(f"{rows.files[0]}: no row contains a word; check --token-column")
+    if len(nonempty) == len(rows):
+        return rows, []
+    return rows.select(nonempty), [f"{len(rows) - len(nonempty):,} {split} rows without words skipped"]
+
+
+def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
+    """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user.
+
+    Args:
+        rows: Normalized rows with tags.
+        split: Name of the split, for notes.
+        train_scheme: The scheme of the training rows, or None. It is preferred unless another scheme fits the
+            tags better.
+
+    Raises:
+        UserError: A tag does not belong to the scheme.
+    """
+    tags = rows["tags"]
+    _reject_lone_surrogates(rows)
+    scheme = detect_scheme(tags, train_scheme)
+    if position := find_invalid_tag(tags, scheme):
+        index, word = position
+        location = rows.format_location(index, word)
+        raise UserError(f"{location}: {tags[index][word]!r} is not a tag of {scheme}; correct the tag")
+    notes = [f"the {split} tags use {scheme}"] if train_scheme not in (None, scheme) else []
+    if train_scheme is None and (note := describe_notation(set(chain.from_iterable(tags)), scheme)):
+        notes.append(note)
+    if count := count_violations(tags, scheme):
+        notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for part in iter_chunks(tags):
+            yield {"iob2": to_iob2(part, scheme)}
+
+    iob2 = store_columns([tags], iter_parts, "iob2", repr(scheme))["iob2"]
+    return rows.with_column("iob2", iob2), scheme, notes
+
+
+def _reject_lone_surrogates(rows: Rows) -> None:
+    """Raise a `UserError` if a tag cannot be encoded in UTF-8, as files of predictions require."""
+    invalid = {tag for tag in set(chain.from_iterable(rows["tags"])) if has_lone_surrogate(tag)}
+    if not invalid:
+        return
+    index, word = next(
+        (index, word)
+        for index, tags in enumerate(rows["tags"])
+        for word, tag in enumerate(tags)
+        if tag in invalid
+    )
+    location = rows.format_location(index, word)
+    raise UserError(
+        f"{location}: tag {rows['tags'][index][word]!a} contains half of a surrogate pair, "
+        "which UTF-8 cannot encode; rename the tag"
+    )
+
+
+# ---- entity types
+
+
+def find_types(rows: Rows) -> set[str]:
+    """Return the entity types of normalized rows; empty if they have no tags."""
+    return {tag[2:] for tag in set(chain.from_iterable(rows.columns.get("iob2", ()))) - {"O"}}
+
+
+def collect_types(rows: Rows, tag_column: str) -> list[str]:
+    """Return the sorted entity types of normalized rows.
+
+    Raises:
+        UserError: There are no entities, or there are too many types to be entity types.
+    """
+    types = sorted(find_types(rows))
+    location = f"{rows.files[0]}: column {tag_column!r}"
+    if not types:
+        raise UserError(f"{location}: all tags are O, so there is nothing to learn; check --tag-column")
+    if len(types) > MAX_ENTITY_TYPES:
+        raise UserError(
+            f"{location}: has {len(types):,} different types, which are probably not tags; "
+            "pass the tag column with --tag-column"
+        )
+    return types
+
+
+def check_types(rows: Rows, types: Sequence[str]) -> None:
+    """Raise a `UserError` for the first tag whose type is not one of `types`."""
+    position = TagSet(build_iob2_labels(types)).find_first_unknown(rows["iob2"])
+    if position is None:
+        return
+    index, word = position
+    unknown = rows["iob2"][index][word][2:]
+    location = rows.format_location(index, word)
+    raise UserError(
+        f"{location}: tag {rows['tags'][index][word]!r} does not occur in the training rows "
+        f"(they have {format_list(types)}){suggest_similar(unknown, types) or '; correct the tag'}"
+    )

@@ -1,0 +1,307 @@
+"""`ner`: predict a tag for each word; scores count entities."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.features import Features
+from bertkit.data.sources import LoadedDataset
+from bertkit.data.split import SplitKeys
+from bertkit.data.table import Rows, Splits, replace_values
+from bertkit.errors import UserError, format_list
+from bertkit.models.encoder import VectorFeatures, compute_vectors
+from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels, verify_label_order
+from bertkit.models.loading import ModelSource, load_model
+from bertkit.models.losses import CrossEntropy, Loss
+from bertkit.settings.run_settings import RunConfig
+from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remove_fitted_confidence
+from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.ner import rows as rows_module
+from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
+from bertkit.tasks.ner.config import ENCODER_SETTINGS, NER, NerConfig
+from bertkit.tasks.ner.features import build_word_features
+from bertkit.tasks.ner.predictions import NerEvaluation, score_baselines
+from bertkit.tasks.ner.rows import (
+    DOCUMENT_COLUMNS,
+    add_document_positions,
+    check_types,
+    find_document_column,
+    find_passed_column,
+    find_types,
+    get_document_keys,
+    match_split_columns,
+)
+from bertkit.tasks.ner.tags import Scheme, TagSet, build_iob2_labels, from_iob2, to_iob2
+from bertkit.tasks.training_method import TrainingMethod
+from bertkit.utils.reporting import Reporter
+
+# A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
+FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
+
+
+class FrozenEncoderMethod(TrainingMethod):
+    """The head is trained on the vectors of a frozen encoder, which are computed once (section 5.3).
+
+    Args:
+        batch_size: Number of sentences per forward pass.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+
+    def precompute_features(self, model: Any, features: Any, collator: Any, reporter: Reporter) -> Features:
+        """Return features with the outputs of the encoder instead of token ids."""
+        return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size, reporter))
+
+
+class Ner(Task):
+    """Named entity recognition: each word is tagged by its first token (Devlin et al. 2018, 5.3).
+
+    Internally, tags are in IOB2, and each sentence gets the most probable legal sequence of tags.
+    Entities are delimited as in conlleval. Predictions are written in the scheme of the data.
+
+    Attributes:
+        scheme: Tagging scheme of the training rows; set by `parse_dataset` or `load_state`.
+        types: The entity types; set by `parse_dataset` or `load_state`.
+        tags: The tags in the order of the model's outputs; set by `configure_model` or `load_state`.
+        outside_fraction: Fraction of the training words outside of entities; set by `parse_dataset`.
+    """
+
+    spec = NER
+    scheme: Scheme
+    types: list[str]
+    tags: TagSet
+    outside_fraction: float
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        if self.config.features is not None:
+            self.spec = dataclasses.replace(self.spec, default_hyperparameters=FROZEN_DEFAULTS)
+        if self._uses_tagger_class:
+            pipeline = dataclasses.replace(self.spec.pipeline, caveat="cannot load the head of this model")
+            self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
+
+    @property
+    def _uses_tagger_class(self) -> bool:
+        """Whether the model is bertkit's `Tagger`, for `--features` and for BiLSTM heads."""
+        return self.config.features is not None or self.config.head == "bilstm"
+
+    @property
+    def input_schema(self) -> InputSchema:
+        """The columns of words or text and of tags; with `--context document`, also the document column."""
+        return InputSchema(
+            text_columns=("tokens",),
+            gold_columns=frozenset([self.config.tag_column]),
+            hidden_columns=frozenset(["tokens", "text", "tags", "iob2", "context"]),
+            columns_by_flag={"text": self.config.token_column},
+            group_columns=tuple(DOCUMENT_COLUMNS) if self.config.context == "document" else (),
+            column_kinds={"tokens": "words"},
+            label_key="word",
+        )
+
+    # ---- rows
+
+    def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
+        """Parse words and tags, and infer the tagging scheme and the entity types.
+
+        The notes of the returned dataset report illegal tags.
+        """
+        train = dataset.splits["train"]
+        columns = rows_module.resolve_columns(train, self.config.token_column, self.config.tag_column)
+        self.config = dataclasses.replace(self.config, token_column=columns[0], tag_column=columns[1])
+        train_rows, scheme, notes = rows_module.parse_split(train, "train", columns, train_scheme=None)
+        if scheme is None:
+            raise UserError(f"{train.files[0]}: no tags in column {columns[1]!r} to learn from")
+        parsed, notes = {"train": train_rows}, [*dataset.notes, *notes]
+        for name, rows in dataset.splits.items():
+            if name != "train":
+                parsed[name], _, split_notes = rows_module.parse_split(rows, name, columns, scheme)
+                notes += split_notes
+        splits = {name: self._add_context(parsed[name]) for name in dataset.splits}
+        self.scheme, self.types = scheme, rows_module.collect_types(splits["train"], columns[1])
+        tag_counts = Counter(chain.from_iterable(splits["train"]["iob2"]))
+        self.outside_fraction = tag_counts["O"] / tag_counts.total()
+        return dataclasses.replace(dataset, splits=splits, notes=notes)
+
+    def _add_context(self, rows: Rows) -> Rows:
+        """Add the position of each sentence in its document, with `--context document`."""
+        return add_document_positions(rows) if self.config.context == "document" else rows
+
+    def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
+        """Parse the words; if labels are required, also parse the tags."""
+        columns = (self.config.token_column, self.config.tag_column)
+        if require_labels:
+            rows, scheme, notes = rows_module.parse_split(rows, split, columns, self.scheme)
+            if scheme is None:
+                raise UserError(f"{rows.files[0]}: no tags in column {columns[1]!r} to score against")
+            rows_module.check_types(rows, self.types)
+            return self._add_context(rows), notes
+        if isinstance(rows, rows_module.SentenceRows):
+            return rows, []
+        token_column, _ = rows_module.match_split_columns(rows, columns)
+        rows = rows_module.normalize_sentences(rows, token_column, tag_column=None)
+        # Without a document column, each sentence is a document.
+        return (self._add_context(rows) if find_document_column(rows) else rows), []
+
+    def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
+        """Read the columns that the user passed by name or number, and find the other one."""
+        if not named:
+            return
+        found = {"tag_column": self.config.tag_column}
+        if "token_column" not in named:
+            tokens, tags = match_split_columns(rows, (self.config.token_column, self.config.tag_column))
+            found = {"token_column": tokens, "tag_column": tags or self.config.tag_column}
+        for name, column in named.items():
+            found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
+        self.config = dataclasses.replace(self.config, **found)
+
+    def split_keys(self, rows: Rows) -> SplitKeys:
+        """Return keys that identify a sentence by its words, and stratify by the presence of entities.
+
+        With `--context document`, a document stays in one split: the model reads its other sentences too.
+        """
+        sentences = rows.hash_columns(["tokens"])
+        classes = frozenset(find_types(rows)) if "iob2" in rows.columns else frozenset()
+        documents = get_document_keys(rows) if self.config.context == "document" else None
+        if documents is not None and len(np.unique(documents)) > 1:
+            return SplitKeys(
+                sentences, documents, np.zeros(len(rows), int), group_unit="document", classes=classes
+            )
+        tags = rows.columns.get("iob2", [()] * len(rows))
+        has_entity = np.array([any(tag != "O" for tag in sentence_tags) for sentence_tags in tags])
+        return SplitKeys(identity=sentences, group=sentences, stratum=has_entity, classes=classes)
+
+    def validate_splits(self, splits: Splits) -> None:
+        """Check that the validation split has tags, and that the types of all splits occur in training."""
+        for name, rows in splits.items():
+            if "iob2" in rows.columns:
+                check_types(rows, self.types)
+            elif name == "validation":
+                raise UserError(
+                    f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score against"
+                )
+
+    def get_labels(self, rows: Rows) -> list[Any]:
+        """Return the tags of each sentence in IOB2."""
+        return list(rows["iob2"])
+
+    def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
+        """Return the rows with other tags; an I that no longer continues an entity becomes B."""
+        check_types(rows.select(list(labels)).with_column("iob2", list(labels.values())), self.types)
+        iob2 = to_iob2(list(labels.values()), Scheme())
+        tags = from_iob2(iob2, self.scheme)
+        for name, values in (("iob2", iob2), ("tags", tags)):
+            written = replace_values(rows[name], dict(zip(labels, values, strict=True)))
+            rows = rows.with_column(name, written)
+        return rows
+
+    # ---- model
+
+    def describe(self) -> str:
+        """Return the columns, the scheme, the types and the fraction of O."""
+        columns = [self.config.token_column, self.config.tag_column]
+        token_column, tag_column = (f"column {name}" if name.isdecimal() else name for name in columns)
+        return (
+            f"{token_column} tagged by {tag_column} in {self.scheme}, types {format_list(self.types)}; "
+            f"{self.outside_fraction:.1%} of the training words are O"
+        )
+
+    def configure_model(self, model_config: Any, source: ModelSource) -> Any:
+        """Keep the head and the tag order of a model that was trained on the same tags.
+
+        Raises:
+            UserError: The model was trained on other tags, or has too few layers for `--features`.
+        """
+        from bertkit.models.own_models import select_layers
+
+        self._check_feature_flags()
+        select_layers(model_config, self.config.features)  # raises an error if there are too few layers
+        labels = build_iob2_labels(self.types)
+        head = TAGGER_HEAD if self._uses_tagger_class else TOKEN_HEAD
+        if not self.config.new_head:
+            self.has_new_head, labels = match_labels(model_config, labels, source.name, head)
+        self.tags = TagSet(labels)
+        model_config.tag_scheme = dataclasses.asdict(self.scheme)
+        remove_fitted_confidence(model_config)
+        return set_labels(model_config, labels)
+
+    def _check_feature_flags(self) -> None:
+        """Refuse flags that change the training of the encoder, which `--features` freezes."""
+        defaults = NerConfig()
+        for name in ENCODER_SETTINGS if self.config.features else ():
+            value = getattr(self.config, name)
+            if value != getattr(defaults, name):
+                flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
+
+    def load_state(self, model_config: Any) -> None:
+        """Restore the tags in the order of the model's outputs, the scheme and the types."""
+        self.tags = TagSet([model_config.id2label[index] for index in range(model_config.num_labels)])
+        self.scheme, self.types = Scheme(**model_config.tag_scheme), self.tags.types
+        self.has_new_head = False
+        self.fitted_confidence = FittedConfidence.load(model_config)
+
+    def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
+        """Tokenize sentences, and split long sentences into windows; each word is predicted in one window.
+
+        The features of tagged rows have warnings about entities that cannot be predicted.
+
+        Raises:
+            UserError: Most of the training entities cannot be predicted.
+        """
+        labels = self.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
+        context = rows["context"] if self.config.context == "document" else None
+        features = build_word_features(
+            rows["tokens"], rows["text"], labels, tokenizer, self.config.max_length, context,  # type: ignore[arg-type]
+            cache=self.use_cache,
+        )  # fmt: skip
+        if labels is None:
+            return features
+        lost = find_lost_entities(rows, features.prediction_index)
+        if training:
+            require_predictable(lost)
+        return dataclasses.replace(features, warnings=lost.describe())
+
+    def build_model(self, model_config: Any, source: ModelSource) -> Any:
+        """Return an `AutoModelForTokenClassification`, or a `Tagger` for `--features` and BiLSTM heads."""
+        from transformers import AutoModelForTokenClassification
+
+        from bertkit.models.own_models import load_tagger
+
+        if self._uses_tagger_class:
+            return load_tagger(
+                source, model_config, self.config.features, self.config.head, self.has_new_head
+            )
+        return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
+
+    @property
+    def training_method(self) -> TrainingMethod:
+        """With `--features`, only the head is trained."""
+        if self.config.features is None:
+            return super().training_method
+        return FrozenEncoderMethod(self.config.eval_batch_size)
+
+    def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
+        """Refuse a head whose entity types are evidently in the wrong order."""
+        gold, predicted = self.evaluate(predict_sample()).compare_entity_types()
+        if len(gold):
+            type_names = [*self.types, "O"]
+            verify_label_order(gold, predicted, type_names, str(self.config.model), "words in entities")
+
+    def make_loss(self, features: Features) -> Loss:
+        """Return the mean cross-entropy over the words."""
+        return CrossEntropy()
+
+    # ---- results
+
+    def evaluate(self, outputs: Outputs) -> NerEvaluation:
+        """Return the predicted tags and entities."""
+        return NerEvaluation(outputs, self.tags, self.scheme, self.fitted_confidence)
+
+    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
+        """Score baselines; see `bertkit.tasks.ner.predictions.score_baselines`."""
+        return score_baselines(train, rows, self.tags)

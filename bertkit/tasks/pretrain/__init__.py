@@ -1,0 +1,1 @@
+"""`pretrain-mlm-nsp`: pre-training on plain text."""

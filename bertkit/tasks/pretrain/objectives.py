@@ -1,0 +1,315 @@
+"""A training objective of `pretrain-mlm-nsp`: its examples, its model, its loss and its scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.corpus import examples
+from bertkit.data.masking import (
+    CausalLmCollator,
+    MlmCollator,
+    ReplacedTokenCollator,
+    build_masker,
+    build_special_tokens_mask,
+)
+from bertkit.data.wordpiece import require_analyzer
+from bertkit.errors import UserError
+from bertkit.models.heads import is_causal
+from bertkit.models.loading import ModelSource, load_model
+from bertkit.models.losses import Loss, PretrainingLoss, reduce_pretraining_logits
+from bertkit.models.pretraining import add_masked_position_hook
+from bertkit.settings.setting import get_flag, get_settings
+from bertkit.stats.scores import score_majority, score_pretraining, score_replaced_tokens
+from bertkit.tasks.base import Scores
+from bertkit.tasks.definition import TransformersPipeline
+from bertkit.tasks.pretrain.config import PretrainConfig
+
+MASKING_SETTINGS = [
+    "mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_masking",
+    "word_units", "max_predictions_per_seq",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A training objective on plain text.
+
+    Attributes:
+        name: Value of `--objective`.
+        planner_name: Name of the function of `bertkit.data.corpus.examples` that plans an epoch.
+        model_class: Name of the auto class of transformers.
+        description: What is predicted besides the masked tokens, or from what; part of the run's description.
+        architectures: Model types that support the objective; None if all do.
+        unsupported_message: Error message for other model types, after the name of the model.
+        is_causal: Whether each token is predicted from the previous tokens.
+        best_metric: Loss that selects the best checkpoint.
+    """
+
+    name: str
+    planner_name: str
+    model_class: str
+    description: str = ""
+    architectures: frozenset[str] | None = None
+    unsupported_message: str = "has no head for sentence pairs; use --objective mlm"
+    is_causal: bool = False
+    best_metric: str = "loss"
+
+    @property
+    def plan_examples(self) -> Callable[..., Any]:
+        """The function that plans the examples of an epoch."""
+        return getattr(examples, self.planner_name)
+
+    def build_collator(
+        self, config: PretrainConfig, tokenizer: Any, pad: Callable[..., Any], max_length: int
+    ) -> Any:
+        """Return a collator that pads and masks examples of at most `max_length` tokens."""
+        is_special = build_special_tokens_mask(tokenizer)
+        if self.is_causal:
+            return CausalLmCollator(pad, is_special)
+        max_predictions = config.max_predictions_per_seq or max(1, round(config.mlm_probability * max_length))
+        masker = build_masker(
+            tokenizer, is_special, config.whole_word_masking, mlm_probability=config.mlm_probability,
+            mask_replace_prob=config.mask_replace_prob, random_replace_prob=config.random_replace_prob,
+            max_predictions_per_seq=max_predictions, seed=config.seed,
+        )  # fmt: skip
+        return self.masking_collator_class(pad, masker, is_special, config.has_pairs)
+
+    @property
+    def masking_collator_class(self) -> Callable[..., Any]:
+        """The class of the collators of an objective that masks tokens."""
+        return MlmCollator
+
+    @property
+    def auto_class(self) -> Any:
+        """The auto class of transformers."""
+        import transformers
+
+        return getattr(transformers, self.model_class)
+
+    def validate_config(self, config: PretrainConfig) -> None:
+        """Check that the masking settings agree with each other and apply to the objective.
+
+        Raises:
+            UserError: The probabilities sum to more than 1, the settings of words contradict each other, or a
+                setting differs from its default for an objective that masks nothing or has no generator.
+        """
+        if config.generator_size is not None and config.objective != "rtd":
+            raise UserError(
+                f"--generator-size: --objective {config.objective} has no generator; leave it out, or pass "
+                "--objective rtd"
+            )
+        if config.mask_replace_prob + config.random_replace_prob > 1:
+            flags = (
+                f"--mask-replace-prob {config.mask_replace_prob:g} and --random-replace-prob "
+                f"{config.random_replace_prob:g}"
+            )
+            raise UserError(f"{flags}: the sum exceeds 1; pass lower fractions")
+        if not self.is_causal:
+            _check_word_units(config)
+            return
+        settings = get_settings(type(config))
+        for name in MASKING_SETTINGS:
+            _, metadata, default = settings[name]
+            if getattr(config, name) != default:
+                flag = get_flag(name, metadata)
+                raise UserError(f"{flag}: --objective {self.name} masks nothing; remove one of them")
+
+    def configure_model(self, model_config: Any, name: str, tokenizer: Any) -> Any:
+        """Return the model config for this objective. A causal objective makes the model a decoder.
+
+        Raises:
+            UserError: The model type does not support the objective, or the model is causal.
+        """
+        if is_causal(model_config) and not self.is_causal:
+            raise UserError(f"--objective {self.name}: {name} is a left-to-right model; use --objective ltr")
+        model_type = model_config.model_type
+        if self.architectures is not None and model_type not in self.architectures:
+            raise UserError(f"--objective {self.name}: {name} ({model_type}) {self.unsupported_message}")
+        if self.is_causal:
+            model_config.update({
+                "is_decoder": True, "use_cache": False,
+                "bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
+            })  # fmt: skip
+        return model_config
+
+    # ---- model, loss and scores
+
+    def build_model(self, model_config: Any, source: ModelSource, config: PretrainConfig) -> Any:
+        """Return the encoder with a language modeling head and, for pairs, a classification head on [CLS]."""
+        has_weights = any(source.folder.glob("*.safetensors"))
+        return add_masked_position_hook(
+            load_model(self.auto_class, source, model_config, may_lack_head=not source.is_run)
+            if has_weights
+            else self.auto_class.from_config(model_config)
+        )
+
+    def describe_model(self, source: ModelSource, config: PretrainConfig) -> str:
+        """Return a note on parts of the model of `--model` that are new; empty if there are none."""
+        return ""
+
+    def make_loss(self) -> Loss:
+        """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
+        return PretrainingLoss()
+
+    @property
+    def reduce_example_logits(self) -> Callable[..., Any]:
+        """The function that reduces logits to sums for each example: of losses and predictions."""
+        return reduce_pretraining_logits
+
+    def score(self, sums: np.ndarray, has_pairs: bool) -> Scores:
+        """Return the scores of the sums of all examples."""
+        return score_pretraining(sums, has_pairs)
+
+    def score_baselines(self, unigram: Scores, sums: np.ndarray | None) -> dict[str, Scores]:
+        """Return the scores of baselines by name.
+
+        Args:
+            unigram: Scores of predicting tokens by their frequency in the training text.
+            sums: The sums of the validation split; None if they are unknown.
+        """
+        return {"unigram": unigram}
+
+    # ---- pipeline
+
+    @property
+    def hub_task(self) -> str:
+        """The task name on the Hub and in `transformers.pipeline()`."""
+        return "text-generation" if self.is_causal else "fill-mask"
+
+    def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
+        """Return the arguments of `transformers.pipeline()`.
+
+        A causal model continues a text that starts with [CLS]. The text must not end with [SEP], so the
+        pipeline adds no special tokens.
+        """
+        if not self.is_causal:
+            return TransformersPipeline(task=self.hub_task, example_input=f"... {tokenizer.mask_token} ...")
+        call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
+        example = f"{tokenizer.cls_token} ..."
+        return TransformersPipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
+
+
+def _check_word_units(config: PretrainConfig) -> None:
+    """Check that morphemes are masked as a whole, and that the analyzer is installed."""
+    if config.word_units == "words":
+        return
+    if not config.whole_word_masking:
+        raise UserError(
+            f"--word-units {config.word_units}: applies only to whole-word masking; add --whole-word-masking"
+        )
+
+    require_analyzer()
+
+
+@dataclass(frozen=True)
+class ReplacedTokenDetection(Objective):
+    """A generator predicts masked tokens, and a discriminator detects which tokens are its samples."""
+
+    @property
+    def masking_collator_class(self) -> Callable[..., Any]:
+        """The class of collators that also sample random numbers for the generator."""
+        return ReplacedTokenCollator
+
+    # ---- model, loss and scores
+
+    def build_model(self, model_config: Any, source: ModelSource, config: PretrainConfig) -> Any:
+        """Return the discriminator with its generator."""
+        from bertkit.models.replaced_tokens import build_replaced_token_model
+
+        return build_replaced_token_model(model_config, source, config.generator_size)
+
+    def describe_model(self, source: ModelSource, config: PretrainConfig) -> str:
+        """Return a note on a new generator of a model with weights; empty for a saved generator.
+
+        Raises:
+            UserError: `--generator-size` is set for a saved generator.
+        """
+        from bertkit.models.replaced_tokens import find_generator
+
+        generator = find_generator(source)
+        if generator is None:
+            return "new generator"
+        if config.generator_size is not None:
+            raise UserError(
+                f"--generator-size {config.generator_size:g}: {source.name} has a generator, "
+                f"{generator.folder}; leave out the flag to train it further"
+            )
+        return ""
+
+    def make_loss(self) -> Loss:
+        """Return the mean loss of the generator plus 50 times the mean loss of the discriminator."""
+        from bertkit.models.replaced_tokens import ReplacedTokenLoss
+
+        return ReplacedTokenLoss()
+
+    @property
+    def reduce_example_logits(self) -> Callable[..., Any]:
+        """The function that reduces logits to sums for each example: of losses, predictions and decisions."""
+        from bertkit.models.replaced_tokens import reduce_replaced_token_logits
+
+        return reduce_replaced_token_logits
+
+    def score(self, sums: np.ndarray, has_pairs: bool) -> Scores:
+        """Return the scores of generator and discriminator."""
+        return score_replaced_tokens(sums)
+
+    def score_baselines(self, unigram: Scores, sums: np.ndarray | None) -> dict[str, Scores]:
+        """Return `unigram`, which has no total loss, and `majority`.
+
+        `majority` predicts the same probability for each token: the fraction of replaced tokens, which
+        depends on the generator.
+        """
+        baselines = {"unigram": {name: value for name, value in unigram.items() if name != "loss"}}
+        if sums is not None:
+            baselines["majority"] = score_majority(score_replaced_tokens(sums)["replaced"])
+        return baselines
+
+    # ---- pipeline
+
+    @property
+    def hub_task(self) -> str:
+        """A task of the Hub and of `transformers.pipeline()`; none is for replaced token detection."""
+        return "feature-extraction"
+
+    def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
+        """Return the arguments of a pipeline that returns the vectors of tokens."""
+        return TransformersPipeline(task=self.hub_task)
+
+
+# Model types whose `AutoModelForPreTraining` has a head for sentence pairs.
+PAIR_ARCHITECTURES = frozenset({"bert", "albert", "big_bird", "mobilebert", "megatron-bert"})
+# Model types whose causal language model masks later tokens in the attention if `is_decoder` is set.
+CAUSAL_ARCHITECTURES = frozenset({
+    "bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "ernie", "megatron-bert",
+    "rembert", "roformer", "roberta-prelayernorm", "data2vec-text",
+})  # fmt: skip
+
+FOR_PRETRAINING = "AutoModelForPreTraining"
+OBJECTIVES = {
+    objective.name: objective
+    for objective in (
+        Objective(
+            name="mlm+nsp", planner_name="build_nsp_pairs", model_class=FOR_PRETRAINING,
+            description=", and whether B follows A", architectures=PAIR_ARCHITECTURES,
+        ),
+        Objective(name="mlm", planner_name="build_segments", model_class="AutoModelForMaskedLM"),
+        Objective(
+            name="mlm+sop", planner_name="build_sop_pairs", model_class=FOR_PRETRAINING,
+            description=", and whether A precedes B", architectures=PAIR_ARCHITECTURES,
+        ),
+        Objective(
+            name="ltr", planner_name="build_segments", model_class="AutoModelForCausalLM",
+            description=" from the previous ones", architectures=CAUSAL_ARCHITECTURES,
+            unsupported_message="cannot be a left-to-right model; use --objective mlm", is_causal=True,
+        ),
+        ReplacedTokenDetection(
+            name="rtd", planner_name="build_segments", model_class=FOR_PRETRAINING,
+            description=", and which tokens a generator has replaced", architectures=frozenset({"electra"}),
+            unsupported_message="is not an ELECTRA model; use --objective mlm",
+            # While the generator improves, its samples are harder to detect, and the total loss can rise.
+            best_metric="mlm_loss",
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""`qa`: a span of a paragraph that answers a question."""

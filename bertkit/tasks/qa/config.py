@@ -1,0 +1,68 @@
+"""The settings and the definition of `qa`. Importing this module is fast."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bertkit.settings.run_settings import FineTuningConfig
+from bertkit.settings.setting import DATA, MODEL, setting
+from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+
+if TYPE_CHECKING:
+    from bertkit.settings.validation import DataSource
+
+
+# Datasets by value of --squad, if --data is not set.
+SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QaConfig(FineTuningConfig):
+    """The settings of `qa`."""
+
+    squad: Literal["v1", "v2"] | None = setting(
+        None,
+        "Rules of SQuAD: in v1 every question has an answer, in v2 some may have none. "
+        "Without --data, this also selects the dataset.",
+        DATA,
+        default_text="v2 if a question has no answer, else v1",
+    )
+    question_column: str | None = setting(None, "Column of the question.", DATA, default_text="guessed")
+    context_column: str | None = setting(None, "Column of the paragraph.", DATA, default_text="guessed")
+    answers_column: str | None = setting(
+        None, "Column of the gold answers and their offsets.", DATA, default_text="guessed"
+    )
+    max_length: int | None = setting(
+        None,
+        "Maximum sequence length in tokens, including special tokens.",
+        MODEL,
+        min=4,
+        default_text="384, or the trained length of the model if that is less",
+    )
+    doc_stride: int | None = setting(
+        None,
+        "Tokens from the start of one window of a long paragraph to the start of the next.",
+        MODEL,
+        min=1,
+        default_text="128, or half the room for the paragraph if that is less",
+    )
+    max_query_length: int = setting(
+        64, "Maximum length of a question in tokens; longer questions are truncated.", MODEL, min=1
+    )
+    max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
+    n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
+
+    def resolve_data_name(self) -> "DataSource | None":
+        """Return `--data` if it is set, or else the dataset that `--squad` selects."""
+        return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
+
+
+QA = TaskSpec(
+    name="qa",
+    help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
+    config=QaConfig,
+    pipeline=TransformersPipeline(task="question-answering", caveat="has no task for extractive questions"),
+    best_metric=("f1", 1),
+    uses_windows=True,
+    scores_tokens=True,
+    default_max_length=384,
+)

@@ -1,0 +1,721 @@
+"""Parse the answers of questions, in all formats that datasets use, into texts and character offsets."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.columns import find_column, guess_column, require_column
+from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.table import (
+    CHUNK_ROWS,
+    CategoricalColumn,
+    Column,
+    ComputedColumn,
+    Rows,
+    as_column,
+    iter_chunks,
+    number_groups,
+    store_columns,
+)
+from bertkit.errors import UserError, format_count, format_list, shorten_repr
+from bertkit.utils.text import has_lone_surrogate
+
+Answer = dict[str, Any]  # {"text": str, "answer_start": int | None}; None if the offset is unknown
+ANSWER_START = "answer_start"
+IS_IMPOSSIBLE = "is_impossible"
+# Values of the column is_impossible, including those that a CSV reader returns.
+TRUE_VALUES = (True, "1", "1.0", "true")
+FALSE_VALUES = (False, None, "0", "0.0", "false", "")
+
+ANSWER_FORMATS = (
+    'write {"text": [...], "answer_start": [...]}, a list of {"text": ..., "answer_start": ...}, or the text '
+    "itself and a column 'answer_start'"
+)
+WHOLE_NUMBER = re.compile(r"\s*(-?\d{1,18})(\.0*)?\s*")  # CSV readers turn columns with gaps into floats
+ANSWER_OBJECT = re.compile(r"""\s*(\[\s*)?\{.*?["'](text|answer_start)["']\s*:""", re.DOTALL)
+
+
+def describe_location(rows: Rows, index: int) -> str:
+    """Return `dev.json: row 12 (id 56be...)`, for error messages."""
+    return f"{rows.format_location(index)} (id {rows['id'][index]})"
+
+
+def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | None:
+    """Parse the answers of each question. A question marked as impossible has no answers.
+
+    Returns:
+        One list of answers for each question, or None if the rows are unlabeled. Rows are unlabeled if no
+        row has an answer or is marked as impossible, or if the column is missing and some are not marked.
+
+    Raises:
+        UserError: An answer cannot be parsed (see `parse_answers`), or a value of the column `is_impossible`
+            is neither true nor false.
+    """
+    is_impossible = _parse_impossible(rows)
+    if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
+        return CategoricalColumn.repeat([], len(rows)) if all(is_impossible) else None
+    roles = {
+        "answers": column,
+        ANSWER_START: find_column(rows, ANSWER_START),
+        IS_IMPOSSIBLE: find_column(rows, IS_IMPOSSIBLE),
+    }
+    names = dict.fromkeys(name for name in roles.values() if name)
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for chunk in rows.iter_chunks(names=["id", *names]) if len(rows) else [rows]:
+            yield {"answers": _parse_chunk(chunk, column)}
+
+    settings = [role for role, name in roles.items() if name]
+    answers = store_columns([rows[name] for name in names], iter_parts, *settings)["answers"]
+    return answers if any(answers) or any(is_impossible) else None
+
+
+def _parse_chunk(rows: Rows, column: str) -> list[list[Answer]]:
+    """Return the answers of each question, which has none if it is marked as impossible."""
+    start_column = find_column(rows, ANSWER_START)
+    starts = rows[start_column] if start_column else [None] * len(rows)
+    values = zip(rows[column], starts, _parse_impossible(rows), strict=True)
+    return [
+        [] if impossible else parse_answers(rows, index, column, value, start)
+        for index, (value, start, impossible) in enumerate(values)
+    ]
+
+
+def _parse_impossible(rows: Rows) -> list[bool]:
+    """Return whether each question is marked as impossible."""
+    column = find_column(rows, IS_IMPOSSIBLE)
+    if not column:
+        return [False] * len(rows)
+    return [_parse_mark(rows, index, column, mark) for index, mark in enumerate(rows[column])]
+
+
+def _parse_mark(rows: Rows, index: int, column: str, value: Any) -> bool:
+    mark = value.strip().casefold() if isinstance(value, str) else value
+    is_nan = mark != mark
+    if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
+        raise UserError(
+            f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
+            "nor false; write true or false"
+        )
+    return mark in TRUE_VALUES
+
+
+def find_contradictions(rows: Rows, column: str) -> list[int]:
+    """Return the indices of the rows that have answers although they are marked as impossible."""
+    values = rows.columns.get(column, [None] * len(rows))
+    contradictions = []
+    for index, (value, is_impossible) in enumerate(zip(values, _parse_impossible(rows), strict=True)):
+        texts_and_offsets = _parse_texts_and_offsets(value, None) if is_impossible else None
+        if any(text for text, _ in texts_and_offsets or []):
+            contradictions.append(index)
+    return contradictions
+
+
+def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
+    """Parse the answers of one question. The values None, "" and [] mean that it is unanswerable.
+
+    Args:
+        rows: The rows, for error messages.
+        index: Index of the row, for error messages.
+        column: Name of the answer column.
+        value: The answers in any format.
+        start: The offset if the value is a plain text, or the offsets if it is a list of texts.
+
+    Raises:
+        UserError: The format of the value is unknown, or a text contains an object that is not valid JSON.
+            An answer is blank, or its offset is not a whole number.
+    """
+    location = f"{describe_location(rows, index)}: column {column!r}"
+    texts_and_offsets = _parse_texts_and_offsets(value, start)
+    if texts_and_offsets is None:
+        raise UserError(f"{location}: cannot parse answers {shorten_repr(value)}; {ANSWER_FORMATS}")
+    is_plain_text = isinstance(value, str) and texts_and_offsets == [(value, start)]
+    if is_plain_text and ANSWER_OBJECT.match(value):
+        raise UserError(
+            f"{location}: {shorten_repr(value)} is an object that is not JSON; "
+            "save the file as JSONL or Parquet"
+        )
+    answers = []
+    for text, answer_start in texts_and_offsets:
+        if not isinstance(text, str) or not text.strip():
+            problem = "is empty" if isinstance(text, str) else f"is {shorten_repr(text)}, not a text"
+            raise UserError(
+                f"{location}: an answer {problem}; for a question without an answer write an empty list"
+            )
+        answers.append({"text": text, ANSWER_START: _parse_offset(location, answer_start)})
+    return answers
+
+
+def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
+    """Return the text and the offset of each answer, or None if the format of the value is unknown."""
+    if isinstance(value, str):
+        value = _parse_json_text(value)
+    if value is None or isinstance(value, str):
+        return [(value, start)] if value else []
+    if isinstance(value, Mapping):
+        return _parse_object(value)
+    if not isinstance(value, (list, tuple)):
+        return None
+    if all(isinstance(answer, str) for answer in value):
+        starts = start if isinstance(start, (list, tuple)) else [None] * len(value)
+        return list(zip(value, starts, strict=True)) if len(starts) == len(value) else None
+    if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
+        return None
+    return [(answer["text"], _get_start(answer)) for answer in value]
+
+
+def _parse_json_text(value: str) -> Any:
+    """Parse a text that is a JSON object or a JSON list of objects, and return any other text unchanged."""
+    if value.strip() == "[]":
+        return []
+    try:
+        return json.loads(value) if ANSWER_OBJECT.match(value) else value
+    except JSON_ERRORS:
+        return value
+
+
+def _parse_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Parse `{"text": ..., "answer_start": ...}`, whose values are two single values or two lists."""
+    texts, starts = value.get("text"), _get_start(value)
+    if isinstance(texts, str):
+        return [(texts, starts)]
+    if not isinstance(texts, (list, tuple)):
+        return None
+    starts = [None] * len(texts) if starts is None else starts
+    if not isinstance(starts, (list, tuple)) or len(starts) != len(texts):
+        return None
+    return list(zip(texts, starts, strict=True))
+
+
+def _get_start(answer: Mapping[str, Any]) -> Any:
+    return answer[ANSWER_START] if ANSWER_START in answer else answer.get("start")
+
+
+def _parse_offset(location: str, value: Any) -> int | None:
+    if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
+        value = None if math.isnan(value) else int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and (match := WHOLE_NUMBER.fullmatch(value)):
+        return int(match[1])
+    raise UserError(
+        f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of "
+        "the answer's first character in the context"
+    )
+
+
+ColumnNames = tuple[str, str, str]  # the columns of questions, contexts and answers
+
+QUESTION_COLUMNS = ["question", "query"]
+CONTEXT_COLUMNS = ["context", "paragraph", "passage", "text", "document"]
+ANSWER_COLUMNS = ["answers", "answer", "answer_text"]
+ID_COLUMNS = ("id", "guid", "qid", "question_id")
+NESTED_COLUMNS: ColumnNames = ("question", "context", "answers")
+# Columns of flattened articles, in addition to the id.
+FLAT_COLUMNS = ("title", "question", "context", "answers", IS_IMPOSSIBLE)
+LOCATION_COLUMNS = ("file_index", "row_number")  # of flattened articles, while they are stored
+RESERVED_COLUMNS = ("id", "title", "question", "context", "answers")  # columns that normalization creates
+PARAGRAPHS = "paragraphs"
+
+# ---- columns
+
+
+def resolve_columns(
+    rows: Rows, question: str | None, context: str | None, answers: str | None
+) -> ColumnNames:
+    """Return the columns of questions, contexts and answers: those that the user named, or else guesses.
+
+    The columns of articles have fixed names.
+
+    Raises:
+        UserError: A column is missing or has two roles, or the user named a column of articles.
+    """
+    require_questions(rows)
+    named = {"question": question, "context": context, "answers": answers}
+    if is_nested(rows):
+        _refuse_named(rows, named)
+        return NESTED_COLUMNS
+    for role, column in named.items():
+        if column is not None:
+            require_column(rows, column, f"--{role}-column")
+    names = (
+        question or guess_column(rows, QUESTION_COLUMNS, "question"),
+        context or guess_column(rows, CONTEXT_COLUMNS, "context"),
+        answers or guess_column(rows, ANSWER_COLUMNS, "answers"),
+    )
+    for role, column in zip(named, names, strict=True):
+        if names.count(column) > 1 or column == find_id_column(rows):
+            raise UserError(f"--{role}-column {column}: already has another role; pass another column")
+    return names
+
+
+def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
+    for role, column in named.items():
+        if column not in (None, role):  # the settings of a finished run contain the fixed names
+            raise UserError(
+                f"--{role}-column {column}: {rows.files[0]} contains articles, whose column names are fixed; "
+                f"remove --{role}-column"
+            )
+
+
+def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
+    """Return the columns of a split: the columns of the training rows, or else columns with usual names.
+
+    The column of answers may be missing. If the split lacks the training rows' column of questions, its
+    format differs. Usual names then take precedence over the names in the training rows.
+    """
+    shared = [name if name in rows.columns else None for name in names]
+    has_question_column = shared[0] is not None
+    columns: list[str | None] = list(shared) if has_question_column else [None] * len(names)
+    for role, usual_names in enumerate((QUESTION_COLUMNS, CONTEXT_COLUMNS, ANSWER_COLUMNS)):
+        if columns[role] is None:
+            candidates = [*(find_column(rows, name) for name in usual_names), shared[role]]
+            unused = (column for column in candidates if column and column not in columns)
+            columns[role] = next(unused, None)
+    question, context, answers = columns
+    if question is None or context is None:
+        role = 0 if question is None else 1
+        raise UserError(
+            f"{rows.files[0]}: no column looks like the {NESTED_COLUMNS[role]} (columns: "
+            f"{format_list(rows.columns)}); name the column {names[role]!r}, as in the training rows"
+        )
+    return question, context, answers or names[2]
+
+
+def find_id_column(rows: Rows) -> str | None:
+    """Return the column of the question ids, or None."""
+    columns = (find_column(rows, name) for name in ID_COLUMNS)
+    return next((column for column in columns if column), None)
+
+
+# ---- articles, the nested format of SQuAD
+
+
+def is_nested(rows: Rows) -> bool:
+    """Return whether the rows are articles.
+
+    They are if a row has a list of paragraphs, or if there are no columns but those of articles.
+    """
+    for paragraphs in _iter_one_by_one(rows.columns.get(PARAGRAPHS, [])):
+        if isinstance(paragraphs, list) and paragraphs and isinstance(paragraphs[0], dict):
+            return True
+    return PARAGRAPHS in rows.columns and rows.columns.keys() <= {"title", PARAGRAPHS}
+
+
+def require_questions(rows: Rows) -> None:
+    """Check that a JSON file contains articles or rows.
+
+    Raises:
+        UserError: The file is an empty object, or an object whose `data` is not a list.
+    """
+    if not rows.columns:
+        raise UserError(
+            f"{rows.files[0]}: contains neither articles nor rows with a column 'question'; check --data"
+        )
+    if rows.columns.keys() <= {"version", "data"}:
+        data = rows.columns.get("data", [None])[0]
+        raise UserError(f"{rows.files[0]}: 'data': expected a list of articles, found {shorten_repr(data)}")
+
+
+def flatten_articles(rows: Rows) -> Rows:
+    """Return one row per question. Row numbers count the questions of a file.
+
+    Raises:
+        UserError: The paragraphs or questions of an article are not lists of objects, or no article has a
+            question.
+    """
+    sources = [rows.file_index, rows.row_numbers]
+    columns = store_columns(
+        [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]],
+        lambda: _iter_question_columns(rows), "articles", *(source.tobytes().hex() for source in sources),
+    )  # fmt: skip
+    file_index, row_numbers = (np.fromiter(columns.pop(name), np.int64) for name in LOCATION_COLUMNS)
+    if not len(row_numbers):
+        raise UserError(f"{rows.files[0]}: the articles contain no questions; check --data")
+    for name in ("title", IS_IMPOSSIBLE):
+        if not any(value is not None for value in columns[name]):
+            del columns[name]
+    return Rows(columns, rows.files, file_index.astype(np.int32), row_numbers)
+
+
+def _iter_question_columns(rows: Rows) -> Iterator[dict[str, list[Any]]]:
+    """Yield the columns of the questions in parts; there is at least one part."""
+    names = ("id", *FLAT_COLUMNS, *LOCATION_COLUMNS)
+    part: dict[str, list[Any]] = {name: [] for name in names}
+    is_first = True
+    for record in _iter_question_records(rows):
+        for name, value in zip(names, record, strict=True):
+            part[name].append(value)
+        if len(part["id"]) == CHUNK_ROWS:
+            yield part
+            part, is_first = {name: [] for name in names}, False
+    if part["id"] or is_first:
+        yield part
+
+
+def _iter_question_records(rows: Rows) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of `id`, `FLAT_COLUMNS` and `LOCATION_COLUMNS` of each question."""
+    count_by_file: Counter[int] = Counter()
+    for index, title, context, qa in _iter_questions(rows):
+        file = int(rows.file_index[index])
+        count_by_file[file] += 1
+        question_id = next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None)
+        yield (
+            question_id, title, qa.get("question"), context, qa.get("answers"), qa.get(IS_IMPOSSIBLE),
+            file, count_by_file[file],
+        )  # fmt: skip
+
+
+def _iter_questions(rows: Rows) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
+    """Yield each question with the index of its article, the article's title and the paragraph's text."""
+    titles = rows.columns.get("title", [None] * len(rows))
+    articles = zip(titles, _iter_one_by_one(rows[PARAGRAPHS]), strict=True)
+    for index, (title, paragraphs) in enumerate(articles):
+        article = f"{rows.files[rows.file_index[index]]}: article {rows.row_numbers[index]}"
+        for number, paragraph in enumerate(_require_objects(paragraphs, f"{article}: 'paragraphs'"), start=1):
+            for qa in _require_objects(paragraph.get("qas"), f"{article}: paragraph {number}: 'qas'"):
+                yield index, title, paragraph.get("context"), qa
+
+
+def _iter_one_by_one(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield values that are read one at a time, since an article may be as large as a book."""
+    return map(values.__getitem__, range(len(values)))
+
+
+def _require_objects(value: Any, location: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UserError(f"{location}: expected a list of objects, found {shorten_repr(value)}")
+    return value
+
+
+# ---- normalization
+
+
+@dataclass(frozen=True)
+class QuestionRows(Rows):
+    """Normalized rows.
+
+    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
+
+    Attributes:
+        notes: Notes for the user on contradictory rows.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def describe_location(self, index: int) -> str:
+        """Return the location with the id of the question."""
+        return describe_location(self, index)
+
+
+def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
+    """Return one row per question with the columns `id`, `question` and `context`.
+
+    The column `title` exists if the rows have titles. The column `answers` exists if the rows are labeled
+    (see `parse_answer_column`). It holds lists of `{"text": str, "answer_start": int | None}`, which are
+    empty for unanswerable questions. If any other column has one of these names, it is renamed to
+    `input_NAME`.
+
+    Args:
+        rows: The rows as read.
+        names: The columns of the training rows.
+
+    Raises:
+        UserError: A row has no question or context, its answers cannot be parsed, or its id is invalid or
+            not unique.
+    """
+    require_questions(rows)
+    if is_nested(rows):
+        rows, names = flatten_articles(rows), NESTED_COLUMNS
+    question, context, answer = match_split_columns(rows, names)
+    ids = _parse_ids(rows)
+    rows_with_ids = rows.with_column("id", ids)
+    columns: dict[str, Sequence[Any]] = {"id": ids}
+    if title := find_column(rows, "title"):
+        columns["title"] = rows[title]
+    columns["question"] = _require_texts(rows_with_ids, question)
+    columns["context"] = _share_equal(_require_texts(rows_with_ids, context))
+    answers = parse_answer_column(rows_with_ids, answer)
+    if answers is not None:
+        columns["answers"] = answers
+    start = find_column(rows, ANSWER_START) if answer in rows.columns else None
+    used = {question, context, answer, title, find_id_column(rows), start}
+    columns |= {
+        f"input_{name}" if name in RESERVED_COLUMNS else name: values
+        for name, values in rows.columns.items()
+        if name not in used
+    }
+    notes = _describe_contradictions(rows_with_ids, find_contradictions(rows_with_ids, answer))
+    return QuestionRows(
+        columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes=notes
+    )
+
+
+def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str, ...]:
+    if not contradictions:
+        return ()
+    ids = format_list(rows["id"][index] for index in contradictions)
+    problem = format_count(
+        len(contradictions),
+        "question has answers and is marked as impossible; its answers are ignored",
+        "questions have answers and are marked as impossible; their answers are ignored",
+    )
+    return (f"{rows.files[0]}: {problem} (ids {ids})",)
+
+
+def _parse_ids(rows: Rows) -> Sequence[str]:
+    """Return the id of each question. The default id is the index of the question among all rows, from 0."""
+    column = find_id_column(rows)
+    values = rows[column] if column else CategoricalColumn.repeat(None, len(rows))
+    # Row numbers count from 1, and these rows may be a later part of a file.
+    first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+
+    def iter_parts() -> Iterator[dict[str, list[str]]]:
+        index = first_index
+        for part in iter_chunks(values) if len(rows) else [[]]:
+            yield {
+                "id": [
+                    str(index) if value in (None, "") else str(value)
+                    for index, value in enumerate(part, index)
+                ]
+            }
+            index += len(part)
+
+    ids = store_columns([values], iter_parts, "ids", str(first_index))["id"]
+    for row, question_id in enumerate(ids):
+        if has_lone_surrogate(question_id):
+            raise UserError(
+                f"{rows.format_location(row)}: id {question_id!a} contains half of a surrogate pair, which "
+                "UTF-8 cannot encode; change the id"
+            )
+    group, first_rows = number_groups(as_column(ids).hashes)
+    repeated = np.flatnonzero(first_rows[group] != np.arange(len(ids)))
+    if len(repeated):
+        row = int(repeated[0])
+        other = rows.format_location(int(first_rows[group[row]]))
+        raise UserError(
+            f"{rows.format_location(row)}: id {ids[row]!r} is also the id of {other}; make ids unique"
+        )
+    return ids
+
+
+def _require_texts(rows: Rows, column: str) -> Sequence[str]:
+    for index, value in enumerate(rows[column]):
+        if not isinstance(value, str) or not value.strip():
+            is_empty = value is None or isinstance(value, str)
+            problem = "is empty" if is_empty else f"{value!r} is not a text"
+            location = describe_location(rows, index)
+            raise UserError(f"{location}: column {column!r}: {problem}; write a text or remove the row")
+    return rows[column]
+
+
+def _share_equal(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts in memory so that equal texts are one string object, which many questions may share."""
+    distinct: dict[str, str] = {}
+    is_lazy = isinstance(texts, Column)
+    return texts if is_lazy else [distinct.setdefault(text, text) for text in texts]
+
+
+def find_unanswerable(rows: Rows) -> int | None:
+    """Return the index of the first question that has no answer, or None."""
+    return next((index for index, answers in enumerate(rows.columns.get("answers", [])) if not answers), None)
+
+
+# ---- groups of questions that stay in one split
+
+
+def choose_split_unit(rows: Rows) -> str:
+    """Return the unit whose questions stay in one split: "article", or "paragraph" below three articles."""
+    has_title, titles = _hash_titles(rows)
+    return "article" if len(np.unique(titles[has_title])) > 2 else "paragraph"
+
+
+def compute_group_keys(rows: Rows) -> np.ndarray:
+    """Return [n] keys of the group of each question: the title of its article, or its paragraph.
+
+    `choose_split_unit` decides between the two. A question without a title is grouped by its paragraph. A
+    paragraph that occurs in several articles belongs to the first of them, so no paragraph is in two splits.
+    """
+    contexts = rows.hash_columns(["context"])
+    if choose_split_unit(rows) == "paragraph":
+        return contexts
+    paragraph, first_questions = number_groups(contexts)
+    keys = np.where(*_hash_titles(rows), contexts)
+    return keys[first_questions][paragraph]
+
+
+def _hash_titles(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return [n] bool, whether each question has a title, and [n] uint64, the hashes of the titles."""
+    if "title" not in rows.columns:
+        return np.zeros(len(rows), bool), np.zeros(len(rows), np.uint64)
+    codes, titles = rows.factorize("title")
+    has_title = np.array([isinstance(title, str) and bool(title.strip()) for title in titles], bool)
+    return has_title[codes], rows.hash_columns(["title"])
+
+
+def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
+    """Return the rows with correct answer offsets, and notes on the corrections.
+
+    The offset of an answer is wrong or missing if the text at the offset is not the answer. The offset is
+    corrected if the answer occurs exactly once in its context. Otherwise, the training split drops the
+    answer, and also drops the question if it has no other answer. The other splits keep the answer with the
+    offset None, because scores depend only on the texts of answers.
+
+    Raises:
+        UserError: An answer exceeds its context, or no training question has an answer that occurs at its
+            offset.
+    """
+    if "answers" not in rows.columns:
+        return rows, []
+    resolved = resolve_offsets(rows)
+    notes = _describe_corrections(rows, split, resolved)
+    rows = rows.with_column("answers", resolved.answers)
+    return _drop_unresolved(rows, split, sorted(set(resolved.unresolved_rows))), notes
+
+
+@dataclass
+class ResolvedOffsets:
+    """Answers with correct offsets, and what was corrected.
+
+    A list of rows contains a row index once for each answer of the row that it applies to.
+
+    Attributes:
+        answers: [n] answers of each question; the offset of unresolved answers is None.
+        moved_rows: Row indices of answers whose wrong offset was corrected.
+        filled_rows: Row indices of answers whose missing offset was filled in.
+        unresolved_rows: Row indices of answers that are not at their offset, and occur never or several
+            times in their context.
+    """
+
+    answers: Sequence[list[Answer]]
+    moved_rows: list[int] = field(default_factory=list)
+    filled_rows: list[int] = field(default_factory=list)
+    unresolved_rows: list[int] = field(default_factory=list)
+
+
+def resolve_offsets(rows: Rows) -> ResolvedOffsets:
+    """Find the correct offset of each answer.
+
+    Raises:
+        UserError: An answer exceeds its context.
+    """
+    resolved = ResolvedOffsets(rows["answers"])
+    for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
+        if all(_is_at_offset(context, answer) for answer in answers):
+            continue
+        for before in answers:
+            _require_inside(rows, index, context, before)
+            after = _relocate(context, before)
+            if after[ANSWER_START] is None:
+                resolved.unresolved_rows.append(index)
+            elif before[ANSWER_START] is None:
+                resolved.filled_rows.append(index)
+            elif before[ANSWER_START] != after[ANSWER_START]:
+                resolved.moved_rows.append(index)
+    if resolved.unresolved_rows or resolved.filled_rows or resolved.moved_rows:
+        resolved.answers = ComputedColumn(_relocate_answers, [rows["context"], rows["answers"]])
+    return resolved
+
+
+def _is_at_offset(context: str, answer: Answer) -> bool:
+    start = answer[ANSWER_START]
+    return start is not None and start >= 0 and context.startswith(answer["text"], start)
+
+
+def _relocate_answers(context: str, answers: Sequence[Answer]) -> list[Answer]:
+    return [_relocate(context, answer) for answer in answers]
+
+
+def _relocate(context: str, answer: Answer) -> Answer:
+    """Return the answer with its correct offset; None if the text does not occur exactly once."""
+    if _is_at_offset(context, answer):
+        return answer
+    text = answer["text"]
+    return {"text": text, ANSWER_START: context.find(text) if _occurs_once(context, text) else None}
+
+
+def _occurs_once(context: str, text: str) -> bool:
+    first = context.find(text)
+    return first >= 0 and context.find(text, first + 1) < 0
+
+
+def _require_inside(rows: Rows, index: int, context: str, answer: Answer) -> None:
+    """Raise a `UserError` if the answer exceeds its context.
+
+    If the text occurs once, any offset inside the context can be corrected. Otherwise, the whole answer must
+    fit after its offset.
+    """
+    text, start = answer["text"], answer[ANSWER_START]
+    if start is None or _is_at_offset(context, answer):
+        return
+    max_offset = len(context) - (1 if _occurs_once(context, text) else len(text))
+    if not 0 <= start <= max_offset:
+        raise UserError(
+            f"{describe_location(rows, index)}: the answer at offset {start} with {len(text)} characters "
+            f"exceeds its context of {len(context)} characters; count offsets in characters from 0, "
+            "not in bytes or words"
+        )
+
+
+def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> list[str]:
+    notes = []
+    if resolved.filled_rows:
+        problem = _count_answers(len(resolved.filled_rows), split, "has no offset", "have no offset")
+        notes.append(f"{problem}: the offset of the text is used")
+    if resolved.moved_rows:
+        problem = _count_answers(
+            len(resolved.moved_rows), split,
+            "is not at its offset but elsewhere in its context",
+            "are not at their offset but elsewhere in their context",
+        )  # fmt: skip
+        notes.append(f"{problem}: fixed ({_format_ids(rows, resolved.moved_rows)})")
+    if resolved.unresolved_rows:
+        problem = _count_answers(
+            len(resolved.unresolved_rows), split,
+            "is not at its offset, and its text occurs nowhere or several times in its context",
+            "are not at their offset, and their text occurs nowhere or several times in their context",
+        )  # fmt: skip
+        action = "removed" if split == "train" else "kept for scoring, which needs no offset"
+        notes.append(f"{problem}: {action} ({_format_ids(rows, resolved.unresolved_rows)})")
+    return notes
+
+
+def _count_answers(count: int, split: str, singular: str, plural: str) -> str:
+    """Return a text such as `1 answer of the train split is ...`."""
+    return format_count(
+        count, f"answer of the {split} split {singular}", f"answers of the {split} split {plural}"
+    )
+
+
+def _format_ids(rows: Rows, indices: Iterable[int]) -> str:
+    return f"ids {format_list(dict.fromkeys(rows['id'][index] for index in indices))}"
+
+
+def _drop_unresolved(rows: Rows, split: str, unresolved_rows: list[int]) -> Rows:
+    """Drop training answers without an offset, and questions whose answers are all dropped."""
+    if split != "train" or not unresolved_rows:
+        return rows
+    answers = ComputedColumn(_keep_located, [rows["answers"]])
+    if not any(answers):
+        text = rows["answers"][unresolved_rows[0]][0]["text"]
+        raise UserError(
+            f"{describe_location(rows, unresolved_rows[0])}: {shorten_repr(text)} is not at its offset "
+            "in the context, and no other training question has an answer that is; copy answers from their "
+            f"context letter for letter ({_format_ids(rows, unresolved_rows)})"
+        )
+    unresolved = np.array(unresolved_rows)
+    is_dropped = np.array([not remaining for remaining in answers.select(unresolved)])
+    rows = rows.with_column("answers", answers)
+    return rows.select(np.setdiff1d(np.arange(len(rows)), unresolved[is_dropped]))
+
+
+def _keep_located(answers: Sequence[Answer]) -> list[Answer]:
+    return [answer for answer in answers if answer[ANSWER_START] is not None]

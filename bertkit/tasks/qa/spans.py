@@ -1,0 +1,406 @@
+"""Find the best answer spans of each window, and merge them into an n-best list for each question.
+
+Of several spans with the same text, only the best is kept. Texts are compared by their rolling hashes, which
+are computed without slicing the texts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertkit.data.tokens import TokenizedTexts
+from bertkit.stats.scores import sigmoid
+from bertkit.utils.arrays import compute_offsets, compute_positions_in_groups
+
+if TYPE_CHECKING:
+    from bertkit.tasks.qa.features import QuestionFeatures
+
+
+BASE = 0x9E3779B97F4A7C15  # base of the rolling hash: an arbitrary large odd number
+BASE_INVERSE = pow(BASE, -1, 2**64)
+TEXTS_PER_BLOCK = 256  # number of texts hashed at a time, which limits the memory for arrays of characters
+TEXT_HASH_FACTOR = 0xD1B54A32D192ED03  # large and odd, so that the bits of a product modulo 2**64 are mixed
+
+# ---- the best spans of each window
+
+
+def find_distinct_spans(
+    logits: np.ndarray,
+    allowed: np.ndarray,
+    n: int,
+    max_answer_length: int,
+    hash_spans: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the best spans with different texts, in the same form as `find_best_spans`.
+
+    The search begins with n + n // 2 spans, since windows often contain a text twice. This number is doubled
+    until each window has `n` distinct texts or no more spans.
+
+    Args:
+        logits: [windows, 2, seq_len] fp32, start and end logits.
+        allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
+        n: Number of spans to return for each window.
+        max_answer_length: Maximum length of an answer in tokens.
+        hash_spans: Maps first and last positions [windows, 2, m] to hashes of the texts [windows, m].
+    """
+    num_candidates = n + n // 2
+    while True:
+        positions, span_logits = find_best_spans(logits, allowed, num_candidates, max_answer_length)
+        chosen = _find_first_occurrences(hash_spans(positions))[:, :n]
+        is_missing = chosen == num_candidates
+        has_no_more_spans = np.isneginf(span_logits[:, 0, -1])
+        if (~is_missing[:, -1] | has_no_more_spans).all():
+            break
+        num_candidates *= 2
+    chosen = np.where(is_missing, 0, chosen)[:, None]
+    chosen_logits = np.take_along_axis(span_logits, chosen, 2)
+    span_logits = np.where(is_missing[:, None], np.float32(-np.inf), chosen_logits)
+    return np.take_along_axis(positions, chosen, 2), span_logits
+
+
+def _find_first_occurrences(keys: np.ndarray) -> np.ndarray:
+    """Return the columns in which a key occurs for the first time in its row [rows, m].
+
+    The columns of a row are ascending. A row with fewer than `m` distinct keys is padded with `m`.
+    """
+    order = np.argsort(keys, axis=1, kind="stable")
+    ordered = np.take_along_axis(keys, order, 1)
+    order[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = keys.shape[1]
+    return np.sort(order, axis=1)
+
+
+def find_best_spans(
+    logits: np.ndarray, allowed: np.ndarray, n: int, max_answer_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the `n` spans with the highest S·T_i + E·T_j, j >= i (Devlin et al. 2018, 4.2), best first.
+
+    The search is exact and cheap. The best span of each start is found first. The n-th highest score among
+    these spans is a lower bound of the score of the n-th best span. Only spans that reach the bound are
+    sorted, and these are few.
+
+    Args:
+        logits: [windows, 2, seq_len] fp32, start and end logits.
+        allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
+        n: Number of spans to return for each window.
+        max_answer_length: Maximum length of an answer in tokens.
+
+    Returns:
+        The first and last positions of the spans [windows, 2, n] int, and their start and end logits
+        [windows, 2, n]. The logits are -inf if a window has fewer than `n` spans.
+    """
+    num_windows, seq_len = allowed.shape
+    max_answer_length = min(max_answer_length, seq_len)
+    start_logits = np.where(allowed, logits[:, 0], np.float32(-np.inf))
+    # Padded with -inf, so that every start has `max_answer_length` possible ends.
+    end_logits = np.full((num_windows, seq_len + max_answer_length - 1), -np.inf, np.float32)
+    np.copyto(end_logits[:, :seq_len], logits[:, 1], where=allowed)
+    best_scores = start_logits + _compute_sliding_max(end_logits, max_answer_length)
+    bound = np.full((num_windows, 1), np.finfo(np.float32).min)  # excludes scores of -inf: no valid span
+    if n <= seq_len:
+        bound = np.maximum(bound, np.partition(best_scores, -n, axis=1)[:, -n, None])
+    # Candidates are the starts whose best span reaches the bound.
+    candidates = np.flatnonzero(best_scores >= bound)
+    candidate_window, candidate_position = np.divmod(candidates, seq_len)
+    # A view [windows, seq_len, max_answer_length] of the logits of all ends that each start may have.
+    end_logits_by_start = np.ndarray(
+        (num_windows, seq_len, max_answer_length), end_logits.dtype, end_logits,
+        strides=(*end_logits.strides, end_logits.strides[1]),
+    )  # fmt: skip
+    candidate_start_logits = start_logits.ravel()[candidates]
+    candidate_end_logits = end_logits_by_start[candidate_window, candidate_position]
+    scores = candidate_start_logits[:, None] + candidate_end_logits
+    # Spans are indices into the flattened scores.
+    spans = np.flatnonzero(scores >= bound[candidate_window])
+    span_window = candidate_window[spans // max_answer_length]
+    order, output_index = _rank_spans(span_window, scores.ravel()[spans], num_windows, n)
+    spans = spans[order]
+    span_candidate, num_further_tokens = np.divmod(spans, max_answer_length)
+    positions = np.zeros((2, num_windows * n), np.int64)
+    span_logits = np.full((2, num_windows * n), -np.inf, np.float32)
+    positions[0, output_index] = candidate_position[span_candidate]
+    positions[1, output_index] = candidate_position[span_candidate] + num_further_tokens
+    span_logits[0, output_index] = candidate_start_logits[span_candidate]
+    span_logits[1, output_index] = candidate_end_logits.ravel()[spans]
+    shape = 2, num_windows, n
+    return positions.reshape(shape).swapaxes(0, 1), span_logits.reshape(shape).swapaxes(0, 1)
+
+
+def _rank_spans(
+    window: np.ndarray, score: np.ndarray, num_windows: int, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the spans of each window by score.
+
+    Args:
+        window: [spans] index of each span's window, ascending.
+        score: [spans] fp32 score of each span.
+        num_windows: Number of windows.
+        n: Number of spans to keep for each window.
+
+    Returns:
+        The indices of the best spans of each window, best first, and where they belong in a flattened array
+        [num_windows, n].
+    """
+    order = np.argsort((window << 32) + compute_descending_keys(score))
+    rank = compute_positions_in_groups(np.bincount(window, minlength=num_windows))
+    is_kept = rank < n
+    return order[is_kept], (window * n + rank)[is_kept]
+
+
+def compute_descending_keys(scores: np.ndarray) -> np.ndarray:
+    """Return int64 keys from 0 to 2**32 that sort fp32 scores in descending order.
+
+    Read as integers, the bit patterns of positive floats sort like the floats. Those of negative floats sort
+    in reverse.
+    """
+    patterns = scores.view(np.int32).astype(np.int64)
+    return 2**31 - np.where(patterns < 0, -(patterns & 0x7FFFFFFF), patterns)
+
+
+def _compute_sliding_max(values: np.ndarray, size: int) -> np.ndarray:
+    """Return the maximum of each `size` consecutive values: [windows, n] from [windows, n + size - 1].
+
+    The number of values in a maximum doubles at each step, so about log2(size) operations suffice.
+    """
+    width = 1  # number of values in a maximum
+    while 2 * width <= size:
+        values = np.maximum(values[:, :-width], values[:, width:])
+        width *= 2
+    rest = size - width
+    return np.maximum(values[:, :-rest], values[:, rest:]) if rest else values
+
+
+# ---- the n-best list of each question
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The n-best lists of `n` questions, concatenated. Each list has at least one answer, the best one first.
+
+    Attributes:
+        offsets: [n + 1] index of each question's first answer.
+        start: [answers] index of the answer's first character in the context.
+        stop: [answers] index after the answer's last character in the context.
+        start_logit: [answers] start logit S·T_i.
+        end_logit: [answers] end logit E·T_j.
+        null_logits: [n, 2] start and end logit S·C and E·C of the null token, from the window in which
+            their sum is lowest.
+    """
+
+    offsets: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    start_logit: np.ndarray
+    end_logit: np.ndarray
+    null_logits: np.ndarray
+
+    @property
+    def score(self) -> np.ndarray:
+        """[answers] sum of start and end logit, S·T_i + E·T_j."""
+        return self.start_logit + self.end_logit
+
+    @property
+    def null_odds(self) -> np.ndarray:
+        """[n] s_null minus the score of the best answer, s_null = S·C + E·C (Devlin et al. 2018, 4.3)."""
+        return (self.null_logits.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
+
+    def compute_probabilities(self, include_null: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the softmax over the scores of each question's answers.
+
+        Args:
+            include_null: Whether the softmax includes "no answer". Its probability is 0 otherwise.
+
+        Returns:
+            The probability of each answer [answers], and the probability of "no answer" [n].
+        """
+        first, counts = self.offsets[:-1], np.diff(self.offsets)
+        score, null_score = self.score.astype(np.float64), self.null_logits.sum(1, np.float64)
+        best = np.maximum(score[first], null_score) if include_null else score[first]
+        answer_exp = np.exp(score - np.repeat(best, counts))
+        null_exp = np.exp(null_score - best) if include_null else np.zeros(len(null_score))
+        total = np.add.reduceat(answer_exp, first) + null_exp
+        return answer_exp / np.repeat(total, counts), null_exp / total
+
+
+def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
+    """Merge the answers of each question's windows, and keep the best answer of several with the same text.
+
+    The null score of a question is the lowest null score of its windows, as in Google's `run_squad.py`. A
+    window without the answer does not make a question unanswerable.
+
+    Args:
+        reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
+        features: The features that the logits were computed from.
+    """
+    n = features.limits.n_best
+    logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
+    tokens = features.start[:, None, None] + reduced[:, 2 + 2 * n :].reshape(-1, 2, n).astype(np.int64)
+    exists = np.isfinite(logits).all(1)
+    tokens = np.where(exists[:, None], tokens, 0)
+    start, stop = features.contexts.start[tokens[:, 0]], features.contexts.stop[tokens[:, 1]]
+    text_hash = np.where(stop > start, features.rolling_hash.hash_spans(tokens[:, 0], tokens[:, 1]), 0)
+    question = np.broadcast_to(features.question_index[:, None], start.shape)
+    null_logits = _select_lowest_null_logits(reduced[:, :2], features)
+    # A question whose context has no tokens gets the empty answer with the null logits.
+    unanswered = np.flatnonzero(np.bincount(question[exists], minlength=len(null_logits)) == 0)
+    zeros = np.zeros(len(unanswered), start.dtype)
+    return _build_n_best(
+        np.concatenate([question[exists], unanswered]),
+        np.concatenate([text_hash[exists], zeros.astype(text_hash.dtype)]),
+        np.concatenate([start[exists], zeros]),
+        np.concatenate([stop[exists], zeros]),
+        np.concatenate([logits[:, 0][exists], null_logits[unanswered, 0]]),
+        np.concatenate([logits[:, 1][exists], null_logits[unanswered, 1]]),
+        null_logits,
+        n,
+    )
+
+
+def _select_lowest_null_logits(window_null_logits: np.ndarray, features: "QuestionFeatures") -> np.ndarray:
+    """Return the null logits of the window with the lowest null score, for each question [n, 2]."""
+    order = np.lexsort((window_null_logits.sum(1), features.question_index))
+    return window_null_logits[order[features.window_offsets[:-1]]]
+
+
+def _build_n_best(
+    question: np.ndarray, text_hash: np.ndarray, start: np.ndarray, stop: np.ndarray,
+    start_logit: np.ndarray, end_logit: np.ndarray, null_logits: np.ndarray, n: int,
+) -> NBest:  # fmt: skip
+    """Select the best `n` answers of each question, and only the best of several with the same text.
+
+    The answers of a window are sorted already, which makes the stable sort fast.
+    """
+    order = np.argsort((question << 32) + compute_descending_keys(start_logit + end_logit), kind="stable")
+    # Equal keys mean the same question and text; `np.unique` returns the first, which is the best.
+    answer_key = text_hash * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
+    order = order[np.sort(np.unique(answer_key[order], return_index=True)[1])]
+    counts = np.bincount(question[order], minlength=len(null_logits))
+    order = order[compute_positions_in_groups(counts) < n]
+    offsets = compute_offsets(np.minimum(counts, n))
+    return NBest(offsets, start[order], stop[order], start_logit[order], end_logit[order], null_logits)
+
+
+# ---- rolling hashes
+
+
+@dataclass(frozen=True)
+class RollingHash:
+    """Prefix hashes of texts at token boundaries (Karp and Rabin 1987).
+
+    The hash of a prefix is the sum of c_i * BASE**i over its characters c_i, modulo 2**64.
+
+    Attributes:
+        start_hash: [tokens] hash of the prefix before each token.
+        end_hash: [tokens] hash of the prefix that ends with each token.
+        start_scale: [tokens] BASE**-i, where i is the index of each token's first character.
+    """
+
+    start_hash: np.ndarray
+    end_hash: np.ndarray
+    start_scale: np.ndarray
+
+    def hash_spans(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Return the hashes of the texts from a first to a last token, independent of the texts' positions.
+
+        The hashes of different texts are equal with a probability of about 2**-64. The hash for token
+        indices out of range is arbitrary.
+        """
+        start_hash = self.start_hash.take(first, mode="clip")
+        start_scale = self.start_scale.take(first, mode="clip")
+        return (self.end_hash.take(last, mode="clip") - start_hash) * start_scale
+
+
+def build_rolling_hash(texts: Sequence[str], tokenized: TokenizedTexts) -> RollingHash:
+    """Compute the prefix hashes of texts at the boundaries of their tokens."""
+    token_offsets, text_offsets = tokenized.ids.offsets, tokenized.text_offsets
+    hashes = np.zeros((3, len(tokenized.start)), np.uint64)
+    for first in range(0, len(texts), TEXTS_PER_BLOCK):
+        block = texts[first : first + TEXTS_PER_BLOCK]
+        characters = np.frombuffer("\0".join(block).encode("utf-32-le", "surrogatepass"), np.uint32)
+        prefix_hash = np.zeros(len(characters) + 1, np.uint64)
+        np.cumsum(characters * _compute_powers(BASE, len(characters)), out=prefix_hash[1:])
+        bounds = token_offsets[first : first + len(block) + 1]
+        tokens = slice(bounds[0], bounds[-1])
+        # Added to an index into a text, the shift gives an index into the characters of the block.
+        shift = np.repeat(text_offsets[first : first + len(block)] - text_offsets[first], np.diff(bounds))
+        start, stop = tokenized.start[tokens] + shift, tokenized.stop[tokens] + shift
+        scale = _compute_powers(BASE_INVERSE, len(characters) + 1)
+        hashes[:, tokens] = prefix_hash[start], prefix_hash[stop], scale[start]
+    return RollingHash(*hashes)
+
+
+def _compute_powers(base: int, size: int) -> np.ndarray:
+    """Return the powers base**0 ... base**(size - 1), modulo 2**64 [size]."""
+    factors = np.full(size, base, np.uint64)
+    factors[:1] = 1
+    return np.multiply.accumulate(factors)
+
+
+INTERCEPT = "intercept"
+INVERSE_PENALTY = 100.0  # `C` of scikit-learn: weak regularization, for features of standard deviation 1
+
+
+def compute_answer_features(nbest: NBest, threshold: float | None) -> dict[str, np.ndarray]:
+    """Return the scores that the probability of a right answer depends on, [n] by name.
+
+    Without a threshold, these are the score of the answer and the null odds. Otherwise, they are the score of
+    the answer, which may be empty, and the distance of the null odds from the threshold. Empty answers then
+    have weights of their own.
+
+    Args:
+        nbest: The n-best lists.
+        threshold: Null odds above which the answer is empty; None if no answer is empty.
+    """
+    score = nbest.score[nbest.offsets[:-1]].astype(np.float64)
+    if threshold is None:
+        return {"score": score, "null_odds": nbest.null_odds}
+    is_empty = nbest.null_odds > threshold
+    score = np.where(is_empty, score + nbest.null_odds, score)
+    features = {"score": score, "distance": np.abs(nbest.null_odds - threshold)}
+    empty_features = {f"empty_{name}": values * is_empty for name, values in features.items()}
+    return {**features, "empty": is_empty.astype(np.float64), **empty_features}
+
+
+def compute_nbest_probability(nbest: NBest, threshold: float | None) -> np.ndarray:
+    """Return the probability of each answer in its n-best list, [n]; see `compute_answer_features`."""
+    probabilities, null_probabilities = nbest.compute_probabilities(include_null=threshold is not None)
+    best = probabilities[nbest.offsets[:-1]]
+    return best if threshold is None else np.where(nbest.null_odds > threshold, null_probabilities, best)
+
+
+def fit_answer_weights(features: Mapping[str, np.ndarray], is_correct: np.ndarray) -> dict[str, float]:
+    """Return the weight of each feature, and the intercept.
+
+    Args:
+        features: [n] values by name.
+        is_correct: [n] bool, whether the answer is right; there must be right and wrong answers.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    values = np.stack(list(features.values()), axis=1).astype(np.float64)
+    mean, deviation = values.mean(0), values.std(0)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000, tol=1e-8)
+    model.fit((values - mean) / deviation, is_correct)
+    weights = model.coef_[0] / deviation
+    intercept = float(model.intercept_[0] - weights @ mean)
+    return {INTERCEPT: intercept, **dict(zip(features, weights.tolist(), strict=True))}
+
+
+def compute_answer_logits(features: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
+    """Return [n] the logit of the probability that each answer is right.
+
+    Args:
+        features: [n] values by name.
+        weights: Result of `fit_answer_weights`.
+    """
+    terms = [weights[name] * values.astype(np.float64) for name, values in features.items()]
+    return weights[INTERCEPT] + np.sum(terms, axis=0)
+
+
+def compute_answer_probability(
+    features: Mapping[str, np.ndarray], weights: Mapping[str, float]
+) -> np.ndarray:
+    """Return [n] the probability that each answer is right."""
+    return sigmoid(compute_answer_logits(features, weights))

@@ -1,0 +1,121 @@
+"""The settings and the definitions of `classify` and `nli`. Importing this module is fast."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bertkit.settings.run_settings import FineTuningConfig
+from bertkit.settings.setting import (
+    DATA,
+    MODEL,
+    Pooling,
+    pooling_setting,
+    setting,
+)
+from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+
+if TYPE_CHECKING:
+    from bertkit.settings.setting import Pooling
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(FineTuningConfig):
+    """The settings that `classify` and `nli` share."""
+
+    label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
+    long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
+        "head",
+        "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
+        MODEL,
+    )
+    pooling: Pooling = pooling_setting()
+    shots: int | None = setting(
+        None, "Number of training rows per class (or per label), sampled at random.", DATA, min=1,
+        replaces=("max_train_samples",),
+    )  # fmt: skip
+    class_weights: Literal["balanced"] | None = setting(
+        None, "Weight classes in the loss by the inverse of their frequency."
+    )
+    label_smoothing: float = setting(
+        0.0, "Fraction of the target probability spread over all classes.", min=0.0, max=0.99
+    )
+
+
+SEQUENCE_PIPELINE = TransformersPipeline(
+    task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
+)
+
+
+# Settings without effect on a head that is fitted to vectors, and the reason.
+FITTED_HEAD_CONFLICTS = {
+    "head": "the head is fitted to one vector per text",
+    "label_smoothing": "the head is fitted by logistic regression",
+    "pooling": "the method chooses the pooling",
+}
+# Settings without effect if the encoder is not trained.
+ENCODER_TRAINING_SETTINGS = (
+    "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
+    "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
+    "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
+    "lora",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyConfig(SequenceConfig):
+    """The settings of `classify`."""
+
+    text_column: str | None = setting(None, "Column of the text.", DATA, default_text="guessed")
+    text_pair_column: str | None = setting(
+        None, "Column of the second text, for pairs.", DATA, default_text="guessed"
+    )
+    subject_column: str | None = setting(
+        None, "Column of the first entity of a relation; its characters are marked in the text.", DATA
+    )
+    object_column: str | None = setting(None, "Column of the second entity of a relation.", DATA)
+    problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
+        None, "Kind of labels.", DATA, default_text="inferred from the labels"
+    )
+    method: Literal["finetune", "contrastive", "linear-probe"] = setting(
+        "finetune",
+        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only "
+        "fit the head.",
+    )
+    positive_label: str | None = setting(
+        None, "Label that positive_f1 scores if there are two labels.", DATA,
+        default_text="inferred from the names of the labels",
+    )  # fmt: skip
+
+    def list_ineffective_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect with `method`, each with the reason."""
+        reasons: dict[str, str] = {}
+        if self.method != "finetune":
+            reasons |= FITTED_HEAD_CONFLICTS
+        if self.method == "linear-probe":
+            reasons |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            reasons["num_layers"] = "the head reads the vectors of the last layer"
+        return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
+
+
+CLASSIFY = TaskSpec(
+    name="classify",
+    help="Fine-tune a classifier or a regressor on single texts or pairs.",
+    config=ClassifyConfig,
+    pipeline=SEQUENCE_PIPELINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NliConfig(SequenceConfig):
+    """The settings of `nli`."""
+
+    premise_column: str | None = setting(None, "Column of the premise.", DATA, default_text="guessed")
+    hypothesis_column: str | None = setting(None, "Column of the hypothesis.", DATA, default_text="guessed")
+
+
+NLI = TaskSpec(
+    name="nli",
+    help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
+    config=NliConfig,
+    pipeline=SEQUENCE_PIPELINE,
+    column_aliases={"text_column": "premise_column", "text_pair_column": "hypothesis_column"},
+)

@@ -1,0 +1,230 @@
+"""`--method contrastive` and `--method linear-probe`: a head that is fitted to the vectors of texts."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertkit.data.features import Features, VectorCollator
+from bertkit.data.split import to_membership
+from bertkit.models.encoder import POOLINGS, FrozenEncoder
+from bertkit.models.losses import CosineSimilarityLoss
+from bertkit.stats.linear_probe import fit_linear_layer
+from bertkit.tasks.text.baselines import fit_probe
+from bertkit.tasks.training_method import TrainingInputs, TrainingMethod
+from bertkit.utils import distributed
+
+if TYPE_CHECKING:
+    from bertkit.data.features import Features
+    from bertkit.stats.linear_probe import LinearProbe
+    from bertkit.tasks.text.task import SequenceTask
+    from bertkit.utils.reporting import Reporter
+
+
+class ContrastiveMethod(TrainingMethod):
+    """The encoder is trained on pairs of rows, and the head is fitted to its vectors (Tunstall et al. 2022).
+
+    Args:
+        task: The task, with its labels.
+    """
+
+    fits_head = True
+
+    def __init__(self, task: "SequenceTask") -> None:
+        self.task = task
+
+    def convert_inputs(self, inputs: TrainingInputs) -> TrainingInputs:
+        """Return pairs of rows with the cosine similarity of their vectors."""
+        membership = to_membership(_require_labels(inputs.examples), len(self.task.labels))
+        pairs = PairFeatures.from_rows(inputs.examples, membership, self.task.config.seed)
+        return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
+
+    def fit_head(self, model: Any, features: Features, collator: Any, reporter: "Reporter") -> None:
+        """Fit a head by logistic regression to the vectors of the current weights."""
+        from bertkit.training.scoring import predict_logits
+
+        config = self.task.config
+        vectors = predict_logits(
+            model, features, VectorCollator(collator), config.eval_batch_size, reporter, "computing vectors"
+        )
+        layer = distributed.on_main_process(
+            fit_linear_layer, vectors, _require_labels(features), len(self.task.labels),
+            balanced=config.class_weights == "balanced",
+        )  # fmt: skip
+        model.set_output_layer(layer.weight, layer.bias)
+
+
+class LinearProbeMethod(TrainingMethod):
+    """The encoder is not trained, and the head is fitted to its vectors.
+
+    Args:
+        task: The task, with its labels.
+    """
+
+    fits_head = True
+
+    def __init__(self, task: "SequenceTask") -> None:
+        self.task = task
+
+    def fit_head(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> None:
+        """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
+        config = self.task.config
+        encoder = FrozenEncoder(config.model, collator.pad_token_id, reporter)
+
+        def fit() -> "LinearProbe":
+            vectors = encoder.compute_vectors(features)
+            balanced = config.class_weights == "balanced"
+            return fit_probe(self.task, vectors, _require_labels(features), balanced)
+
+        probe = distributed.on_main_process(fit)
+        pooling = POOLINGS[probe.pooling]
+        reporter.info(f"linear probe: {pooling} pooling, penalty {probe.penalty:g}")
+        model.set_pooling(pooling, normalize=False)
+        model.set_output_layer(*probe.layer)
+
+
+METHODS = {"contrastive": ContrastiveMethod, "linear-probe": LinearProbeMethod}
+
+
+def _require_labels(features: Features) -> np.ndarray:
+    assert features.labels is not None
+    return features.labels
+
+
+# Pairs of each kind per row and epoch. Tunstall et al. 2022, section 3.1, have 20. On one of two datasets
+# with 16 rows, 20 were better than 5; with 128 rows, they were not (docs/few-labels.md).
+MAX_PAIRS_PER_ROW, MIN_PAIRS_PER_ROW = 20, 5
+FEW_PAIRS = 1_280  # in an epoch (80 steps of 16): up to it, rows are in more than MIN_PAIRS_PER_ROW pairs
+MAX_PAIRS = 8_000  # pairs in an epoch; many rows are in fewer pairs each
+MAX_ATTEMPTS = 100  # for a partner without a common label, which may not exist
+
+
+class Pairs(NamedTuple):
+    """The pairs of an epoch.
+
+    Attributes:
+        rows: [pairs, 2] indices of the rows.
+        similarity: [pairs] 1.0 if both rows have a common label, else 0.0.
+    """
+
+    rows: np.ndarray
+    similarity: np.ndarray
+
+
+def sample_pairs(membership: np.ndarray, repeats: int, rng: np.random.Generator) -> Pairs:
+    """Pair each row `repeats` times with a row that has a common label, and as often with one that has none.
+
+    The number of pairs depends only on `membership` and `repeats`. If a row has a common label with all
+    others, it is paired with any of them.
+
+    Args:
+        membership: [n, labels] whether a row has a label.
+        repeats: Number of pairs of each kind per row.
+        rng: Source of random numbers.
+    """
+    num_rows = len(membership)
+    labeled = np.tile(np.flatnonzero(membership.any(1)), repeats)
+    similar = np.stack([labeled, _sample_similar(membership, labeled, rng)], 1)
+    first = np.tile(np.arange(num_rows), repeats)
+    second = rng.integers(num_rows, size=len(first))
+    for _ in range(MAX_ATTEMPTS):
+        rejected = np.flatnonzero(_have_common_label(membership, first, second))
+        if not len(rejected):
+            break
+        second[rejected] = rng.integers(num_rows, size=len(rejected))
+    rows = np.concatenate([similar, np.stack([first, second], 1)])
+    return Pairs(rows, _have_common_label(membership, rows[:, 0], rows[:, 1]).astype(np.float32))
+
+
+def _have_common_label(membership: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (membership[first] & membership[second]).any(1)
+
+
+def _sample_similar(membership: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return another row with one of the labels of each row, or the row itself if no other has the label."""
+    num_rows = len(membership)
+    row_labels = np.nonzero(membership)[1]  # labels of all rows, ordered by row
+    members = np.flatnonzero(membership.T)  # `label * num_rows + row`, in ascending order
+    counts_by_row, counts_by_label = membership.sum(1), membership.sum(0)
+    first_label = np.cumsum(counts_by_row) - counts_by_row
+    first_member = np.cumsum(counts_by_label) - counts_by_label
+    label = row_labels[first_label[rows] + rng.integers(counts_by_row[rows])]
+    count, start = counts_by_label[label], first_member[label]
+    position = np.searchsorted(members, label * num_rows + rows) - start  # of the row among the members
+    step = rng.integers(1, np.maximum(count, 2))
+    return members[start + (position + step) % count] % num_rows
+
+
+def choose_repeats(num_rows: int) -> int:
+    """Return how often each row is paired with a similar row in an epoch, and with a dissimilar one."""
+    repeats = min(MAX_PAIRS_PER_ROW, max(MIN_PAIRS_PER_ROW, FEW_PAIRS // (2 * num_rows)))
+    return max(1, min(repeats, MAX_PAIRS // (2 * num_rows)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairFeatures(Features):
+    """Pairs of rows as examples with two sequences each; each epoch has other pairs, but the same number.
+
+    The key of an example is `epoch * n + index`. It determines the example in every worker, rank and resumed
+    run.
+
+    Attributes:
+        row_features: The rows, with one sequence each.
+        membership: [rows, labels] whether a row has a label.
+        repeats: Number of pairs of each kind per row and epoch.
+        seed: Seed of the pairs.
+        cached_pairs: The pairs of the most recent epoch, by epoch.
+    """
+
+    row_features: Features
+    membership: np.ndarray
+    repeats: int
+    seed: int
+    cached_pairs: dict[int, Pairs] = field(default_factory=dict)
+
+    @classmethod
+    def from_rows(cls, row_features: Features, membership: np.ndarray, seed: int) -> "PairFeatures":
+        """Return the pairs of these rows."""
+        num_rows = len(membership)
+        repeats = choose_repeats(num_rows)
+        num_pairs = repeats * int(num_rows + membership.any(1).sum())
+        return cls(
+            sequence_offsets=2 * np.arange(num_pairs + 1), labels=None, row_features=row_features,
+            membership=membership, repeats=repeats, seed=seed,
+        )  # fmt: skip
+
+    def get_pairs(self, epoch: int) -> Pairs:
+        """Return the pairs of an epoch."""
+        if epoch not in self.cached_pairs:
+            rng = np.random.default_rng([self.seed, epoch])
+            self.cached_pairs.clear()
+            self.cached_pairs[epoch] = sample_pairs(self.membership, self.repeats, rng)
+        return self.cached_pairs[epoch]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        epoch, index_in_epoch = divmod(index, len(self))
+        pairs = self.get_pairs(epoch)
+        first, second = (self.row_features[row] for row in pairs.rows[index_in_epoch].tolist())
+        sequences = {name: first[name] + second[name] for name in ("input_ids", "token_type_ids")}
+        return {**sequences, "labels": pairs.similarity[index_in_epoch]}
+
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return `input_ids` and `token_type_ids` of one sequence of the first epoch, both [length]."""
+        return self.row_features.get_sequence(self.get_pairs(0).rows.flat[number])
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """[2 * n] number of tokens of each sequence of the first epoch."""
+        return self.row_features.sequence_lengths[self.get_pairs(0).rows.ravel()]
+
+    def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
+        """Return [n] the length of the longer sequence of each pair of this epoch."""
+        return self.row_features.sequence_lengths[self.get_pairs(epoch).rows].max(1)
+
+    def batch_size_for(self, tokens: int) -> int:
+        """Return the batch size with which the longest pairs stay within a budget of `tokens`."""
+        return max(1, tokens // (2 * int(self.row_features.sequence_lengths.max())))
+
+    def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """Return the keys `epoch * n + index`."""
+        return epoch * len(self) + examples

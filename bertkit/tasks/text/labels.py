@@ -1,0 +1,396 @@
+"""The interface of a kind of labels; `bertkit.tasks.text.labels` has the kinds."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from bertkit.data.labels import (
+    binarize_labels,
+    encode_labels,
+    normalize_label,
+    parse_label_set,
+    parse_number,
+    parse_regression_labels,
+)
+from bertkit.errors import UserError, format_list, shorten_repr
+from bertkit.models.heads import compute_class_weights, set_output_bias
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from bertkit.stats.calibration import DEFAULT_THRESHOLD, Decisions, fit_binary_threshold, fit_label_thresholds
+from bertkit.stats.scores import score_multi_label, score_regression, score_single_label, sigmoid, softmax
+from bertkit.tasks.base import Scores
+from bertkit.utils import devices
+
+if TYPE_CHECKING:
+    from bertkit.data.table import Rows
+    from bertkit.models.losses import Loss
+    from bertkit.stats.calibration import Decisions, ThresholdCriterion
+
+
+class LabelType(ABC):
+    """A kind of labels: how labels are parsed, encoded, learned, predicted and scored.
+
+    Encoded labels have the shape [rows]; those of label sets have the shape [rows, labels].
+
+    Attributes:
+        labels: The labels in the order of the model's outputs; empty for regression.
+        problem_type: Value of `problem_type` in the model's config.
+        default_metric: Metric that selects the checkpoint if the dataset registry states no other.
+        label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
+        thresholds: Probability above which a label is predicted, for labels whose threshold is fitted; see
+            `fit_thresholds`.
+    """
+
+    problem_type: ClassVar[str]
+    default_metric: ClassVar[str]
+    label_key: ClassVar[Literal["label"] | None] = None
+
+    def __init__(self, labels: list[str]) -> None:
+        self.labels = labels
+        self.thresholds: dict[str, float] = {}
+
+    @abstractmethod
+    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+        """Return the labels of a column as numbers.
+
+        Raises:
+            UserError: A row has no valid label.
+        """
+
+    def parse_label(self, value: Any) -> Hashable | None:
+        """Return the label in a cell in a form that can be compared; None if the cell has no label."""
+        return normalize_label(value)
+
+    @abstractmethod
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+        """Return the loss.
+
+        Args:
+            targets: The encoded training labels.
+            balanced: Whether to weight classes by the inverse of their frequency in `targets`.
+            smoothing: Fraction of the target probability spread over all classes.
+        """
+
+    def observe_training_labels(self, targets: np.ndarray) -> None:
+        """Store what `initialize_head` needs of the encoded training labels; by default nothing."""
+        return
+
+    def initialize_head(self, model: Any) -> None:
+        """Initialize a new head further than transformers does; by default not."""
+        return
+
+    def describe_class_weights(self, targets: np.ndarray) -> list[str]:
+        """Return warnings about the class weights for these encoded training labels; by default none."""
+        return []
+
+    @abstractmethod
+    def predict(self, logits: np.ndarray) -> np.ndarray:
+        """Return the predicted labels in encoded form.
+
+        Args:
+            logits: Logits [rows, outputs].
+        """
+
+    @abstractmethod
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        """Return the scores of encoded predictions."""
+
+    @abstractmethod
+    def make_example_labels(self) -> np.ndarray:
+        """Return encoded labels of a few rows, in which every label occurs."""
+
+    @abstractmethod
+    def decode_label(self, value: Any) -> Any:
+        """Return the JSON value of one row's encoded label or prediction."""
+
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return decoded labels as cells of the label column.
+
+        Args:
+            labels: The labels, as `decode_label` returns them.
+            cells: The distinct values of the column.
+
+        Raises:
+            UserError: A label does not occur in the column.
+        """
+        cell_by_label = {self.parse_label(cell): cell for cell in cells}
+        for label in labels:
+            if label not in cell_by_label:
+                raise UserError(
+                    f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
+                    f"{format_list(self.labels)}"
+                )
+        return [cell_by_label[label] for label in labels]
+
+    def compute_probabilities(self, logits: np.ndarray) -> np.ndarray | None:
+        """Return the probability of each label, [rows, labels]; None for regression."""
+        return None
+
+    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
+        """Return the decisions of the model with their encoded gold labels; not defined for regression.
+
+        Args:
+            logits: Logits [rows, outputs].
+            gold: The encoded gold labels; None if they are not known.
+        """
+        raise NotImplementedError
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """The labels that may have a threshold; empty if the predicted label is the most probable one."""
+        return []
+
+    def fit_thresholds(
+        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of each of `labels_with_threshold`; None if no threshold meets the criterion.
+
+        Args:
+            logits: Logits [rows, outputs].
+            gold: The encoded gold labels.
+            criterion: What the thresholds are chosen for.
+        """
+        return {}
+
+
+class SingleLabel(LabelType):
+    """One label per row.
+
+    Attributes:
+        positive_label: Label that `positive_f1` scores; None to leave out this score.
+    """
+
+    problem_type = "single_label_classification"
+    default_metric = "accuracy"
+    positive_label: str | None = None
+
+    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+        """Return the label ids, [rows]."""
+        return encode_labels(rows, column, self.labels)
+
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+        """Return cross-entropy."""
+        weights = _compute_weights(targets, len(self.labels)) if balanced else None
+        return CrossEntropy(weights, smoothing)
+
+    def predict(self, logits: np.ndarray) -> np.ndarray:
+        """Return the label with the highest logit, or that on its side of the threshold, [rows]."""
+        if not self.thresholds:
+            return logits.argmax(-1)
+        [positive] = self.labels_with_threshold
+        positive_id = self.labels.index(positive)
+        is_positive = self.compute_probabilities(logits)[:, positive_id] > self.thresholds[positive]
+        return is_positive.astype("int64") if positive_id == 1 else 1 - is_positive.astype("int64")
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """The positive label, if there are two labels and one of them is positive."""
+        is_binary = self.positive_label is not None and len(self.labels) == 2
+        return [self.positive_label] if is_binary else []  # type: ignore[list-item]
+
+    def fit_thresholds(
+        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of the positive label."""
+        [positive] = self.labels_with_threshold
+        positive_id = self.labels.index(positive)
+        probability = self.compute_probabilities(logits)[:, positive_id]
+        return {positive: fit_binary_threshold(probability, gold == positive_id, criterion)}
+
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        """Return the scores of `bertkit.stats.scores.score_single_label`."""
+        positive_id = None if self.positive_label is None else self.labels.index(self.positive_label)
+        return score_single_label(gold, predicted, len(self.labels), positive_id)
+
+    def make_example_labels(self) -> np.ndarray:
+        """Return each label id once, [labels]."""
+        return np.arange(len(self.labels))
+
+    def decode_label(self, value: Any) -> str:
+        """Return the name of the label."""
+        return self.labels[int(value)]
+
+    def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the softmax of the logits, [rows, labels]."""
+        return softmax(logits)
+
+    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
+        """Return one decision for each row."""
+        return Decisions.from_classes(logits, gold)
+
+
+class MultiLabel(LabelType):
+    """Any number of labels per row.
+
+    Attributes:
+        separator: Separator of the labels in a cell of text; None if such a cell holds one label.
+    """
+
+    problem_type = "multi_label_classification"
+    default_metric = "micro_f1"
+    label_key = "label"
+    separator: str | None = None
+
+    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+        """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
+        return binarize_labels(rows, column, self.labels, self.separator)
+
+    def parse_label(self, value: Any) -> Hashable | None:
+        """Return the sorted labels in a cell."""
+        labels = parse_label_set(value, self.separator)
+        return None if labels is None else tuple(sorted(labels))
+
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+        """Return the mean binary cross-entropy over all rows and labels."""
+        weights = _compute_weights(targets, len(self.labels)) if balanced else None
+        return BinaryCrossEntropy(weights, smoothing)
+
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return lists of labels; a label set column may mix lists and texts."""
+        for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
+            raise UserError(
+                f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
+                f"{format_list(self.labels)}"
+            )
+        return [list(row_labels) for row_labels in labels]
+
+    def describe_class_weights(self, targets: np.ndarray) -> list[str]:
+        """Return a warning about labels that every row has."""
+        ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
+        if not ubiquitous:
+            return []
+        return [
+            "--class-weights balanced: labels that every training row has get the weight 1: "
+            f"{format_list(ubiquitous)}"
+        ]
+
+    def predict(self, logits: np.ndarray) -> np.ndarray:
+        """Return 1 for each label with a probability above its threshold, else 0; [rows, labels].
+
+        The default threshold is one half.
+        """
+        if not self.thresholds:
+            return (logits > 0).astype("int64")
+
+        thresholds = [self.thresholds.get(label, DEFAULT_THRESHOLD) for label in self.labels]
+        return (self.compute_probabilities(logits) > thresholds).astype("int64")
+
+    @property
+    def labels_with_threshold(self) -> list[str]:
+        """All labels."""
+        return self.labels
+
+    def fit_thresholds(
+        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+    ) -> dict[str, float | None]:
+        """Return the threshold of each label."""
+        thresholds = fit_label_thresholds(self.compute_probabilities(logits), gold, criterion)
+        return dict(zip(self.labels, thresholds, strict=True))
+
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        """Return the scores of `bertkit.stats.scores.score_multi_label`."""
+        return score_multi_label(gold, predicted)
+
+    def make_example_labels(self) -> np.ndarray:
+        """Return one row for each label, [labels, labels]."""
+        return np.eye(len(self.labels), dtype=int)
+
+    def decode_label(self, value: Any) -> list[str]:
+        """Return the names of the labels that are encoded as 1."""
+        return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
+
+    def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the sigmoid of the logits, [rows, labels]."""
+        return sigmoid(logits)
+
+    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
+        """Return a decision for each label of each row."""
+        return Decisions.from_label_sets(logits, gold)
+
+
+class Regression(LabelType):
+    """One number per row.
+
+    Attributes:
+        training_mean: Mean of the training labels, at which a new head starts; None if it is not known.
+    """
+
+    problem_type = "regression"
+    default_metric = "pearson"
+    training_mean: float | None = None
+
+    def observe_training_labels(self, targets: np.ndarray) -> None:
+        """Store the mean of the training labels."""
+        self.training_mean = float(targets.mean())
+
+    def initialize_head(self, model: Any) -> None:
+        """Set the output bias to the mean of the training labels.
+
+        With a bias of 0, training would first have to move the outputs to the range of the labels.
+        """
+        if self.training_mean is not None:
+            set_output_bias(model, self.training_mean)
+
+    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+        """Return the numbers, [rows]."""
+        return parse_regression_labels(rows, column)
+
+    def parse_label(self, value: Any) -> Hashable | None:
+        """Return the number in a cell, regardless of its notation."""
+        return parse_number(value)
+
+    def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        """Return the numbers.
+
+        Raises:
+            UserError: A label is not a number.
+        """
+        for label in labels:
+            if self.parse_label(label) is None:
+                raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
+        return list(labels)
+
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+        """Return squared error."""
+        return SquaredError()
+
+    def predict(self, logits: np.ndarray) -> np.ndarray:
+        """Return the model's one output, [rows]."""
+        return logits[:, 0]
+
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        """Return the scores of `bertkit.stats.scores.score_regression`."""
+        return score_regression(gold, predicted)
+
+    def make_example_labels(self) -> np.ndarray:
+        """Return two numbers."""
+        return np.array([0.0, 1.0])
+
+    def decode_label(self, value: Any) -> float:
+        """Return the number as a Python float."""
+        return float(value)
+
+
+def _compute_weights(targets: np.ndarray, num_classes: int) -> torch.Tensor:
+    """Return the weight of each class on the device, to which a CUDA graph could not copy it."""
+    return compute_class_weights(targets, num_classes).to(devices.get_device())
+
+
+NEGATIONS = ("not", "non", "un", "no")
+POSITIVE_NAMES = {"1", "positive", "pos", "true", "yes", "긍정", "참", "예"}
+NEGATIVE_NAMES = {"0", "negative", "neg", "false", "no", "부정", "거짓", "아니오"}
+
+
+def infer_positive_label(labels: Sequence[str]) -> str:
+    """Return the positive one of two labels, which is the class that `positive_f1` scores.
+
+    `duplicate` is positive if the other label is `not_duplicate`, and `true` if the other label is a negative
+    name such as `false`. Otherwise, the second label is positive.
+    """
+    first, second = (re.sub(r"[_\-\s]+", "", label.casefold()) for label in labels)
+    is_negated = first != "" and second in {prefix + first for prefix in NEGATIONS}
+    has_positive_name = first in POSITIVE_NAMES and second in NEGATIVE_NAMES
+    return labels[0] if is_negated or has_positive_name else labels[1]
