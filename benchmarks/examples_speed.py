@@ -17,7 +17,6 @@ import torch
 
 from bertkit.run.prepare import prepare
 from bertkit.tasks.pretrain.config import PretrainConfig
-from bertkit.utils.reporting import Reporter
 from harness import format_report, list_rounds, publish
 
 BATCH_SIZE = 64
@@ -38,7 +37,7 @@ def time_epochs(args: argparse.Namespace) -> list[tuple[int, float, float]]:
     config = PretrainConfig(
         data=args.data, size="tiny", vocab_size=8000, max_length=args.max_length, whole_word_masking=True
     )
-    prepared = prepare("pretrain-mlm-nsp", config, Reporter())
+    prepared = prepare("pretrain-mlm-nsp", config)
     model = prepared.task.build_model(prepared.model_config, prepared.model_source)
     features = prepared.features["train"].parts[0]  # type: ignore[attr-defined]
     collate = prepared.task.make_collator(prepared.tokenizer, model)

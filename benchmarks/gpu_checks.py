@@ -28,7 +28,7 @@ from bertkit.errors import RunInterrupted, UserError
 from bertkit.run.prepare import PreparedRun
 from bertkit.run.session import Session
 from bertkit.training.arguments import choose_deterministic_workspace, restore_algorithms
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import silence_libraries
 from gpu_step import Setup, measure, prepare_setup
 
 FP16_STEPS = 200
@@ -70,11 +70,11 @@ def train(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Train, if requested with an interruption; return the last weights and the measurements."""
     if interrupted_at is not None:
-        session = Session(prepared, folder, Reporter())
+        session = Session(prepared, folder)
         session.trainer.add_callback(Interruption(session, interrupted_at))
         with contextlib.suppress(RunInterrupted):
             session.train(resume=False)
-    session = Session(prepared, folder, Reporter())
+    session = Session(prepared, folder)
     measurements = session.train(resume=interrupted_at is not None)
     if interrupted_at is not None and measurements["resumed_from"] != interrupted_at:
         raise UserError(f"the run was resumed from {measurements['resumed_from']}, not {interrupted_at}")

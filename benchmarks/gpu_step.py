@@ -29,7 +29,7 @@ from bertkit.errors import UserError
 from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.tasks import task_class
 from bertkit.tasks.pretrain.config import MODEL_SIZES
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import silence_libraries
 from flops import SequenceCounts, count_training_flops, find_peak_flops
 from harness import SEED
 from trainer_options import get_peak_memory_mb
@@ -195,7 +195,7 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **settings,
     )  # fmt: skip
-    return prepare(task.spec.name, config, Reporter())
+    return prepare(task.spec.name, config)
 
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
@@ -203,7 +203,7 @@ def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:
     from bertkit.run.session import Session
     from bertkit.training.callbacks import EvaluateAndSaveCallback
 
-    trainer = Session(prepared, folder, Reporter()).trainer
+    trainer = Session(prepared, folder).trainer
     trainer.remove_callback(EvaluateAndSaveCallback)
     return trainer
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.ner.task import Ner
-from bertkit.utils.reporting import Reporter
 from harness import SEED, compute_median_ratio, list_rounds
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def prepare_wnut17(data_dir: Path, model: Path, rows: int, **settings: Any) -> P
         data="wnut17", data_dir=str(data_dir), model=str(model), max_train_samples=rows,
         max_eval_samples=rows, seed=SEED, max_length=MAX_LENGTH, batch_size=BATCH_SIZE, **settings,
     )  # fmt: skip
-    return prepare("ner", config, Reporter())
+    return prepare("ner", config)
 
 
 # ---- features
@@ -147,7 +146,7 @@ def time_vectors_once(data_dir: Path, model_folder: Path, rows: int, name: str) 
         model = task.build_model(sampled.model_config, sampled.model_source)
         collator = task.make_collator(sampled.tokenizer, model)
         started = time.perf_counter()
-        computed = compute_vectors(model, train, collator, sampled.config.eval_batch_size, Reporter())
+        computed = compute_vectors(model, train, collator, sampled.config.eval_batch_size)
         computing = time.perf_counter() - started
         items = VectorFeatures(train, computed)
         started = time.perf_counter()

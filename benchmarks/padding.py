@@ -21,7 +21,6 @@ from bertkit.data.features import Features
 from bertkit.run.prepare import prepare
 from bertkit.tasks import task_class
 from bertkit.training.samplers import LengthGroupedBatchSampler, TokenBudgetBatchSampler
-from bertkit.utils.reporting import Reporter
 from harness import SEED, format_report, publish
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,7 +45,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def prepare_training_features(task: str, model: str, settings: dict[str, Any]) -> Features:
     """Return the training features as a run would build them."""
     config = task_class(task).spec.config(model=model, seed=SEED, **settings)
-    return prepare(task, config, Reporter()).features["train"]
+    return prepare(task, config).features["train"]
 
 
 def list_batch_orders(features: Features, size: int, tokens: int) -> dict[str, Callable[[], list[list[int]]]]:

@@ -36,7 +36,6 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.tasks.qa.predictions import QaEvaluation
 from bertkit.training.scoring import predict_logits
-from bertkit.utils.reporting import Reporter
 from harness import (
     SEED,
     add_options,
@@ -244,7 +243,7 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     after = read_memory_mb()["VmHWM"]
     started = time.perf_counter()
     pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
-    logits = predict_logits(RandomScorer(), built, pad, BATCH_SIZE, Reporter())
+    logits = predict_logits(RandomScorer(), built, pad, BATCH_SIZE)
     took, raised = time.perf_counter() - started, read_memory_mb()["VmHWM"] - before
     return [
         *("## Memory", ""),

@@ -132,7 +132,6 @@ def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
     from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
     from bertkit.tasks import task_class
     from bertkit.utils.files import write_jsonl
-    from bertkit.utils.reporting import Reporter
 
     task_type = task_class(work.task)
     config = task_type.spec.config(
@@ -140,7 +139,7 @@ def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
         max_eval_samples=work.eval_rows, seed=SEED,
     )  # fmt: skip
     task = create_task(work.task, config)
-    dataset = task.load_data(Reporter())
+    dataset = task.load_data()
     task.config = dataclasses.replace(task.config, **select_dataset_defaults(dataset, task_type))
     splits, _ = split_and_sample(task, task.parse_dataset(dataset).splits)
     train, validation = (

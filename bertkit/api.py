@@ -27,6 +27,7 @@ from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.qa.config import QaConfig
 from bertkit.tasks.text.config import ClassifyConfig, NliConfig
+from bertkit.utils.reporting import Reporter, use_reporter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,26 +43,29 @@ if TYPE_CHECKING:
     from bertkit.commands.train_tokenizer import TrainedTokenizer
     from bertkit.run.predictor import Predictor
     from bertkit.run.train import Run
-    from bertkit.utils.reporting import Reporter
 
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
-def reports_in_notebooks(function: Callable[P, R_co]) -> Callable[P, R_co]:
-    """Return a function that shows messages and progress if it is called in Jupyter without a reporter."""
+def _accept_reporter(function: Callable[..., R_co]) -> Callable[..., R_co]:
+    """Return a function that also accepts a `reporter`; without one, only Jupyter shows progress."""
 
     @functools.wraps(function)
-    def call(*args: P.args, **arguments: P.kwargs) -> R_co:
-        if arguments.get("reporter") is None:
-            arguments["reporter"] = _create_notebook_reporter()
-        return function(*args, **arguments)
+    def call(*args: Any, reporter: Reporter | None = None, **arguments: Any) -> R_co:
+        with use_reporter(reporter or _create_notebook_reporter() or Reporter()):
+            return function(*args, **arguments)
 
+    signature = inspect.signature(function)
+    *parameters, settings = signature.parameters.values()
+    accepted = inspect.Parameter("reporter", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = [*parameters, accepted, settings]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
 
-def _create_notebook_reporter() -> "Reporter | None":
+def _create_notebook_reporter() -> Reporter | None:
     """Return the reporter of the command line, whose progress bars Jupyter shows; None outside of Jupyter."""
     if "IPython" not in sys.modules:
         return None
@@ -78,7 +82,7 @@ class ApiFunction(Protocol[P, R_co]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
-    def __call__(self, *args: Any, reporter: "Reporter | None" = None, **kwargs: Any) -> R_co: ...
+    def __call__(self, *args: Any, reporter: Reporter | None = None, **kwargs: Any) -> R_co: ...
 
 
 def accepts(
@@ -92,7 +96,7 @@ def accepts(
     """
 
     def decorate(api_function: Callable[..., R_co]) -> Any:
-        function = reports_in_notebooks(api_function)
+        function = _accept_reporter(api_function)
         signature = inspect.signature(function)
         own_parameters = [
             parameter
@@ -117,14 +121,14 @@ def accepts(
 # ---- training
 
 
-def _train(task: str, settings: dict[str, Any], recipe: str | None, reporter: "Reporter | None") -> "Run":
+def _train(task: str, settings: dict[str, Any], recipe: str | None) -> "Run":
     from bertkit.run.train import train
 
-    return train(task, settings, recipe, reporter)
+    return train(task, settings, recipe)
 
 
 @accepts(ClassifyConfig)
-def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def classify(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune a text classifier, like `bertkit classify`.
 
     `classify(data="imdb", model="minilm")` trains on the IMDB reviews. `data`, `validation` and `test` may
@@ -141,92 +145,88 @@ def classify(*, recipe: str | None = None, reporter: "Reporter | None" = None, *
     Raises:
         UserError: The caller can fix the problem; the message says how.
     """
-    return _train("classify", settings, recipe, reporter)
+    return _train("classify", settings, recipe)
 
 
 @accepts(NerConfig)
-def ner(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def ner(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune a named entity tagger, like `bertkit ner`; see `classify`."""
-    return _train("ner", settings, recipe, reporter)
+    return _train("ner", settings, recipe)
 
 
 @accepts(NliConfig)
-def nli(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def nli(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune a classifier of text pairs, like `bertkit nli`; see `classify`."""
-    return _train("nli", settings, recipe, reporter)
+    return _train("nli", settings, recipe)
 
 
 @accepts(QaConfig)
-def qa(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def qa(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune a model for extractive question answering, like `bertkit qa`; see `classify`."""
-    return _train("qa", settings, recipe, reporter)
+    return _train("qa", settings, recipe)
 
 
 @accepts(SwagConfig)
-def swag(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def swag(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune a multiple-choice model, like `bertkit swag`; see `classify`."""
-    return _train("swag", settings, recipe, reporter)
+    return _train("swag", settings, recipe)
 
 
 @accepts(PretrainConfig)
-def pretrain_mlm_nsp(
-    *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
-) -> "Run":
+def pretrain_mlm_nsp(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Pre-train a model on plain text, like `bertkit pretrain-mlm-nsp`; see `classify`.
 
     Of an object with rows, which may also be an `IterableDataset`, each row is a document.
     """
-    return _train("pretrain-mlm-nsp", settings, recipe, reporter)
+    return _train("pretrain-mlm-nsp", settings, recipe)
 
 
 @accepts(TokenizerConfig)
-def train_tokenizer(*, reporter: "Reporter | None" = None, **settings: Any) -> "TrainedTokenizer":
+def train_tokenizer(**settings: Any) -> "TrainedTokenizer":
     """Train a WordPiece tokenizer on plain text, like `bertkit train-tokenizer`.
 
     `train_tokenizer(data="texts")` returns a `TrainedTokenizer` with `.output_dir` and `.statistics`.
     """
     from bertkit.commands.train_tokenizer import train_tokenizer as train
 
-    return train(settings, reporter)
+    return train(settings)
 
 
 # ---- suites
 
 
-def _run_suite(name: str, settings: dict[str, Any], recipe: str | None, reporter: "Reporter | None") -> "Run":
+def _run_suite(name: str, settings: dict[str, Any], recipe: str | None) -> "Run":
     from bertkit.suites.base import run_suite
 
-    return run_suite(name, settings, recipe, reporter)
+    return run_suite(name, settings, recipe)
 
 
 @accepts(GlueConfig)
-def glue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def glue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the GLUE tasks, like `bertkit glue`."""
-    return _run_suite("glue", settings, recipe, reporter)
+    return _run_suite("glue", settings, recipe)
 
 
 @accepts(KlueConfig)
-def klue(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def klue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the KLUE tasks, like `bertkit klue`."""
-    return _run_suite("klue", settings, recipe, reporter)
+    return _run_suite("klue", settings, recipe)
 
 
 @accepts(FeatureBasedConfig)
-def feature_based(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def feature_based(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
-    return _run_suite("feature-based", settings, recipe, reporter)
+    return _run_suite("feature-based", settings, recipe)
 
 
 @accepts(AblationConfig)
-def ablation(*, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def ablation(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
-    return _run_suite("ablation", settings, recipe, reporter)
+    return _run_suite("ablation", settings, recipe)
 
 
-@reports_in_notebooks
-def study(
-    task: str, *, recipe: str | None = None, reporter: "Reporter | None" = None, **settings: Any
-) -> "Run":
+@_accept_reporter
+def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
     """Train a task over folds, seeds and hyperparameter trials, like `bertkit study TASK`.
 
     `study("classify", data="reviews.csv", folds=5)` returns a `Run`. Its `.metrics` are the content of
@@ -243,14 +243,14 @@ def study(
     """
     from bertkit.studies.run import run_study
 
-    return run_study(task, settings, recipe, reporter)
+    return run_study(task, settings, recipe)
 
 
 # ---- before training
 
 
-@reports_in_notebooks
-def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> "CheckReport":
+@_accept_reporter
+def check(task: str, **settings: Any) -> "CheckReport":
     """Check data before training, like `bertkit check TASK`.
 
     `check("classify", data="reviews.csv")` returns a `CheckReport` with `.splits` and `.findings`.
@@ -265,16 +265,14 @@ def check(task: str, *, reporter: "Reporter | None" = None, **settings: Any) -> 
     """
     from bertkit.commands.check import check as check_data
 
-    return check_data(task, settings, reporter)
+    return check_data(task, settings)
 
 
 # ---- after training
 
 
 @accepts(LabelIssuesConfig)
-def label_issues(
-    study: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
-) -> "LabelIssues":
+def label_issues(study: "str | Path", **settings: Any) -> "LabelIssues":
     """Find training rows of a study whose labels are probably wrong, like `bertkit label-issues`.
 
     `label_issues(STUDY)` returns a `LabelIssues` with `.records`, the content of `label_issues.jsonl`. It
@@ -282,7 +280,7 @@ def label_issues(
     """
     from bertkit.commands.label_issues import find_label_issues
 
-    return find_label_issues({"study": str(study), **settings}, reporter)
+    return find_label_issues({"study": str(study), **settings})
 
 
 def load(run: "str | Path", device: str = "auto") -> "Predictor":
@@ -305,7 +303,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
 
 
 @accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
-def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Predictions":
+def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
     `for record in predict(RUN, data="new.csv")` reads a file of any size in chunks. `data` may also be a
@@ -322,11 +320,11 @@ def predict(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
             raise UserError(
                 f"predict(): {name}: only the command accepts this setting; write the records in your code"
             )
-    return predict_with_run({"run": str(run), **settings}, reporter)
+    return predict_with_run({"run": str(run), **settings})
 
 
 @accepts(EvaluateConfig)
-def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def evaluate(run: "str | Path", **settings: Any) -> "Run":
     """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result.
 
     If the run was trained on an object such as a `Dataset`, pass the object again as `data` to score the
@@ -334,13 +332,11 @@ def evaluate(run: "str | Path", *, reporter: "Reporter | None" = None, **setting
     """
     from bertkit.commands.evaluate import evaluate as evaluate_run
 
-    return evaluate_run({"run": str(run), **settings}, reporter)
+    return evaluate_run({"run": str(run), **settings})
 
 
 @accepts(CalibrateConfig)
-def calibrate(
-    run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any
-) -> "CalibrationResult":
+def calibrate(run: "str | Path", **settings: Any) -> "CalibrationResult":
     """Calibrate the probabilities of a finished run, like `bertkit calibrate`.
 
     `calibrate(RUN)` replaces the weights of the run. It returns a `CalibrationResult` with `.temperature` and
@@ -349,11 +345,11 @@ def calibrate(
     """
     from bertkit.commands.calibrate import calibrate as calibrate_run
 
-    return calibrate_run({"run": str(run), **settings}, reporter)
+    return calibrate_run({"run": str(run), **settings})
 
 
 @accepts(DistillConfig)
-def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "Run":
+def distill(run: "str | Path", **settings: Any) -> "Run":
     """Train a smaller model on the predictions of a finished run, like `bertkit distill`.
 
     `distill(RUN, num_layers=3)` returns a `Run`, which can be used like any other run.
@@ -361,33 +357,33 @@ def distill(run: "str | Path", *, reporter: "Reporter | None" = None, **settings
     from bertkit.commands.distill import resolve_student_settings
 
     task, student_settings = resolve_student_settings({"run": str(run), **settings})
-    return _train(task, student_settings, None, reporter)
+    return _train(task, student_settings, None)
 
 
 @accepts(ExportConfig)
-def export(run: "str | Path", *, reporter: "Reporter | None" = None, **settings: Any) -> "ExportResult":
+def export(run: "str | Path", **settings: Any) -> "ExportResult":
     """Export a finished run as an ONNX model, like `bertkit export`.
 
     `export(RUN, quantize="int8")` returns an `ExportResult` with `.measurements` and `.output_dir`.
     """
     from bertkit.commands.export import export as export_run
 
-    return export_run({"run": str(run), **settings}, reporter)
+    return export_run({"run": str(run), **settings})
 
 
 @accepts(ReportConfig)
-def report(*, reporter: "Reporter | None" = None, **settings: Any) -> "Report":
+def report(**settings: Any) -> "Report":
     """Write the page of a finished run again, or compare several runs, like `bertkit report`.
 
     `report(runs=["runs/a", "runs/b"], output="a-b.html")` returns a `Report` with `.path` and `.summary`.
     """
     from bertkit.commands.report import report as write_report
 
-    return write_report(settings, reporter)
+    return write_report(settings)
 
 
 @accepts(EmbedConfig)
-def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResult":
+def embed(**settings: Any) -> "EmbedResult":
     """Embed texts, or one word in its contexts, like `bertkit embed`.
 
     `embed(model="minilm", text=["..."])` returns an `EmbedResult` with fp32 `.vectors`
@@ -396,11 +392,11 @@ def embed(*, reporter: "Reporter | None" = None, **settings: Any) -> "EmbedResul
     """
     from bertkit.commands.embed import embed as embed_texts
 
-    return embed_texts(settings, reporter)
+    return embed_texts(settings)
 
 
 @accepts(FillMaskConfig)
-def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMaskResult":
+def fill_mask(**settings: Any) -> "FillMaskResult":
     """Predict the most probable words for each [MASK], like `bertkit fill-mask`.
 
     `fill_mask(model="bert-base-uncased", text=["It was [MASK]."])` returns a `FillMaskResult`,
@@ -408,4 +404,4 @@ def fill_mask(*, reporter: "Reporter | None" = None, **settings: Any) -> "FillMa
     """
     from bertkit.commands.fill_mask import fill_mask as fill_texts
 
-    return fill_texts(settings, reporter)
+    return fill_texts(settings)

@@ -13,7 +13,6 @@ from conftest import assert_refused, make_toy_rows, save_tiny_model, write_rows
 from bertkit.errors import UserError
 from bertkit.run.predictor import Predictor
 from bertkit.tasks import task_class
-from bertkit.utils.reporting import Reporter
 
 GOOD_ROWS = make_toy_rows(60)
 Disk = namedtuple("Disk", "total used free")
@@ -289,7 +288,7 @@ def test_unknown_settings_from_python_are_reported():
 def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
     task_type = task_class(task)
     fitted = task_type(task_type.spec.config(data="sample"))
-    fitted.parse_dataset(fitted.load_data(Reporter()))
+    fitted.parse_dataset(fitted.load_data())
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*column .*\b{column}\b"):
             list(Predictor(fitted, None, None).predict(rows))

@@ -8,7 +8,6 @@ from test_report import labelled, write_run
 from bertkit.report.comparison import compare_runs
 from bertkit.report.finished_run import load_finished_run
 from bertkit.report.page import render_page
-from bertkit.utils.reporting import Reporter
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 SCRIPT = "</script><script>window.hacked = 1</script>"
@@ -144,7 +143,7 @@ def test_a_comparison_filters_by_the_correct_runs(shown, tmp_path):
     first = write_run(tmp_path / "a <i>", [labelled(*row, "good") for row in pairs])
     second = write_run(tmp_path / "b", [labelled(*row, row[2]) for row in pairs])
     write_rows(second / "training_log.jsonl", [])
-    text, _ = compare_runs([load_finished_run(first), load_finished_run(second)], Reporter())
+    text, _ = compare_runs([load_finished_run(first), load_finished_run(second)])
     driver = shown(text)
     choose(driver, predicted="=b", wrong=False)
     assert count(driver) == "20 of 40 examples"

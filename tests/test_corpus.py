@@ -27,7 +27,6 @@ from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
 from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
 from bertkit.data.tokens import prefetch
 from bertkit.errors import UserError
-from bertkit.utils.reporting import Reporter
 
 DOCUMENTS = [
     ["The mill stood by the river.", "Its wheel had not turned for years.", "Nobody knew why."],
@@ -503,8 +502,8 @@ class CountingTokenizer:
 
 def test_a_corpus_is_tokenized_once(file):
     tokenizer, path = CountingTokenizer(), file(SENTENCES)
-    first = load_corpus([path], TextOptions(), tokenizer, Reporter())
-    again = load_corpus([path], TextOptions(), tokenizer, Reporter())
+    first = load_corpus([path], TextOptions(), tokenizer)
+    again = load_corpus([path], TextOptions(), tokenizer)
     assert tokenizer.count == 1
     assert token_ids(again) == token_ids(first) == tokenize(DOCUMENTS)
     assert (again.counts, again.notes) == (first.counts, first.notes)
@@ -514,19 +513,17 @@ def test_a_corpus_is_tokenized_once(file):
 def test_the_cache_key_depends_on_file_format_and_tokenizer(file):
     path, other = file(SENTENCES), make_tokenizer()
     other.add_tokens(["river"])
-    corpora = [token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter()))]
-    corpora.append(token_ids(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER, Reporter())))
-    corpora.append(token_ids(load_corpus([path], TextOptions(), other, Reporter())))
+    corpora = [token_ids(load_corpus([path], TextOptions(), TOKENIZER))]
+    corpora.append(token_ids(load_corpus([path], TextOptions(text_format="prose"), TOKENIZER)))
+    corpora.append(token_ids(load_corpus([path], TextOptions(), other)))
     file(SENTENCES.replace("years", "weeks"))
-    corpora.append(token_ids(load_corpus([path], TextOptions(), TOKENIZER, Reporter())))
+    corpora.append(token_ids(load_corpus([path], TextOptions(), TOKENIZER)))
     assert all(corpora.count(ids) == 1 for ids in corpora)
 
 
 def test_without_a_cache_a_temporary_directory_is_used(file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE_DIR", str(file("", "a file")))
-    assert token_ids(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER, Reporter())) == tokenize(
-        DOCUMENTS
-    )
+    assert token_ids(load_corpus([file(SENTENCES)], TextOptions(), TOKENIZER)) == tokenize(DOCUMENTS)
 
 
 def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):
@@ -536,7 +533,7 @@ def test_an_error_leaves_no_partial_corpus(file, tmp_path, monkeypatch):
     bad = file(NOVEL.encode() * 50 + b"\xff", "bad")
     for _ in range(2):
         with pytest.raises(UserError, match="bad: line"):
-            load_corpus([bad], TextOptions(), TOKENIZER, Reporter())
+            load_corpus([bad], TextOptions(), TOKENIZER)
     assert not list((tmp_path / "cache" / "corpus").iterdir())
 
 

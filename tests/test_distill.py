@@ -29,7 +29,6 @@ from bertkit.run_directory import read_settings, write_ensemble
 from bertkit.tasks import task_spec
 from bertkit.training import distillation
 from bertkit.training.distillation import DistillationLoss
-from bertkit.utils.reporting import Reporter
 
 TASKS = list(ROW_MAKERS)
 INPUTS = {
@@ -317,7 +316,7 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 
 def prepare_student(run, **settings):
     name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
-    return prepare(name, task_spec(name).config(**resolved), Reporter())
+    return prepare(name, task_spec(name).config(**resolved))
 
 
 @pytest.mark.slow
@@ -325,7 +324,7 @@ def prepare_student(run, **settings):
 def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, task):
     """Each example gets the logits that the teacher predicts for it alone."""
     prepared = prepare_student(runs / task)
-    features = add_teacher_logits(prepared, Reporter())
+    features = add_teacher_logits(prepared)
     teacher = prepared.distillation.load_teacher()
     collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
     device = next(teacher.model.parameters()).device
@@ -342,11 +341,11 @@ def test_the_outputs_are_computed_once(runs, monkeypatch):
     computed, original = [], distillation._write_logits
     monkeypatch.setattr(distillation, "_write_logits", lambda *args: (computed.append(1), original(*args)))
     for temperature in (1.0, 4.0):
-        add_teacher_logits(prepare_student(runs / "qa", temperature=temperature), Reporter())
+        add_teacher_logits(prepare_student(runs / "qa", temperature=temperature))
     assert computed == [1]
-    add_teacher_logits(prepare_student(runs / "qa", max_length=16), Reporter())
+    add_teacher_logits(prepare_student(runs / "qa", max_length=16))
     assert computed == [1, 1]
-    add_teacher_logits(prepare_student(runs / "qa", alpha=0.0), Reporter())
+    add_teacher_logits(prepare_student(runs / "qa", alpha=0.0))
     assert computed == [1, 1]
 
 

@@ -18,7 +18,6 @@ from bertkit.data.corpus.store import load_corpus
 from bertkit.data.layouts import load_dataset_specs
 from bertkit.errors import UserError
 from bertkit.utils.cache import get_cache_directory
-from bertkit.utils.reporting import Reporter
 
 pytestmark = pytest.mark.slow
 
@@ -142,11 +141,11 @@ def test_a_file_in_the_hugging_face_cache_is_not_downloaded_again(publish_files,
 
 def test_a_change_of_an_unrelated_file_keeps_the_cached_corpus(publish_files, tmp_path):
     hub = publish_files(**{TRAIN: make_parquet(make_document_rows(60), tmp_path), "README.md": b"a card"})
-    first = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
+    first = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER)
     shutil.rmtree(get_cache_directory() / "hub")
     publish_files(**{"README.md": b"another card"})
     hub.sent = 0
-    second = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER, Reporter())
+    second = load_corpus(find_text(NAME).files, TextOptions(), TOKENIZER)
     assert second.token_ids.filename == first.token_ids.filename
     assert hub.sent == 0
 

@@ -15,7 +15,6 @@ from bertkit.data.corpus.documents import TextOptions
 from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
 from bertkit.data.masking import MlmCollator, build_masker, build_special_tokens_mask
 from bertkit.data.wordpiece import find_continuations, find_unit_starts, split_units, train_wordpiece
-from bertkit.utils.reporting import Reporter
 
 pytest.importorskip("kiwipiepy")
 NSP = "pretrain-mlm-nsp"
@@ -100,14 +99,13 @@ def test_the_first_token_of_a_text_never_continues_a_unit():
 @pytest.mark.slow
 def test_the_corpus_stores_units_and_is_found_in_the_cache(korean_text, tokenizer, monkeypatch):
     corpora = {
-        units: load_corpus([korean_text], TextOptions(), tokenizer, Reporter(), units)
-        for units in ("words", "morphemes")
+        units: load_corpus([korean_text], TextOptions(), tokenizer, units) for units in ("words", "morphemes")
     }
     assert corpora["words"].is_continuation is None
     found = corpora["morphemes"].is_continuation
     assert found.shape == corpora["morphemes"].token_ids.shape
     monkeypatch.setattr("bertkit.data.wordpiece.find_unit_starts", None)  # would fail if it were called
-    again = load_corpus([korean_text], TextOptions(), tokenizer, Reporter(), "morphemes")
+    again = load_corpus([korean_text], TextOptions(), tokenizer, "morphemes")
     assert np.array_equal(again.is_continuation, found)
 
 

@@ -20,7 +20,6 @@ import bertkit
 from bertkit.errors import UserError
 from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, parse_and_split
 from bertkit.tasks import task_spec
-from bertkit.utils.reporting import Reporter
 
 
 def make_fix(index, inputs, action, old, new=None, **part):
@@ -37,7 +36,7 @@ def load(tmp_path, task_name, rows, fixes, **settings):
     if fixes is not None:
         settings["label_fixes"] = str(write_rows(tmp_path / "fixes.jsonl", fixes))
     task = create_task(task_name, task_spec(task_name).config(**settings))
-    return task, parse_all_rows(task, task.load_data(Reporter()))
+    return task, parse_all_rows(task, task.load_data())
 
 
 def get_labels(tmp_path, task_name, rows, fixes, **settings):
@@ -169,7 +168,7 @@ def test_no_row_is_held_out_with_its_old_label(tmp_path):
              for n, row in enumerate(rows)]  # fmt: skip
     task, _ = load(tmp_path, "classify", rows, fixes)
     task.config = dataclasses.replace(task.config, validation_fraction=0.5)
-    _, splits = parse_and_split(task, task.load_data(Reporter()), Reporter())
+    _, splits = parse_and_split(task, task.load_data())
     old = {row["text"]: row["label"] for row in rows}
     for split in splits.values():
         assert [old[text] for text in split["text"]] == [swapped[label] for label in split["label"]]

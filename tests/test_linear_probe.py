@@ -21,7 +21,6 @@ from bertkit.data.features import build_features
 from bertkit.models import encoder as encoder_module
 from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.stats.linear_probe import fit_linear_probe
-from bertkit.utils.reporting import Reporter
 
 pytestmark = pytest.mark.linear_probe
 
@@ -42,7 +41,7 @@ def make_vectors(labels, informative, seed=0):
 
 
 def make_encoder(folder):
-    return FrozenEncoder(str(folder), make_tokenizer().pad_token_id, Reporter())
+    return FrozenEncoder(str(folder), make_tokenizer().pad_token_id)
 
 
 def encode(encoder, texts=TEXTS, **settings):

@@ -12,7 +12,7 @@ import bertkit
 from bertkit.models.loading import ModelSource
 from bertkit.run import load_check
 from bertkit.training.memory import report_precision_errors
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, use_reporter
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}
@@ -54,7 +54,8 @@ def test_outputs_that_depend_on_padding_are_reported(name, settings, depends):
     reporter = Warnings()
     model = build(name, **settings)
     for _ in range(2):  # the second result is from the cache
-        load_check.warn_about_padding(model, make_tokenizer(), 64, reporter)
+        with use_reporter(reporter):
+            load_check.warn_about_padding(model, make_tokenizer(), 64)
     message = (
         f"{name}: its outputs for a text depend on the padding of the batch; predict with --batch-size 1"
     )
@@ -68,7 +69,7 @@ def test_the_check_is_cached_and_changes_nothing(monkeypatch):
     calls = []
     monkeypatch.setattr(model.base_model, "forward", _count(calls, model.base_model.forward))
     for _ in range(2):
-        load_check.warn_about_padding(model, tokenizer, 64, Reporter())
+        load_check.warn_about_padding(model, tokenizer, 64)
         assert load_check.find_precision_error(model, tokenizer, 64, "bf16") is None
     assert len(calls) == 3  # alone, together, and one step
     assert torch.equal(torch.get_rng_state(), states[0])
@@ -91,8 +92,9 @@ def test_the_check_keeps_statistics_and_depends_on_weights():
         for parameter in model.parameters():
             parameter.zero_()
     reporter = Warnings()
-    load_check.warn_about_padding(model, tokenizer, 64, reporter)
-    load_check.warn_about_padding(build("fnet"), tokenizer, 64, reporter)
+    with use_reporter(reporter):
+        load_check.warn_about_padding(model, tokenizer, 64)
+        load_check.warn_about_padding(build("fnet"), tokenizer, 64)
     assert len(reporter.warnings) == 1
 
 
@@ -214,7 +216,8 @@ def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp
     reporter = Warnings()
     texts = ["the ferry", "The Ferry C++"]
     for _ in range(2):  # the second result is from the cache
-        load_check.warn_about_tokenizer(source, load_tokenizer(source), texts, reporter)
+        with use_reporter(reporter):
+            load_check.warn_about_tokenizer(source, load_tokenizer(source), texts)
     assert len(reporter.warnings) == 2
     assert reporter.warnings[0] == reporter.warnings[1]
     assert "so that 'The Ferry C++' becomes 'the ferry c +'; replace" in reporter.warnings[0]
@@ -223,7 +226,8 @@ def test_a_tokenizer_json_that_is_not_used_is_reported_with_a_fix_that_works(tmp
     tokenizer = load_tokenizer(source)
     assert tokenizer.model_max_length == 48
     add_tokens(tokenizer, ["<e1>"])  # the tokens of a task do not count
-    load_check.warn_about_tokenizer(source, tokenizer, [*texts, "The <e1>Ferry"], reporter)
+    with use_reporter(reporter):
+        load_check.warn_about_tokenizer(source, tokenizer, [*texts, "The <e1>Ferry"])
     assert len(reporter.warnings) == 2
 
 
@@ -235,7 +239,7 @@ def test_each_task_has_texts_to_compare(task, tmp_path):
     from bertkit.tasks import task_spec
 
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
-    loaded = load_data(task, task_spec(task).config(data=str(data)), Reporter())
+    loaded = load_data(task, task_spec(task).config(data=str(data)))
     texts = loaded.task.input_schema.sample_texts(loaded.dataset.splits["train"], 30)
     assert len(texts) == 30
     assert all(isinstance(text, str) and text for text in texts)
@@ -246,9 +250,9 @@ def test_every_kind_of_training_runs_the_check(text, tiny, tmp_path, monkeypatch
     calls = []
     original = load_check.warn_about_tokenizer
 
-    def check(source, tokenizer, texts, reporter):
+    def check(source, tokenizer, texts):
         calls.append(texts)
-        original(source, tokenizer, texts, reporter)
+        original(source, tokenizer, texts)
 
     monkeypatch.setattr(load_check, "warn_about_tokenizer", check)
     common = {"model": str(tiny), "max_steps": 1, "batch_size": 4, "bf16": False, "dry_run": True}

@@ -14,7 +14,7 @@ from bertkit.models.forward import compute_logits
 from bertkit.run.train import train
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.memory import halve_batch
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, use_reporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.cpu]  # batches are merged on a GPU, and graphs call no functions
 
@@ -55,7 +55,8 @@ def limit_memory(monkeypatch):
 def run(task, data, model, folder, reporter=None, **options):
     given = {"data": str(data), "model": str(model), "bf16": False, "max_length": 32, "epochs": 2}
     given |= {"output_dir": str(folder), **options}
-    return train(task, given, reporter=reporter)
+    with use_reporter(reporter or Reporter()):
+        return train(task, given)
 
 
 @pytest.fixture(scope="module")

@@ -32,10 +32,9 @@ def load_features(text, tiny, phases=PHASES):
     from bertkit.models.loading import load_tokenizer
     from bertkit.tasks.pretrain.config import PretrainConfig
     from bertkit.tasks.pretrain.task import Pretrain
-    from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), phases=phases))
-    rows = task.load_data(Reporter()).splits["train"]
+    rows = task.load_data().splits["train"]
     tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return (

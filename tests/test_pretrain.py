@@ -268,10 +268,9 @@ def load_features(text, tiny, **settings):
     from bertkit.models.loading import load_tokenizer
     from bertkit.tasks.pretrain.config import PretrainConfig
     from bertkit.tasks.pretrain.task import Pretrain
-    from bertkit.utils.reporting import Reporter
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
-    found = task.load_data(Reporter())
+    found = task.load_data()
     tokenizer = load_tokenizer(task.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return task.featurize(found.splits["train"], tokenizer), task.make_collator(tokenizer, model)

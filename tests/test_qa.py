@@ -34,7 +34,6 @@ from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans, mer
 from bertkit.tasks.qa.squad import average_scores_v2, score_answers_v2
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
-from bertkit.utils.reporting import Reporter
 
 LIMITS = Limits(max_length=24, max_query_length=6, doc_stride=4, max_answer_length=30, n_best=5)
 QUESTION = "was it good"
@@ -377,7 +376,7 @@ def test_padding_does_not_affect_loss_or_answers(tiny):
 
 def test_scoring_keeps_few_numbers_per_window(tiny):
     features = built([row["context"] for row in make_qa_rows(9)])
-    kept = predict_logits(stock(tiny), features, PaddingCollator(0, True), 4, Reporter())
+    kept = predict_logits(stock(tiny), features, PaddingCollator(0, True), 4)
     assert kept.shape == (len(features), 2 + 4 * LIMITS.n_best)
 
 

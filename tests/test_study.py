@@ -41,7 +41,6 @@ from bertkit.studies.trials import Trial, TrialStore
 from bertkit.tasks import task_spec
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils import locks
-from bertkit.utils.reporting import Reporter
 
 INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
 QUICK = {"batch_size": 16, "max_length": 32, "bf16": False}
@@ -124,7 +123,7 @@ def test_rows_with_the_same_identity_or_group_are_joined(pairs):
 def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
     rows = make_toy_rows(60)
     data = write_rows(tmp_path / "rows.jsonl", [*rows, *rows[:20]])
-    loaded = load_data("classify", ClassifyConfig(data=str(data)), Reporter())
+    loaded = load_data("classify", ClassifyConfig(data=str(data)))
     splits = split_into_folds(loaded, 4)
     assert sorted(np.concatenate([part.rows for part in splits.final])) == list(range(80))
     for part in splits.final:
@@ -138,13 +137,13 @@ def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
 
 def test_too_many_folds_are_refused(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(6))
-    loaded = load_data("classify", ClassifyConfig(data=str(data)), Reporter())
+    loaded = load_data("classify", ClassifyConfig(data=str(data)))
     with pytest.raises(UserError, match="--folds 8: the training data has only 6 different rows"):
         split_into_folds(loaded, 8)
 
 
 def test_without_labeled_test_rows_a_fifth_of_the_training_rows_is_held_out(toy):
-    loaded = load_data("classify", ClassifyConfig(data=str(toy)), Reporter())
+    loaded = load_data("classify", ClassifyConfig(data=str(toy)))
     splits = hold_out_test_rows(loaded).dataset.splits
     assert (len(splits["train"]), len(splits["test"])) == (64, 16)
 

@@ -22,7 +22,7 @@ from bertkit.tasks.text import baselines as baselines_module
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.text.task import Classify
 from bertkit.utils import locks
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, use_reporter
 
 FAST = {"max_steps": 1, "batch_size": 8, "bf16": False}
 TASKS = {"cola": "CoLA", "sst2": "SST-2"}
@@ -199,7 +199,8 @@ def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
     with ExitStack() as other_process:
         assert locks.try_lock(other_process, tmp_path / "a")
         reporter = RecordingReporter(lambda _: other_process.close())
-        outcomes = train_runs(runs, lambda run: begun.append(run.folder.name), lambda *_: None, reporter)
+        with use_reporter(reporter):
+            outcomes = train_runs(runs, lambda run: begun.append(run.folder.name), lambda *_: None)
     assert begun == ["b", "c", "a"]
     assert reporter.messages == ["waiting for 1 run of other processes"]
     assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]

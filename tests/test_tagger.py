@@ -16,7 +16,6 @@ from bertkit.models.layers import freeze_layers, map_parameters_to_layers
 from bertkit.models.loading import ModelSource, takes_token_type_ids
 from bertkit.models.own_models import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.utils.compat import get_argument_name
-from bertkit.utils.reporting import Reporter
 
 LABELS, LAYERS = 5, 5
 IDS = {"vocab_size": len(make_tokenizer()), "pad_token_id": 0, "max_position_embeddings": 64}
@@ -312,7 +311,7 @@ def make_features(windows=False):
 
 def kept(model, features):
     collator = PaddingCollator(0, takes_token_type_ids(model))
-    return compute_vectors(model, features, collator, 3, Reporter())
+    return compute_vectors(model, features, collator, 3)
 
 
 @pytest.mark.parametrize("windows", [False, True])

@@ -29,11 +29,10 @@ app = typer.Typer(cls=CommandGroup, help=CHECK_HELP, no_args_is_help=True)
 
 
 def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.check import check
 
     is_strict = settings.pop("strict", False)
-    report = check(task_name, settings, ConsoleReporter())
+    report = check(task_name, settings)
     if as_json:
         print_json(report.as_dict())
     else:

@@ -17,12 +17,11 @@ MIN_TEXT_WIDTH, MAX_TEXT_WIDTH, NUMBERS_WIDTH = 20, 100, 36
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.embed import embed
 
     if not RESULT_SETTINGS & settings.keys():
         raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet)")
-    result = embed(settings, ConsoleReporter(), get_piped_stdin())
+    result = embed(settings, get_piped_stdin())
     if as_json:
         output = {"output": str(result.output)} if result.output else {}
         hits = {"results": result.results} if result.results else {}

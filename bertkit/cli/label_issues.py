@@ -14,10 +14,9 @@ MAX_TEXT_CHARS = 60
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.label_issues import find_label_issues
 
-    result = find_label_issues(settings, ConsoleReporter())
+    result = find_label_issues(settings)
     if as_json:
         print_json(result.summary)
     else:

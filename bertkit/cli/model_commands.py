@@ -32,10 +32,10 @@ VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 
 
 def _evaluate(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter, print_run_json, print_scores
+    from bertkit.cli.console import print_run_json, print_scores
     from bertkit.commands.evaluate import evaluate
 
-    run = evaluate(settings, ConsoleReporter())
+    run = evaluate(settings)
     if as_json:
         print_run_json(run)
     else:
@@ -43,10 +43,9 @@ def _evaluate(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _calibrate(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.calibrate import calibrate
 
-    result = calibrate(settings, ConsoleReporter())
+    result = calibrate(settings)
     if as_json:
         print_json({**result.calibration, "output_dir": str(result.output_dir)})
     else:
@@ -97,10 +96,9 @@ def _describe_decisions(calibration: Mapping[str, Any]) -> Iterator[str]:
 def _report(settings: dict[str, Any], as_json: bool) -> None:
     from rich.filesize import decimal
 
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.report import report
 
-    result = report(settings, ConsoleReporter())
+    result = report(settings)
     if as_json:
         print_json({"report": str(result.path), **result.summary})
     else:
@@ -108,10 +106,9 @@ def _report(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def _fill_mask(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.fill_mask import fill_mask
 
-    result = fill_mask(settings, ConsoleReporter(), get_piped_stdin())
+    result = fill_mask(settings, get_piped_stdin())
     if as_json:
         print_json({"model": result.model, "texts": result.texts})
         return
@@ -147,10 +144,9 @@ def _print_candidates(text: Mapping[str, Any]) -> None:
 
 
 def _export(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.export import export
 
-    result = export(settings, ConsoleReporter())
+    result = export(settings)
     if as_json:
         print_json({**result.measurements, "output_dir": str(result.output_dir)})
     else:
@@ -203,10 +199,9 @@ def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
 
 
 def _train_tokenizer(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.train_tokenizer import train_tokenizer
 
-    result = train_tokenizer(settings, ConsoleReporter())
+    result = train_tokenizer(settings)
     if as_json:
         print_json({"output_dir": str(result.output_dir), **result.statistics})
     else:

@@ -15,6 +15,7 @@ from bertkit.settings.recipes import read_recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.setting import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.settings.validation import DataObject, DataSource, get_choices, get_command_line_name, parse_flag
+from bertkit.utils.reporting import use_reporter
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
@@ -46,7 +47,10 @@ def build_command(
         as_json = values.pop("json")
         extra_values = {parameter.name: values.pop(parameter.name) for parameter in extra_parameters}
         overrides = {name: value for name, value in values.items() if _was_set(typer_context, name)}
-        run(overrides, as_json, **extra_values)
+        from bertkit.cli.console import ConsoleReporter  # imports rich
+
+        with use_reporter(ConsoleReporter()):
+            run(overrides, as_json, **extra_values)
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.commands.predict import predict
 
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
-    predictions = predict(settings, ConsoleReporter(), get_piped_stdin())
+    predictions = predict(settings, get_piped_stdin())
     if output:
         count = _write_file(predictions, expand_home(output), file_format)
         if as_json:

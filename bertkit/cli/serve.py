@@ -16,7 +16,6 @@ DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter
     from bertkit.serve.server import serve
 
     _log_to_stderr()
@@ -28,7 +27,7 @@ def _run(settings: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{server['url']} serves {format_list(server['models'])}")
         sys.stdout.flush()
 
-    serve(settings, ConsoleReporter(), print_address)
+    serve(settings, print_address)
 
 
 def _log_to_stderr() -> None:

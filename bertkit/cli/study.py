@@ -15,11 +15,11 @@ app = typer.Typer(cls=CommandGroup, help=STUDY_HELP, no_args_is_help=True)
 
 
 def _run(task_name: str, _: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
-    from bertkit.cli.console import ConsoleReporter, out_console, print_run_json
+    from bertkit.cli.console import out_console, print_run_json
     from bertkit.studies.run import run_study
     from bertkit.studies.tables import build_study_table, build_trial_table
 
-    run = run_study(task_name, settings, recipe, ConsoleReporter())
+    run = run_study(task_name, settings, recipe)
     if as_json:
         print_run_json(run)
     elif run.output_dir is None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     """Train a task and print its scores as tables or as one JSON object."""
     from bertkit.cli.console import (
-        ConsoleReporter,
         print_dry_run,
         print_preview,
         print_run_json,
@@ -31,7 +30,7 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
     if settings.get("nproc", 1) > 1 and system.get_launched_world_size() == 1:
         sys.exit(launch(settings["nproc"], settings.get("device", devices.AUTO)))
     exit_with_launcher()
-    run = train(task_name, settings, recipe, ConsoleReporter())
+    run = train(task_name, settings, recipe)
     if not distributed.is_main_process():
         return
     if as_json:
@@ -46,10 +45,10 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
 
 def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
     """Run a suite and print its table, or its metrics as one JSON object."""
-    from bertkit.cli.console import ConsoleReporter, out_console, print_run_json
+    from bertkit.cli.console import out_console, print_run_json
     from bertkit.suites.base import run_suite
 
-    run = run_suite(name, settings, recipe, ConsoleReporter())
+    run = run_suite(name, settings, recipe)
     if as_json:
         print_run_json(run)
     elif run.output_dir is None:

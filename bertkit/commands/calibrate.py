@@ -52,7 +52,7 @@ from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weight
 from bertkit.tasks.text.task import THRESHOLDS_KEY
 from bertkit.utils import devices, locks
 from bertkit.utils.files import stage_files, write_text
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import report_warning, silence_libraries
 
 if TYPE_CHECKING:
     from bertkit.data.sources import LoadedDataset
@@ -83,7 +83,7 @@ class CalibrationResult:
     calibration: dict[str, Any]
 
 
-def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> CalibrationResult:
+def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     """Fit a temperature, and divide the output layer by it; with their settings, also fit decisions.
 
     For `qa`, fit the probability that an answer is right.
@@ -94,17 +94,17 @@ def calibrate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> 
     """
     config = CalibrateConfig(**validate_settings(CalibrateConfig, settings, "calibrate()"))
     config = expand_path_settings(config, "run")
-    run, reporter = Path(config.run), reporter or Reporter()
+    run = Path(config.run)
     devices.request_device(config.device)
     task = _load_task(run)
     criterion = require_criterion(task, config.threshold, run) if config.threshold is not None else None
     columns = collect_passed_columns(config, task, config.run)
     _check_data_flags(config, columns)
-    with locks.lock_directory(run), silence_libraries(), use_reporter(reporter):
+    with locks.lock_directory(run), silence_libraries():
         predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
-        devices.report_device(reporter, predictor.model)
+        devices.report_device(predictor.model)
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
-        return _calibrate(config, predictor, criterion, reporter)
+        return _calibrate(config, predictor, criterion)
 
 
 def _load_task(run: Path) -> "Task":
@@ -141,22 +141,20 @@ def _calibrate(
     config: CalibrateConfig,
     predictor: "Predictor",
     criterion: ThresholdCriterion | None,
-    reporter: Reporter,
 ) -> CalibrationResult:
-
     run, task = Path(config.run), predictor.task
-    loaded = load_rows(config, predictor, reporter)
+    loaded = load_rows(config, predictor)
     rows = loaded.rows
     folds = assign_folds(task, rows, f"{loaded.dataset.name} ({loaded.dataset.source})")
     if len(rows) < MIN_RELIABLE_ROWS:
-        reporter.warn(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
-    evaluation: Any = task.evaluate(predictor.compute_outputs(rows, reporter, "calibrating"))
+        report_warning(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
+    evaluation: Any = task.evaluate(predictor.compute_outputs(rows, "calibrating"))
     if evaluation.calibration_method == "answers":
         changes = _fit_answers(config, evaluation, folds)
     else:
-        changes = _fit_classes(config, evaluation, folds, criterion, reporter)
+        changes = _fit_classes(config, evaluation, folds, criterion)
     changes.calibration.update(seed=task.config.seed, data=_describe_data(loaded))
-    write_calibration(run, predictor, evaluation, changes, reporter)
+    write_calibration(run, predictor, evaluation, changes)
     return CalibrationResult(run, changes.calibration.get("temperature"), changes.calibration)
 
 
@@ -165,7 +163,6 @@ def _fit_classes(
     evaluation: Any,
     folds: np.ndarray,
     criterion: ThresholdCriterion | None,
-    reporter: Reporter,
 ) -> "CalibrationChanges":
     """Fit a temperature, prediction sets and, with their flags, thresholds and abstention."""
     run = Path(config.run)
@@ -180,7 +177,7 @@ def _fit_classes(
     if criterion:
         rows = ThresholdRows(evaluation.outputs.logits * previous, evaluation.gold, folds)
         temperatures = fit.temperature, fit.fold_temperatures
-        thresholds = fit_thresholds(evaluation.label_type, rows, criterion, *temperatures, reporter)
+        thresholds = fit_thresholds(evaluation.label_type, rows, criterion, *temperatures)
         calibration["threshold"] = {"criterion": config.threshold, **thresholds}
     return CalibrationChanges(calibration, fit.temperature / previous)
 
@@ -244,7 +241,6 @@ def write_calibration(
     predictor: "Predictor",
     evaluation: RowEvaluation,
     changes: CalibrationChanges,
-    reporter: Reporter,
 ) -> None:
     """Write the weights, `config.json`, `calibration.json`, the model card and the page.
 
@@ -263,8 +259,8 @@ def write_calibration(
     card = run / CARD_FILE
     if card.exists():
         write_text(card, add_calibration(card.read_text("utf-8"), calibration))
-    _update_page(run, reporter)
-    _warn_about_export(run, reporter)
+    _update_page(run)
+    _warn_about_export(run)
 
 
 def _write_config(run: Path, changes: CalibrationChanges) -> None:
@@ -301,7 +297,7 @@ def _divide_and_verify(
     return names
 
 
-def _update_page(run: Path, reporter: Reporter) -> None:
+def _update_page(run: Path) -> None:
     """Write `report.html` again, with the reliability before and after calibration."""
     from bertkit.report.page import write_page
 
@@ -310,13 +306,13 @@ def _update_page(run: Path, reporter: Reporter) -> None:
     try:
         write_page(run, require_metrics(run))
     except UserError as error:  # a file that only the page needs is damaged
-        reporter.warn(f"{run / REPORT_FILE} does not show the calibration ({error})")
+        report_warning(f"{run / REPORT_FILE} does not show the calibration ({error})")
 
 
-def _warn_about_export(run: Path, reporter: Reporter) -> None:
+def _warn_about_export(run: Path) -> None:
     """Warn about an ONNX model in the run, which still has the former output layer and `config.json`."""
     if find_onnx_model(run / ONNX_DIR):
-        reporter.warn(
+        report_warning(
             f"{run / ONNX_DIR}: was exported before this calibration; run bertkit export {run} --overwrite"
         )
 
@@ -512,7 +508,7 @@ class CalibrationRows:
     is_validation_split: bool
 
 
-def load_rows(config: CalibrateConfig, predictor: "Predictor", reporter: Reporter) -> CalibrationRows:
+def load_rows(config: CalibrateConfig, predictor: "Predictor") -> CalibrationRows:
     """Load the validation rows of the run, or the rows of `--data`."""
     run = Path(config.run)
     passed = config.data if isinstance(config.data, DataObject) else None
@@ -523,19 +519,17 @@ def load_rows(config: CalibrateConfig, predictor: "Predictor", reporter: Reporte
         except UserError as error:
             if config.data is None:
                 raise UserError(f"{error}; pass --data to calibrate on other rows") from error
-        reporter.warn(
+        report_warning(
             "`data` is not the data of this run, so its rows are used as new rows; the calibration is wrong "
             "if the model was trained on them"
         )
     trained_config = predictor.task.config  # before the columns of new data are mapped
-    dataset, splits = load_new_rows(predictor, config, reporter)
-    _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"], reporter)
+    dataset, splits = load_new_rows(predictor, config)
+    _warn_about_training_rows(run, predictor.task, trained_config, splits["validation"])
     return CalibrationRows(dataset, splits["validation"], is_validation_split=False)
 
 
-def _warn_about_training_rows(
-    run: Path, task: "Task", trained_config: Any, rows: Rows, reporter: Reporter
-) -> None:
+def _warn_about_training_rows(run: Path, task: "Task", trained_config: Any, rows: Rows) -> None:
     """Warn about rows that the model was trained on: it is more confident about them than about new rows."""
     try:
         _, splits = reload_run_data(run)
@@ -543,7 +537,7 @@ def _warn_about_training_rows(
         return
     train = add_renamed_columns(splits["train"], trained_config, task.config)
     if overlap := count_overlap(task, train, rows):
-        reporter.warn(
+        report_warning(
             f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows, about which the model "
             "is too confident: the temperature does not fit new rows"
         )
@@ -655,7 +649,6 @@ def fit_thresholds(
     criterion: ThresholdCriterion,
     temperature: float,
     fold_temperatures: Sequence[float],
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Fit the thresholds on all rows, and score them by cross-fitting.
 
@@ -667,7 +660,6 @@ def fit_thresholds(
         criterion: What the thresholds are chosen for.
         temperature: The temperature that is fitted on all rows.
         fold_temperatures: The temperature that is fitted on all rows except those of the fold, by fold.
-        reporter: Receives a warning about labels without a threshold.
 
     Returns:
         `thresholds` by label, the `scores` "before" (default decisions) and "after" (cross-fitted), and the
@@ -684,7 +676,7 @@ def fit_thresholds(
             "pass a lower value, or rows with all labels"
         )
     if missing := [label for label in fitted if label not in thresholds]:
-        reporter.warn(f"no threshold meets the criterion for {format_list(missing)}, which keep 0.5")
+        report_warning(f"no threshold meets the criterion for {format_list(missing)}, which keep 0.5")
     default = _with_thresholds(label_type, {})
     predicted = default.predict(rows.logits)
     before = _score(default, rows.gold, predicted)

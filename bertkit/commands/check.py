@@ -39,7 +39,7 @@ from bertkit.tasks.checks import (
     locate_rows,
 )
 from bertkit.tasks.ner.tags import OUTSIDE
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import Reporter, silence_libraries, silence_reports, use_reporter
 
 # Above these fractions of the rows, the finding is a warning instead of a note.
 MAX_DUPLICATE_FRACTION = 0.01
@@ -339,27 +339,26 @@ class CheckReport:
         return dataclasses.asdict(self) | counts
 
 
-def check(task_name: str, settings: Mapping[str, Any], reporter: Reporter | None = None) -> CheckReport:
+def check(task_name: str, settings: Mapping[str, Any]) -> CheckReport:
     """Check the data for training a task, without writing anything.
 
     Args:
         task_name: Name of the task.
         settings: Settings of the task that differ from their defaults.
-        reporter: Receives progress and messages.
 
     Raises:
         UserError: The data cannot be loaded, or a setting is invalid.
     """
-    reporter = reporter or Reporter()
     if task_name not in TASKS:
         hint = suggest_similar(task_name, TASKS)
         raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
-    with silence_libraries(), use_reporter(reporter):
+    with silence_libraries():
         config_class = make_check_config(task_spec(task_name).config)
-        config, _ = resolve_settings("check", config_class, settings, None, Reporter())
+        with silence_reports():
+            config, _ = resolve_settings("check", config_class, settings, None)
         task = create_task(task_name, config)
         checks = checks_class(task_name)(task)
-        dataset = checks.load_examples(reporter)
+        dataset = checks.load_examples()
         task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
         dataset = dataclasses.replace(dataset, splits=_sort_splits(dataset.splits))
         report = CheckReport(task_name, {"name": dataset.name, "source": dataset.source})
@@ -471,8 +470,8 @@ class _DataCheck:
         """Tokenize the texts as in training, without loading the weights of the model."""
         report, task = self.report, self.task
         try:
-            warning_collector = _WarningCollector(report.findings)
-            source = self.checks.resolve_tokenizer(self.is_model_requested, warning_collector)
+            with use_reporter(_WarningCollector(report.findings)):
+                source = self.checks.resolve_tokenizer(self.is_model_requested)
         except UserError as error:
             is_requested = self.is_model_requested or getattr(task.config, "tokenizer", None)
             level: Level = "error" if is_requested else "note"

@@ -61,7 +61,12 @@ from bertkit.settings.setting import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_file, expand_home, replace_path, write_text
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import (
+    report_info,
+    report_warning,
+    silence_libraries,
+    silence_reports,
+)
 
 SUFFIXES = (".npy", ".parquet")
 METADATA_KEY = "bertkit"  # in Parquet files
@@ -167,7 +172,6 @@ def _save(
 def _write_parquet(
     path: Path, vectors: np.ndarray, schema: Any, rows: Rows, provenance: VectorProvenance
 ) -> None:
-
     vector_type = pa.list_(pa.float32(), vectors.shape[1])
     full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type)).with_metadata(
         {METADATA_KEY: json.dumps(asdict(provenance))}
@@ -419,14 +423,11 @@ class EmbedResult:
     output: Path | None
 
 
-def embed(
-    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
-) -> EmbedResult:
+def embed(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> EmbedResult:
     """Embed texts, write their vectors, and search them.
 
     Args:
         settings: Settings of `EmbedConfig`.
-        reporter: Receives progress and notes.
         stdin: Standard input; read if the settings name no texts.
 
     Raises:
@@ -439,11 +440,10 @@ def embed(
         )
     config = EmbedConfig(**values)
     _check_settings(config)
-    reporter = reporter or Reporter()
     devices.request_device(config.device)
-    with silence_libraries(), use_reporter(reporter):
+    with silence_libraries():
         index = read_index(expand_home(config.index)) if config.index else None
-        return Embedder(config, index, reporter).run(stdin)
+        return Embedder(config, index).run(stdin)
 
 
 def _check_settings(config: EmbedConfig) -> None:
@@ -477,8 +477,8 @@ class Embedder:
             was written with another model.
     """
 
-    def __init__(self, config: EmbedConfig, index: VectorIndex | None, reporter: Reporter) -> None:
-        self.index, self.reporter = index, reporter
+    def __init__(self, config: EmbedConfig, index: VectorIndex | None) -> None:
+        self.index = index
         refuse_ensemble(expand_home(config.model))
         self.source = find_model(config.model, "MODEL")
         if index is not None:
@@ -509,19 +509,19 @@ class Embedder:
             return SentenceModules()
         if modules.linear_layers and self.layers != [self.model_config.num_hidden_layers]:
             layers = format_list(layer.name for layer in modules.linear_layers)
-            self.reporter.warn(
+            report_warning(
                 f"--layer {self.config.layer}: {name} applies {layers} to its last layer only, so the "
                 "vectors are those before it; omit --layer to apply it"
             )
             modules = dataclasses.replace(modules, linear_layers=())
-        self.reporter.info(f"pooling: {modules.name}, with which {name} was trained")
+        report_info(f"pooling: {modules.name}, with which {name} was trained")
         if prompt := read_default_prompt(self.source):
-            self.reporter.warn(
+            report_warning(
                 f"{name}: was trained with {prompt!r} before each text, which bertkit does not add; add it "
                 "to the texts"
             )
         if lowers_case(self.source) and self.tokenizer.tokenize("A") != self.tokenizer.tokenize("a"):
-            self.reporter.warn(
+            report_warning(
                 f"{name}: was trained with lower-cased texts, but its tokenizer does not lower-case; pass "
                 "texts in lower case"
             )
@@ -547,7 +547,7 @@ class Embedder:
             get_text = self.index.texts.__getitem__ if self.index.texts else None
             hits = self._search(self.index.vectors, get_text)
             return self._build_result(self.index.vectors, hits)
-        texts = load_texts(self.config, stdin, self.reporter)
+        texts = load_texts(self.config, stdin)
         if self.config.word:
             return self._embed_word(self.config.word, texts)
         columns = tuple(get_output_column(name) for name in texts.columns)
@@ -580,18 +580,18 @@ class Embedder:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
-        devices.report_device(self.reporter)
+        devices.report_device()
         encoder = Encoder(
             self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.normalize
         )
         if self.config.batch_size > 1:
-            warn_about_padding(encoder.model, self.tokenizer, self.max_length, self.reporter)
+            warn_about_padding(encoder.model, self.tokenizer, self.max_length)
         return encoder
 
     def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
         features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
         if features.unk_fraction > UNK_WARNING_FRACTION:
-            self.reporter.warn(
+            report_warning(
                 f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] for {self.source.name}"
             )
         return features
@@ -601,7 +601,7 @@ class Embedder:
         features = self._featurize([texts.rows[column] for column in texts.columns])
         truncation = TruncationCounter()
         truncation.add(features)
-        truncation.report(self.max_length, self.reporter)
+        truncation.report(self.max_length)
         lengths = features.sequence_lengths
         if self.modules.name in POOLINGS:
             spans = select_pooled_tokens(self.modules.name, lengths, self.model_config)
@@ -627,14 +627,14 @@ class Embedder:
         if self.config.output is None:
             vectors = np.empty(shape, np.float32)
             with report_length_errors(self.encoder.model, features):
-                self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
+                self.encoder.encode_into(vectors, features, pool, batch_size)
         else:
             path = expand_home(self.config.output)
             with (
                 report_length_errors(self.encoder.model, features),
                 open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors,
             ):
-                self.encoder.encode_into(vectors, features, pool, batch_size, self.reporter)
+                self.encoder.encode_into(vectors, features, pool, batch_size)
         seconds = time.perf_counter() - started
         self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
         return vectors
@@ -681,8 +681,8 @@ class Embedder:
         query_rows = Rows.from_columns({"text": queries}, "--query")
         features, pool = self._featurize_texts(TextInputs(query_rows, ["text"]))
         query_vectors = np.empty((len(queries), self._dimension), np.float32)
-        with report_length_errors(self.encoder.model, features):
-            self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size, Reporter())
+        with report_length_errors(self.encoder.model, features), silence_reports():
+            self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size)
         return [
             {"query": query, "hits": find_nearest_rows(vector, vectors, self.config.top, get_text)}
             for query, vector in zip(queries, query_vectors, strict=True)
@@ -697,7 +697,7 @@ class Embedder:
         template = SequenceTemplate.from_tokenizer(self.tokenizer, pair=False)
         fits = occurrences.token_spans[:, 1] <= self.max_length - template.num_special_tokens
         if not fits.all():
-            self.reporter.info(
+            report_info(
                 f"skipped {format_count(int((~fits).sum()), 'occurrence')} after token {self.max_length}"
             )
         occurrences = occurrences.select(np.flatnonzero(fits))
@@ -708,7 +708,7 @@ class Embedder:
                 "pass texts that contain it"
             )
         if len(rows_without_word):
-            self.reporter.info(f"rows without {word!r}: {format_list(rows_without_word)}")
+            report_info(f"rows without {word!r}: {format_list(rows_without_word)}")
         columns = {
             "row": occurrences.row.tolist(),
             "start": occurrences.start.tolist(),

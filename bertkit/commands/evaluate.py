@@ -37,7 +37,7 @@ from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import report_info, report_warning, silence_libraries
 
 if TYPE_CHECKING:
     from bertkit.data.sources import LoadedDataset
@@ -67,7 +67,7 @@ class EvaluationInputs:
     train: "Rows | None"
 
 
-def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "Run":
+def evaluate(settings: Mapping[str, Any]) -> "Run":
     """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report.
 
     Raises:
@@ -77,35 +77,34 @@ def evaluate(settings: Mapping[str, Any], reporter: Reporter | None = None) -> "
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     config = expand_path_settings(config, "run", "output_dir", "compare")
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
-    reporter = reporter or Reporter()
     devices.request_device(config.device)
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
     _check_encoding(config, task)
-    _check_modules(config, task, reporter)
+    _check_modules(config, task)
     columns = collect_passed_columns(config, task, config.run)
     if columns and not config.data:
         flag = "--" + next(iter(columns)).replace("_", "-")
         raise UserError(f"{flag}: applies only to --data; pass both or neither")
-    with silence_libraries(), use_reporter(reporter):
+    with silence_libraries():
         loaded_modules = [load_module(value) for value in config.metric]
         if task.spec.predicts_rows:
-            inputs = _load_row_inputs(config, columns, reporter)
-            devices.report_device(reporter, inputs.predictor.model)
+            inputs = _load_row_inputs(config, columns)
+            devices.report_device(inputs.predictor.model)
         else:
-            inputs = _load_text_inputs(task, config, reporter)
+            inputs = _load_text_inputs(task, config)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
         sampled_splits = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
             for name, rows in inputs.splits.items()
         }
         inputs = dataclasses.replace(inputs, splits=sampled_splits)
-        modules = _bind_modules(loaded_modules, inputs, reporter)
-        return _score(config, inputs, modules, other, reporter)
+        modules = _bind_modules(loaded_modules, inputs)
+        return _score(config, inputs, modules, other)
 
 
-def _check_modules(config: EvaluateConfig, task: "Task", reporter: Reporter) -> None:
+def _check_modules(config: EvaluateConfig, task: "Task") -> None:
     """Refuse modules for pre-training, and report modules of the run that are not executed again.
 
     A run directory may come from somebody else, so only the user can name code to execute.
@@ -115,15 +114,13 @@ def _check_modules(config: EvaluateConfig, task: "Task", reporter: Reporter) -> 
     omitted = [value for value in getattr(task.config, "metric", ()) if value not in config.metric]
     if omitted:
         flags = " ".join(f"--metric {value}" for value in omitted)
-        reporter.info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
+        report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
 
 
-def _bind_modules(
-    loaded_modules: "list[MetricModule]", inputs: EvaluationInputs, reporter: Reporter
-) -> MetricModules:
+def _bind_modules(loaded_modules: "list[MetricModule]", inputs: EvaluationInputs) -> MetricModules:
     if not loaded_modules:
         return MetricModules()
-    modules, _ = bind_modules(loaded_modules, inputs.predictor.task, inputs.splits["validation"], reporter)
+    modules, _ = bind_modules(loaded_modules, inputs.predictor.task, inputs.splits["validation"])
     return modules
 
 
@@ -159,7 +156,7 @@ def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predicto
 # ---- rows
 
 
-def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) -> EvaluationInputs:
+def _load_text_inputs(task: "Task", config: EvaluateConfig) -> EvaluationInputs:
     """Prepare a pre-training run again; `--data` replaces its validation text."""
     settings = task.config.use_run_as_model(Path(config.run))
     is_run_data = isinstance(config.data, DataObject) and bool(list_passed_data(settings))
@@ -168,7 +165,7 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     elif config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
-    prepared = prepare(task.spec.name, settings, reporter)
+    prepared = prepare(task.spec.name, settings)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
     source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
@@ -181,15 +178,13 @@ def _load_text_inputs(task: "Task", config: EvaluateConfig, reporter: Reporter) 
     return EvaluationInputs(predictor, dataset, splits, prepared.splits["train"])
 
 
-def _load_row_inputs(
-    config: EvaluateConfig, columns: Mapping[str, Any], reporter: Reporter
-) -> EvaluationInputs:
+def _load_row_inputs(config: EvaluateConfig, columns: Mapping[str, Any]) -> EvaluationInputs:
     """Load the rows to score, and the training rows of the run for the baselines."""
     predictor = load_predictor(config.run).use_batch_size(config.batch_size).use_columns(columns)
     predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
     trained_config = predictor.task.config  # before the columns of new data are mapped
     passed = config.data if isinstance(config.data, DataObject) else None
-    new_data = load_new_rows(predictor, config, reporter) if config.data and not passed else None
+    new_data = load_new_rows(predictor, config) if config.data and not passed else None
     try:
         dataset, run_splits = reload_run_data(Path(config.run), passed)
         train = run_splits["train"]
@@ -197,10 +192,10 @@ def _load_row_inputs(
     except UserError as error:
         if not config.data:
             raise UserError(f"{error}; pass --data to score the run on other rows") from error
-        reporter.warn(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
+        report_warning(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
         train, is_run_data = None, False
     if passed and not is_run_data:
-        new_data = load_new_rows(predictor, config, reporter)
+        new_data = load_new_rows(predictor, config)
     if not new_data:
         splits = {name: rows for name, rows in run_splits.items() if name != "train"}
         if not splits:
@@ -212,7 +207,7 @@ def _load_row_inputs(
     dataset, splits = new_data
     if train is not None:
         train = add_renamed_columns(train, trained_config, predictor.task.config)
-        _warn_about_overlap(predictor.task, train, splits["validation"], reporter)
+        _warn_about_overlap(predictor.task, train, splits["validation"])
     return EvaluationInputs(predictor, dataset, splits, train)
 
 
@@ -227,7 +222,7 @@ def _describe_missing_rows(error: UserError, passed: DataObject | None, trained_
 
 
 def load_new_rows(
-    predictor: Predictor, config: EvaluateConfig | CalibrateConfig, reporter: Reporter
+    predictor: Predictor, config: EvaluateConfig | CalibrateConfig
 ) -> tuple["LoadedDataset", "Splits"]:
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     task = predictor.task
@@ -241,20 +236,20 @@ def load_new_rows(
         splits = {"validation": dataset.splits["train"]}
     for name, rows in splits.items():
         try:
-            predictor.map_columns(rows, reporter)
+            predictor.map_columns(rows)
             labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
         except UserError as error:
             errors.append(error)
             continue
         for note in notes:
-            reporter.info(note)
+            report_info(note)
     if not labeled:
         raise errors[0]
     for split_error in errors:
-        reporter.warn(f"split skipped: {split_error}")
+        report_warning(f"split skipped: {split_error}")
     if "validation" not in labeled:
         labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
-    reporter.info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
+    report_info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
     return dataset, labeled
 
 
@@ -263,10 +258,10 @@ def count_overlap(task: "Task", train: "Rows", rows: "Rows") -> int:
     return int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
 
 
-def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows", reporter: Reporter) -> None:
+def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows") -> None:
     """Warn about scored rows that are also training rows, which makes the scores too high."""
     if overlap := count_overlap(task, train, rows):
-        reporter.warn(
+        report_warning(
             f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"
         )
 
@@ -279,7 +274,6 @@ def _score(
     inputs: EvaluationInputs,
     modules: MetricModules,
     other: Predictor | None,
-    reporter: Reporter,
 ) -> "Run":
     from bertkit.run.train import Run
 
@@ -287,13 +281,13 @@ def _score(
     fingerprints = fingerprint_splits(splits)
     task = predictor.task
     evaluations = {
-        name: task.evaluate(predictor.compute_outputs(rows, reporter, name)) for name, rows in splits.items()
+        name: task.evaluate(predictor.compute_outputs(rows, name)) for name, rows in splits.items()
     }
     for name, evaluation in evaluations.items():
         for warning in evaluation.outputs.features.warnings:
-            reporter.warn(f"{name} split: {warning}")
+            report_warning(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
-    baselines = score_baselines(task, train, rows, predictor.tokenizer, reporter) if train else {}
+    baselines = score_baselines(task, train, rows, predictor.tokenizer) if train else {}
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
@@ -302,7 +296,7 @@ def _score(
         **summarize_baselines(baselines, len(train or ())),
     }
     if other:
-        metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor, reporter)
+        metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor)
     folder = _write_results(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
@@ -313,12 +307,11 @@ def _compare(
     other: Predictor,
     evaluation: "Evaluation",
     predictor: Predictor,
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Score the other run on the validation rows, and test how the scores of this run differ."""
     try:
         other = other.copy_columns_from(predictor.task)
-        other_outputs = other.compute_outputs(evaluation.outputs.rows, reporter, str(config.compare))
+        other_outputs = other.compute_outputs(evaluation.outputs.rows, str(config.compare))
     except UserError as error:
         raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
     other_evaluation = other.task.evaluate(other_outputs)

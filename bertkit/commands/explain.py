@@ -28,7 +28,7 @@ from bertkit.tasks.text.task import SequenceTask
 from bertkit.tasks.view import COMMON_KEYS, Attribution, View, sort_worst_first
 from bertkit.utils import devices
 from bertkit.utils.arrays import Ragged, compute_offsets
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import report_info, report_warning, silence_libraries, track_progress
 
 MAX_ERROR = 0.05  # maximum completeness error, as a fraction of the difference of the scores
 NUM_STEPS = (16, 32, 64, 128, 256)  # tried in this order until the error of a row is small enough
@@ -87,14 +87,12 @@ class Explanation:
         return {"explanation": words, "completeness_error": self.error}
 
 
-def explain(
-    predictor: Predictor, evaluation: SequenceEvaluation, reporter: Reporter
-) -> Iterator[Explanation]:
+def explain(predictor: Predictor, evaluation: SequenceEvaluation) -> Iterator[Explanation]:
     """Yield the explanation of each prediction."""
     explainer = _Explainer(predictor, evaluation)
-    token_values, errors = explainer.attribute(reporter)
+    token_values, errors = explainer.attribute()
     if num_inexact := int((errors > MAX_ERROR).sum()):
-        reporter.warn(
+        report_warning(
             f"{num_inexact:,} of {len(errors):,} explanations have a completeness error above {MAX_ERROR:.0%}"
         )
     columns = predictor.task.input_schema.text_columns
@@ -134,12 +132,12 @@ class _Explainer:
         ]
         return dataclasses.replace(self.features, columns=columns)
 
-    def attribute(self, reporter: Reporter) -> tuple[list[np.ndarray], np.ndarray]:
+    def attribute(self) -> tuple[list[np.ndarray], np.ndarray]:
         """Return [tokens] the attributions of each column's tokens, and [rows] the completeness errors."""
         sizes = [len(column.values) for column in self.features.columns]
         values, errors = np.zeros(sum(sizes)), np.full(len(self.features), np.inf)
         batches = batch_by_length(self.features, BATCH_SIZE)
-        for rows in reporter.track(batches, len(batches), "explaining"):
+        for rows in track_progress(batches, len(batches), "explaining"):
             pending = rows
             for num_steps in NUM_STEPS:
                 token, attribution, errors[pending] = self._attribute_rows(pending, num_steps)
@@ -251,9 +249,7 @@ def _sum_by_word(
     return result
 
 
-def explain_examples(
-    run: FinishedRun, num_examples: int, reporter: Reporter
-) -> dict[int, ExampleExplanation]:
+def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleExplanation]:
     """Return the explanations of the worst examples, by the index of the record."""
     view = create_view(run)
     if view is None:
@@ -263,12 +259,12 @@ def explain_examples(
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(run.folder, keep_stock_layers=True)
     predictor.model.to(devices.select_device())
-    devices.report_device(reporter, predictor.model)
+    devices.report_device(predictor.model)
     keys = _map_columns_to_keys(predictor.task, view)
     rows = [{column: record.get(key) for column, key in keys.items()} for record in records]
-    evaluation = _evaluate(predictor, Rows.from_dicts(rows, run.predictions_path.name), reporter)
-    explanations = list(explain(predictor, evaluation, reporter))
-    reporter.info(f"attributions of the {len(records):,} worst of {len(run.records):,} examples")
+    evaluation = _evaluate(predictor, Rows.from_dicts(rows, run.predictions_path.name))
+    explanations = list(explain(predictor, evaluation))
+    report_info(f"attributions of the {len(records):,} worst of {len(run.records):,} examples")
     return {
         index: _convert(record, explanation, keys)
         for index, record, explanation in zip(indices, records, explanations, strict=True)
@@ -282,12 +278,12 @@ def _map_columns_to_keys(task: Task, view: View) -> dict[str, str]:
     return {column: f"input_{column}" if column in reserved else column for column in columns}
 
 
-def _evaluate(predictor: Predictor, rows: Rows, reporter: Reporter) -> SequenceEvaluation:
+def _evaluate(predictor: Predictor, rows: Rows) -> SequenceEvaluation:
     """Predict rows without fitted thresholds: the records have the predictions of training."""
     assert isinstance(predictor.task, SequenceTask)
     predictor.task.label_type.thresholds = {}
     with silence_libraries():
-        return cast("SequenceEvaluation", predictor.evaluate_without_labels(rows, reporter))
+        return cast("SequenceEvaluation", predictor.evaluate_without_labels(rows))
 
 
 def _convert(

@@ -39,7 +39,13 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.utils import locks
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import (
+    report_info,
+    report_warning,
+    silence_libraries,
+    silence_reports,
+    track_progress,
+)
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -70,7 +76,7 @@ class ExportMismatchError(UserError):
     exit_code = 1
 
 
-def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> ExportResult:
+def export(settings: Mapping[str, Any]) -> ExportResult:
     """Export a finished run to ONNX, and compare the exported model with PyTorch.
 
     Raises:
@@ -85,7 +91,7 @@ def export(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Exp
     folder = expand_home(config.output_dir) if config.output_dir else run / run_directory.ONNX_DIR
     _check_output_directory(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
-        return _export(config, run, folder, metrics, reporter or Reporter())
+        return _export(config, run, folder, metrics)
 
 
 def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
@@ -100,23 +106,21 @@ def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
     check_output_directory(folder, kind, overwrite)
 
 
-def _export(
-    config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any], reporter: Reporter
-) -> ExportResult:
+def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> ExportResult:
     check_architecture(load_config(ModelSource(run.name, run)))
-    validation = load_validation_set(run, metrics, config.max_eval_samples, reporter)
+    validation = load_validation_set(run, metrics, config.max_eval_samples)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}
         if config.quantize:
             folders[INT8] = staging / INT8
-        reporter.info(f"exporting {run}")
+        report_info(f"exporting {run}")
         has_choices = validation.task.spec.sequence_grouping == "choice"
         metadata = _build_graph_metadata(validation, metrics)
         write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
         if config.quantize:
             folders[INT8].mkdir()
             quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
-        measurements = _measure(validation, folders, run, metrics, reporter)
+        measurements = _measure(validation, folders, run, metrics)
         for variant_folder in folders.values():
             _copy_run_files(variant_folder, run, validation.tokenizer, {**metrics, "export": measurements})
         if config.triton:
@@ -152,7 +156,6 @@ def _measure(
     folders: Mapping[str, Path],
     run: Path,
     metrics: Mapping[str, Any],
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Measure logit differences, scores, speed and size of all variants on the same rows.
 
@@ -164,7 +167,7 @@ def _measure(
     models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
     collator = task.make_collator(validation.tokenizer, validation.model)
     batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
-    variants, logits = compare_variants(models, validation.features, collator, batch_size, reporter)
+    variants, logits = compare_variants(models, validation.features, collator, batch_size)
     difference = variants[FP32].max_difference
     if difference > TOLERANCE:  # inf if a logit is not a number
         raise ExportMismatchError(
@@ -230,28 +233,25 @@ class ValidationSet:
         return self.task.evaluate(Outputs(logits, self.features, self.rows)).scores
 
 
-def load_validation_set(
-    folder: Path, metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
-) -> ValidationSet:
+def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | None) -> ValidationSet:
     """Load the validation rows of a run or, if they are not available, the texts in its predictions.
 
     Args:
         folder: The run directory.
         metrics: Content of `metrics.json`.
         max_rows: Maximum number of rows, which are sampled with the run's seed; None loads all rows.
-        reporter: Receives warnings.
 
     Raises:
         UserError: Neither the rows nor predictions with texts are available.
     """
     task = load_run_task(folder)
     try:
-        return _reload_validation_rows(folder, task, metrics, max_rows, reporter)
+        return _reload_validation_rows(folder, task, metrics, max_rows)
     except UserError as error:
         predictions = folder / f"{task.spec.predictions_name}.jsonl"
         if not task.spec.predicts_rows or not predictions.exists():
             raise
-        reporter.warn(
+        report_warning(
             f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
             "without scores"
         )
@@ -259,16 +259,16 @@ def load_validation_set(
 
 
 def _reload_validation_rows(
-    folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None, reporter: Reporter
+    folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None
 ) -> ValidationSet:
-
     config = task.config.use_run_as_model(folder)
     if max_rows is not None:
         config = dataclasses.replace(config, max_eval_samples=max_rows)
-    prepared = prepare(task.spec.name, config, Reporter())
+    with silence_reports():
+        prepared = prepare(task.spec.name, config)
     is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not is_same and max_rows is None:
-        reporter.warn(
+        report_warning(
             f"the data changed after {folder} was trained: its metrics.json has the scores of different rows"
         )
     model = prepared.task.build_model(prepared.model_config, find_run_model(folder)).eval()
@@ -325,7 +325,6 @@ def compare_variants(
     features: "Features",
     collator: Callable[..., Any],
     batch_size: int,
-    reporter: Reporter,
 ) -> tuple[dict[str, VariantMeasurement], dict[str, np.ndarray]]:
     """Return the measurements of each variant, and its logits as `predict_logits` returns them.
 
@@ -340,7 +339,7 @@ def compare_variants(
     with torch.no_grad():
         for model in models.values():
             compute_logits(model, collator([features[row] for row in batches[-1]]))
-        for batch_index, rows in enumerate(reporter.track(batches, len(batches), "comparing")):
+        for batch_index, rows in enumerate(track_progress(batches, len(batches), "comparing")):
             batch = collator([features[row] for row in rows])
             batch_logits = {}
             for name in np.roll(names, batch_index).tolist():

@@ -30,7 +30,7 @@ from bertkit.models.pretraining import MASKED_POSITIONS, add_masked_position_hoo
 from bertkit.models.replaced_tokens import find_generator
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import report_info, silence_libraries, track_progress
 
 MASK = "[MASK]"
 BATCH_SIZE = 32  # texts
@@ -51,20 +51,16 @@ class FillMaskResult:
     texts: list[dict[str, Any]]
 
 
-def fill_mask(
-    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
-) -> FillMaskResult:
+def fill_mask(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> FillMaskResult:
     """Predict the most probable words for each mask.
 
     Args:
         settings: Settings of `FillMaskConfig`.
-        reporter: Receives progress and notes.
         stdin: Standard input; read if no text is passed.
 
     Raises:
         UserError: A text has no mask or is too long, or the model has no mask token or no trained head.
     """
-    reporter = reporter or Reporter()
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
     if not values.get("model"):
         raise UserError(
@@ -73,10 +69,10 @@ def fill_mask(
     config = FillMaskConfig(**values)
     devices.request_device(config.device)
     with silence_libraries():
-        return MaskFiller(config.model).fill(_load_rows(config, stdin, reporter), config.top, reporter)
+        return MaskFiller(config.model).fill(_load_rows(config, stdin), config.top)
 
 
-def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None, reporter: Reporter) -> Rows:
+def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None) -> Rows:
     """Return the column `text` with the texts of the command line or of standard input.
 
     Empty lines of standard input are skipped.
@@ -88,7 +84,7 @@ def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None, reporter: Reporte
     require_texts(rows, [column])
     non_empty = [index for index, text in enumerate(rows[column]) if text.strip()]
     if len(non_empty) < len(rows):
-        reporter.info(f"{rows.files[0]}: {format_count(len(rows) - len(non_empty), 'empty line')} skipped")
+        report_info(f"{rows.files[0]}: {format_count(len(rows) - len(non_empty), 'empty line')} skipped")
     return rows.with_column("text", rows[column]).select(non_empty)
 
 
@@ -112,7 +108,7 @@ class MaskFiller:
         if self.tokenizer.mask_token_id is None:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 
-    def fill(self, rows: Rows, top: int, reporter: Reporter) -> FillMaskResult:
+    def fill(self, rows: Rows, top: int) -> FillMaskResult:
         """Predict the `top` most probable words for each mask of each text.
 
         Raises:
@@ -126,7 +122,7 @@ class MaskFiller:
             if not len(mask_positions):
                 location = rows.format_location(index)
                 raise UserError(f"{location}: no {MASK} in {text!r}; write {MASK} where a word is missing")
-        predictions = self._predict(features, positions, top, reporter)
+        predictions = self._predict(features, positions, top)
         results = [
             {"text": text, "masks": self._build_masks(ids, mask_positions, probabilities, token_ids)}
             for text, ids, mask_positions, (probabilities, token_ids) in zip(
@@ -150,19 +146,19 @@ class MaskFiller:
 
     @torch.no_grad()
     def _predict(
-        self, features: TextFeatures, positions: list[np.ndarray], top: int, reporter: Reporter
+        self, features: TextFeatures, positions: list[np.ndarray], top: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the probabilities and token ids `[masks, top]` of each text, the most probable first."""
         generator = find_generator(self.source)
         hint = f"use its generator, {generator.folder}" if generator else MODEL_HINT
         model = load_with_trained_head(AutoModelForMaskedLM, self.source, self.config, "masked LM head", hint)
         model = add_masked_position_hook(prepare_for_inference(model))
-        devices.report_device(reporter)
+        devices.report_device()
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
         rows = range(len(features))
         batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
         predictions: list[tuple[np.ndarray, np.ndarray]] = []
-        for batch_rows in reporter.track(batches, len(batches), "filling masks"):
+        for batch_rows in track_progress(batches, len(batches), "filling masks"):
             batch = collate([features[row] for row in batch_rows])
             batch[MASKED_POSITIONS] = _pad_positions([positions[row] for row in batch_rows])
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}

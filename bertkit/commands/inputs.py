@@ -21,7 +21,7 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.tasks.base import Task
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 TEXT_COLUMN_SETTINGS = ("text_column", "text_pair_column")
 TEXT_SEPARATOR = " | "  # between the texts of a pair, on the console
@@ -59,10 +59,10 @@ class TruncationCounter:
         self.truncated += features.num_truncated
         self.longest = max(self.longest, features.max_untruncated_length)
 
-    def report(self, max_length: int, reporter: Reporter) -> None:
+    def report(self, max_length: int) -> None:
         """Report the number of truncated texts, if there are any."""
         if self.truncated:
-            reporter.info(
+            report_info(
                 f"{self.truncated:,} of {format_count(self.total, 'text')} truncated to {max_length} tokens "
                 f"(longest: {self.longest:,})"
             )
@@ -71,13 +71,12 @@ class TruncationCounter:
 # ---- texts to embed
 
 
-def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextInputs:
+def load_texts(config: Any, stdin: BinaryIO | None) -> TextInputs:
     """Load the texts of `--data`, of `--text`, or of standard input.
 
     Args:
         config: Settings of `EmbedConfig`.
         stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
-        reporter: Receives notes on the data.
 
     Raises:
         UserError: There are no texts, a column does not exist, or a row has no text.
@@ -86,7 +85,7 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
         raise UserError("--text: cannot be combined with --data; pass one of them")
     dataset_columns: dict[str, Any] = {}
     if config.data:
-        rows, dataset_columns = _load_split(config, reporter)
+        rows, dataset_columns = _load_split(config)
     elif config.text:
         rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
@@ -97,15 +96,11 @@ def load_texts(config: Any, stdin: BinaryIO | None, reporter: Reporter) -> TextI
     return TextInputs(rows, columns)
 
 
-def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
+def _load_split(config: Any) -> tuple[Rows, dict[str, Any]]:
     """Load one split, and the column settings of the dataset if it is a known one."""
     has_columns = config.text_column or config.text_pair_column
     is_name = isinstance(config.data, str)
-    if (
-        is_name
-        and not has_columns
-        and (texts := read_text_lines(config.data, None, reporter, config.encoding))
-    ):
+    if is_name and not has_columns and (texts := read_text_lines(config.data, None, config.encoding)):
         parts = chunk_records(({"text": text} for text in texts), config.data)
         return store_file(expand_home(config.data), lambda: parts, "lines", config.encoding), {}
     data_dir = resolve_data_dir(config.data_dir)
@@ -116,11 +111,11 @@ def _load_split(config: Any, reporter: Reporter) -> tuple[Rows, dict[str, Any]]:
             f"--split {config.split}: does not exist in {config.data}; use {format_list(dataset.splits)}"
         )
     for note in dataset.notes:
-        reporter.info(note)
+        report_info(note)
     rows = dataset.splits[config.split]
     other_splits = [name for name in dataset.splits if name != config.split]
     split = f", split {config.split} (other splits: {format_list(other_splits)})" if other_splits else ""
-    reporter.info(f"data: {dataset.name} from {dataset.source}{split}; {format_count(len(rows), 'row')}")
+    report_info(f"data: {dataset.name} from {dataset.source}{split}; {format_count(len(rows), 'row')}")
     return rows, dataset.defaults
 
 
@@ -160,7 +155,7 @@ def _resolve_text_columns(
 
 
 def iter_data_rows(
-    task: Task, data: DataSource, data_dir: str | None, reporter: Reporter, encoding: str | None = None
+    task: Task, data: DataSource, data_dir: str | None, encoding: str | None = None
 ) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
     dialect = task.spec.make_dialect(encoding)
@@ -168,23 +163,21 @@ def iter_data_rows(
         return chunks
     path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
-        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), reporter, encoding)
+        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), encoding)
         return text_lines or stream_rows(path, dialect)
     splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
-        reporter.info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
+        report_info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
     return splits[split].iter_chunks()
 
 
-def _iter_text_lines(
-    task: Task, data: str, reporter: Reporter, encoding: str | None
-) -> Iterator[Rows] | None:
+def _iter_text_lines(task: Task, data: str, encoding: str | None) -> Iterator[Rows] | None:
     """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
     columns = list(task.input_schema.columns_by_flag.values())
     if len(columns) != 1:
         return None
-    texts = read_text_lines(data, columns[0], reporter, encoding)
+    texts = read_text_lines(data, columns[0], encoding)
     return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
 
 

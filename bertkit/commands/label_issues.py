@@ -29,7 +29,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
 from bertkit.tasks.text.labels import MultiLabel, Regression
 from bertkit.utils.files import expand_home, write_jsonl, write_text
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import silence_libraries, silence_reports
 from bertkit.utils.text import validate
 
 TOLERANCE = 1e-6  # a probability that is less than this below the threshold of its class reaches it
@@ -396,16 +396,16 @@ class LabelIssues:
         }
 
 
-def find_label_issues(settings: Mapping[str, Any], reporter: Reporter | None = None) -> LabelIssues:
+def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
     """Find label issues, and write them and the page to review them into the directory of the study.
 
     Raises:
         UserError: The directory is not a study with folds, or its training rows have changed.
     """
     config = LabelIssuesConfig(**validate_settings(LabelIssuesConfig, settings, "label_issues()"))
-    study, reporter = expand_home(config.study), reporter or Reporter()
+    study = expand_home(config.study)
     records = _read_predictions(study)
-    with silence_libraries(), use_reporter(reporter):
+    with silence_libraries():
         task = _load_task(study)
         rows = _load_rows(task, study, records)
         _check_predictions(task, study / PREDICTIONS_FILE, records)
@@ -477,7 +477,8 @@ def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) ->
     Both have the order of the data, but the study may have left out rows. Of copies with different labels,
     that with the gold label of the record is meant. If labels were changed since, the inputs decide.
     """
-    rows = parse_all_rows(task, task.load_data(Reporter())).splits["train"]
+    with silence_reports():
+        rows = parse_all_rows(task, task.load_data()).splits["train"]
     columns = task.input_schema.text_columns
     values = list(zip(*(rows[column] for column in columns), strict=True))
     labels = task.get_labels(rows)

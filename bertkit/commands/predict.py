@@ -18,7 +18,7 @@ from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary
 from bertkit.utils.files import check_output_file
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import keep_reporter, silence_libraries
 from bertkit.utils.text import replace_non_finite
 
 if TYPE_CHECKING:
@@ -75,14 +75,11 @@ class Predictions:
         return self.to_dataset().to_pandas()
 
 
-def predict(
-    settings: Mapping[str, Any], reporter: Reporter | None = None, stdin: BinaryIO | None = None
-) -> Predictions:
+def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predictions:
     """Predict rows with a finished run.
 
     Args:
         settings: Settings of `PredictConfig`.
-        reporter: Receives progress and notes.
         stdin: Standard input; read if the settings name no rows.
 
     Raises:
@@ -94,7 +91,6 @@ def predict(
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")
-    reporter = reporter or Reporter()
     devices.request_device(config.device)
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and texts_by_flag:
@@ -108,13 +104,13 @@ def predict(
     predictor = load_predictor(config.run, keep_stock_layers=config.explain).use_batch_size(config.batch_size)
     if config.explain:
         predictor.model.to(devices.select_device())
-    devices.report_device(reporter, predictor.model)
+    devices.report_device(predictor.model)
     run_config = predictor.task.config
     for model in predictor.loaded_models if run_config.eval_batch_size > 1 else ():
-        warn_about_padding(model, predictor.tokenizer, run_config.max_length, reporter)
+        warn_about_padding(model, predictor.tokenizer, run_config.max_length)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
-    row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin, reporter)
-    return Predictions(_iter_prediction_chunks(predictor, row_chunks, config, reporter))
+    row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin)
+    return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
 
 
 def _iter_row_chunks(
@@ -122,11 +118,9 @@ def _iter_row_chunks(
     config: PredictConfig,
     texts_by_flag: Mapping[str, list[str]],
     stdin: BinaryIO | None,
-    reporter: Reporter,
 ) -> Iterator["Rows"]:
-
     if config.data:
-        chunks = iter_data_rows(task, config.data, config.data_dir, reporter, config.encoding)
+        chunks = iter_data_rows(task, config.data, config.data_dir, config.encoding)
     elif texts_by_flag:
         chunks = iter_flag_rows(task, texts_by_flag)
     else:
@@ -135,24 +129,23 @@ def _iter_row_chunks(
 
 
 def _iter_prediction_chunks(
-    predictor: "Predictor", row_chunks: Iterable["Rows"], config: PredictConfig, reporter: Reporter
+    predictor: "Predictor", row_chunks: Iterable["Rows"], config: PredictConfig
 ) -> Iterator[PredictionChunk]:
-
     truncation = TruncationCounter()
     for rows in row_chunks:
-        predictor.map_columns(rows, reporter)
+        predictor.map_columns(rows)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
-            evaluation = predictor.evaluate_without_labels(rows, reporter, description)
+            evaluation = predictor.evaluate_without_labels(rows, description)
         truncation.add(evaluation.outputs.features)
         records = list(predictor.iter_records(rows, evaluation, "all" if config.all_scores else "compact"))
         if config.explain:
             from bertkit.commands.explain import explain
 
-            explanations = explain(predictor, cast("SequenceEvaluation", evaluation), reporter)
+            explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
             records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
         yield PredictionChunk(records, evaluation, predictor.task.spec.name)
-    truncation.report(predictor.task.config.max_length, reporter)
+    truncation.report(predictor.task.config.max_length)
 
 
 # ---- formats

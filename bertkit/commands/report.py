@@ -14,7 +14,6 @@ from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import check_output_file, expand_home, write_text
-from bertkit.utils.reporting import Reporter
 
 if TYPE_CHECKING:
     from bertkit.report.finished_run import FinishedRun
@@ -28,7 +27,7 @@ class Report:
     summary: dict[str, Any]
 
 
-def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Report:
+def report(settings: Mapping[str, Any]) -> Report:
     """Write the page of one run, or the comparison of several.
 
     Raises:
@@ -38,7 +37,6 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     from bertkit.report.comparison import compare_runs
 
     config = ReportConfig(**validate_settings(ReportConfig, settings, "report()"))
-    reporter = reporter or Reporter()
     require_extra("report", ["matplotlib"], "report")
     devices.request_device(config.device)
     if config.explain and len(config.runs) > 1:
@@ -51,21 +49,21 @@ def report(settings: Mapping[str, Any], reporter: Reporter | None = None) -> Rep
     check_output_file(path, _is_html_page(path), "", conflict=conflict)
     summary: dict[str, Any] = {"runs": config.runs}
     if len(runs) == 1:
-        html = _render_page(runs[0], config.explain, reporter)
+        html = _render_page(runs[0], config.explain)
     else:
-        html, summary = compare_runs(runs, reporter)
+        html, summary = compare_runs(runs)
     write_text(path, html)
     return Report(path, summary | {"bytes": path.stat().st_size})
 
 
-def _render_page(run: "FinishedRun", is_explained: bool, reporter: Reporter) -> str:
+def _render_page(run: "FinishedRun", is_explained: bool) -> str:
     from bertkit.commands.explain import explain_examples, require_explainable
     from bertkit.report.page import render_page
 
     if not is_explained:
         return render_page(run)
     require_explainable(load_run_task(run.folder), str(run.folder))
-    return render_page(run, explain_examples(run, NUM_EXPLAINED, reporter))
+    return render_page(run, explain_examples(run, NUM_EXPLAINED))
 
 
 def _is_html_page(path: Path) -> bool:

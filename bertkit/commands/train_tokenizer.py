@@ -15,7 +15,7 @@ from bertkit.errors import UserError
 from bertkit.settings.validation import DataSource, validate_settings
 from bertkit.utils import locks
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
     from bertkit.data.wordpiece import WordPieceResult
@@ -39,37 +39,34 @@ class TrainedTokenizer:
     statistics: dict[str, Any]
 
 
-def train_tokenizer(settings: Mapping[str, Any], reporter: Reporter | None = None) -> TrainedTokenizer:
+def train_tokenizer(settings: Mapping[str, Any]) -> TrainedTokenizer:
     """Train a tokenizer and write it to a directory.
 
     Args:
         settings: Values of the settings of `TokenizerConfig`.
-        reporter: Receives progress. By default, nothing is reported.
 
     Raises:
         UserError: A setting or the text is not usable, or the tokenizer cannot be written.
     """
-    reporter = reporter or Reporter()
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
         raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
     if config.word_units == "morphemes":
         require_analyzer()
     if config.output_dir is None:
-        return _train(config, config.data, reporter)
+        return _train(config, config.data)
 
     folder = expand_home(config.output_dir)
     check_output_directory(folder, TOKENIZER, config.overwrite)
     with locks.lock_directory(folder):
-        return _train(config, config.data, reporter)
+        return _train(config, config.data)
 
 
-def _train(config: TokenizerConfig, data: DataSource, reporter: Reporter) -> TrainedTokenizer:
-
+def _train(config: TokenizerConfig, data: DataSource) -> TrainedTokenizer:
     source = find_text(data, column=config.text_column, encoding=config.encoding)
     file_notes = FileNotes()
     for note in source.notes:
-        reporter.info(note)
+        report_info(note)
     options = TextOptions.from_config(config, source)
     texts = partial(iter_raw_texts, source.files, options, file_notes)
     result = train_wordpiece(
@@ -77,7 +74,7 @@ def _train(config: TokenizerConfig, data: DataSource, reporter: Reporter) -> Tra
         config.word_units,
     )  # fmt: skip
     for note in [*file_notes.format_lines(), *result.notes]:
-        reporter.info(note)
+        report_info(note)
     first_text = next(text for text in texts() if text.strip())
     statistics = {
         "vocab_size": len(result.tokenizer),

@@ -28,7 +28,7 @@ from bertkit.models.loading import (
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.files import require_disk_space
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import silence_reports, track_progress
 
 if TYPE_CHECKING:
     from bertkit.models.own_models import Tagger
@@ -145,7 +145,6 @@ class Encoder:
 
     def encode_into(
         self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
-        reporter: Reporter,
     ) -> None:  # fmt: skip
         """Compute the vectors of each example, in batches of examples of similar length.
 
@@ -154,13 +153,12 @@ class Encoder:
             features: The examples, with one sequence each.
             pool: How hidden states become vectors, such as `average_ranges`.
             batch_size: Examples per forward pass.
-            reporter: Reporter that shows the progress.
 
         Raises:
             UserError: The model produces NaN or infinity.
         """
         batches = batch_by_length(features, batch_size)
-        for rows in reporter.track(batches, len(batches), "embedding"):
+        for rows in track_progress(batches, len(batches), "embedding"):
             pooled = pool(self._compute_states([features[row] for row in rows]), rows)
             if self.normalize:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
@@ -247,7 +245,7 @@ class VectorFeatures(TextFeatures):
 
 
 def compute_vectors(
-    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int, reporter: Reporter
+    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int
 ) -> np.ndarray:
     """Compute the fp16 vectors of all tokens, or load them from the cache.
 
@@ -257,7 +255,6 @@ def compute_vectors(
         collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
             takes them, `token_type_ids`. The batch must have the order of the items.
         batch_size: Examples per batch.
-        reporter: Reporter that shows the progress.
 
     Returns:
         [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
@@ -268,7 +265,7 @@ def compute_vectors(
     shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 
     def fill(vectors: np.ndarray) -> None:
-        _fill_vectors(vectors, model, features, collator, batch_size, reporter)
+        _fill_vectors(vectors, model, features, collator, batch_size)
 
     key = _compute_cache_key(model, features)
     advice = "choose a directory on another disk, or --features of fewer layers"
@@ -347,12 +344,11 @@ def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarr
 
 def _fill_vectors(
     vectors: np.ndarray, model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int,
-    reporter: Reporter,
 ) -> None:  # fmt: skip
     """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
     batches = batch_by_length(features, batch_size)
     device = next(model.parameters()).device
-    for rows in reporter.track(batches, len(batches), "computing vectors"):
+    for rows in track_progress(batches, len(batches), "computing vectors"):
         batch = collator([features[row] for row in rows])
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
         hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
@@ -380,8 +376,8 @@ class FrozenEncoder:
         reporter: Shows the progress.
     """
 
-    def __init__(self, model: str, pad_token_id: int, reporter: Reporter) -> None:
-        self.model, self.pad_token_id, self.reporter = model, pad_token_id, reporter
+    def __init__(self, model: str, pad_token_id: int) -> None:
+        self.model, self.pad_token_id = model, pad_token_id
 
     @cached_property
     def _source(self) -> ModelSource:
@@ -437,21 +433,20 @@ class FrozenEncoder:
 
     def _fill(self, vectors: np.ndarray, features: TextFeatures) -> None:
         """Compute the vectors of all sequences."""
-        _fill_text_vectors(vectors, self._encoder, features, self.reporter)
+        _fill_text_vectors(vectors, self._encoder, features)
 
 
 def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarray:
     """Return the vector of each sequence by each pooling, `[n, poolings, hidden]`, without the cache."""
     shape = (len(features.sequence_lengths), len(POOLINGS), encoder.dimension)
     vectors = np.empty(shape, np.float32)
-    _fill_text_vectors(vectors, encoder, features, Reporter())
+    with silence_reports():
+        _fill_text_vectors(vectors, encoder, features)
     return vectors
 
 
-def _fill_text_vectors(
-    vectors: np.ndarray, encoder: Encoder, features: TextFeatures, reporter: Reporter
-) -> None:
+def _fill_text_vectors(vectors: np.ndarray, encoder: Encoder, features: TextFeatures) -> None:
     lengths = features.sequence_lengths
     ranges = [select_pooled_tokens(pooling, lengths, encoder.model.config) for pooling in POOLINGS]
     sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
-    encoder.encode_into(vectors, sequences, average_ranges(np.stack(ranges, 1)), BATCH_SIZE, reporter)
+    encoder.encode_into(vectors, sequences, average_ranges(np.stack(ranges, 1)), BATCH_SIZE)

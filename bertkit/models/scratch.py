@@ -20,7 +20,7 @@ from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
 from bertkit.utils.files import create_process_directory, expand_home
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
 CACHE_VERSION = 4  # must be increased if a code change leads to another tokenizer, or to other notes
@@ -50,7 +50,7 @@ def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str,
 
 
 def create_model_folder(
-    config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions, reporter: Reporter
+    config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions
 ) -> ModelSource:
     """Create a temporary folder with a config of BERT or ELECTRA, and a tokenizer.
 
@@ -60,7 +60,7 @@ def create_model_folder(
     if config.tokenizer:
         tokenizer = _load_named_tokenizer(config)
     else:
-        tokenizer = _load_trained_tokenizer(config, text, options, reporter)
+        tokenizer = _load_trained_tokenizer(config, text, options)
     if config.has_pairs:
         tokenizer = add_segments(tokenizer)
     folder = create_process_directory()
@@ -126,14 +126,14 @@ def find_tokenizer(name: str) -> ModelSource:
     return ModelSource(folder.name, folder) if folder.is_dir() else find_model(name, "--tokenizer")
 
 
-def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions, reporter: Reporter) -> Any:
+def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions) -> Any:
     """Train a tokenizer on the text, or load the cached one that was trained on the same text."""
     settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
     result: WordPieceResult | None = None
 
     def write(folder: Path) -> None:
         nonlocal result
-        result = _train(text, options, settings, reporter)
+        result = _train(text, options, settings)
         result.tokenizer.save_pretrained(folder)
         (folder / NOTES_FILE).write_text(json.dumps(result.notes), "utf-8")
 
@@ -141,20 +141,18 @@ def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions,
     folder = get_or_create("tokenizer", key, write)
     is_cached = folder is not None and result is None
     if folder is None:
-        result = result or _train(text, options, settings, reporter)
+        result = result or _train(text, options, settings)
         tokenizer, notes = result.tokenizer, result.notes
     else:
         tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
         notes = json.loads((folder / NOTES_FILE).read_text("utf-8"))
     for note in notes:
-        reporter.info(note)
+        report_info(note)
     suffix = " (cached: trained on this text before)" if is_cached else ""
-    reporter.info(f"WordPiece tokenizer with {len(tokenizer):,} tokens{suffix}")
+    report_info(f"WordPiece tokenizer with {len(tokenizer):,} tokens{suffix}")
     return tokenizer
 
 
-def _train(
-    text: TextSource, options: TextOptions, settings: tuple[int, bool], reporter: Reporter
-) -> WordPieceResult:
-    reporter.info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
+def _train(text: TextSource, options: TextOptions, settings: tuple[int, bool]) -> WordPieceResult:
+    report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
     return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)

@@ -12,7 +12,7 @@ from bertkit.report.finished_run import FinishedRun
 from bertkit.report.page import compute_interval_bar, create_view, render_template
 from bertkit.stats.significance import ScoreDifference, compare_scorers
 from bertkit.tasks.view import ErrorBrowser, Example, Field, View, build_error_browser
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 ALL_RUNS, NO_RUN = "all", "none"
 NO_STATISTIC = "–"  # of a run that was not trained, such as an evaluation
@@ -38,7 +38,7 @@ class ComparisonCell:
     test: ScoreDifference | None = None
 
 
-def compare_runs(runs: Sequence[FinishedRun], reporter: Reporter) -> tuple[str, dict[str, Any]]:
+def compare_runs(runs: Sequence[FinishedRun]) -> tuple[str, dict[str, Any]]:
     """Return the HTML page that compares all runs with the first one, and a summary as plain values.
 
     Raises:
@@ -50,7 +50,7 @@ def compare_runs(runs: Sequence[FinishedRun], reporter: Reporter) -> tuple[str, 
     tests = _test_differences(views)
     notes = [_explain_no_test(name, names[0]) for name, view in zip(names, views, strict=True) if not view]
     for note in notes:
-        reporter.info(note)
+        report_info(note)
     aligned_views = [view for view in views if view]
     html = render_template(
         "comparison.html",

@@ -22,7 +22,7 @@ from bertkit.run.finished_run import TrainedModel, combine_models, load_trained_
 from bertkit.run_directory import find_ensemble, read_members
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.tasks.base import Task
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -64,7 +64,7 @@ class Distillation:
 # ---- preparation
 
 
-def prepare_distillation(prepared: "PreparedRun", reporter: Reporter) -> Distillation | None:
+def prepare_distillation(prepared: "PreparedRun") -> Distillation | None:
     """Check that the student can learn from its teacher, and load the unlabeled rows.
 
     Returns:
@@ -90,7 +90,7 @@ def prepare_distillation(prepared: "PreparedRun", reporter: Reporter) -> Distill
             f"{folder}: has another tokenizer than {prepared.model_source.name}, so that the tokens of "
             f"{prepared.task.spec.name} differ; choose a student with the same tokenizer"
         )
-    unlabeled = _load_unlabeled_rows(prepared, reporter) if config.unlabeled is not None else None
+    unlabeled = _load_unlabeled_rows(prepared) if config.unlabeled is not None else None
     order = _match_labels(folder, teacher_config, prepared.model_config)
     return Distillation(folder, has_same_tokenizer, order, unlabeled)
 
@@ -139,7 +139,7 @@ def _match_labels(folder: Path, teacher_config: Any, student_config: Any) -> np.
 # ---- unlabeled rows
 
 
-def _load_unlabeled_rows(prepared: "PreparedRun", reporter: Reporter) -> Rows:
+def _load_unlabeled_rows(prepared: "PreparedRun") -> Rows:
     """Load the unlabeled rows, without those that are also in an evaluation split.
 
     Raises:
@@ -156,7 +156,7 @@ def _load_unlabeled_rows(prepared: "PreparedRun", reporter: Reporter) -> Rows:
     note = f" ({removed:,} left out: also in an evaluation split)" if removed else ""
     if not len(remaining):
         raise UserError(f"--data {config.unlabeled}: no unlabeled {task.spec.unit} remains{note}; add rows")
-    reporter.info(f"{count} from {dataset.source}{note}")
+    report_info(f"{count} from {dataset.source}{note}")
     return rows.select(remaining)
 
 
@@ -201,7 +201,7 @@ def make_loss(prepared: "PreparedRun") -> "Loss":
     return DistillationLoss(loss, config.alpha, config.temperature, has_unlabeled=bool(unlabeled))
 
 
-def add_teacher_logits(prepared: "PreparedRun", reporter: Reporter) -> "Features":
+def add_teacher_logits(prepared: "PreparedRun") -> "Features":
     """Return the training features with the logits of the teacher, which are cached."""
     from bertkit.training.distillation import ConcatenatedFeatures
 
@@ -211,14 +211,14 @@ def add_teacher_logits(prepared: "PreparedRun", reporter: Reporter) -> "Features
     teacher = distillation.load_teacher()
     rows = [prepared.splits["train"], distillation.unlabeled]
     parts = [
-        _add_teacher_logits(prepared, teacher, part, part_rows, reporter)
+        _add_teacher_logits(prepared, teacher, part, part_rows)
         for part, part_rows in zip(_list_parts(features), rows, strict=False)
     ]
     return ConcatenatedFeatures.from_parts(parts) if len(parts) > 1 else parts[0]
 
 
 def _add_teacher_logits(
-    prepared: "PreparedRun", teacher: TrainedModel, features: "Features", rows: Any, reporter: Reporter
+    prepared: "PreparedRun", teacher: TrainedModel, features: "Features", rows: Any
 ) -> "Features":
     from bertkit.training.distillation import compute_teacher_logits
 
@@ -228,7 +228,7 @@ def _add_teacher_logits(
     inputs = features if is_shared else teacher.task.featurize(rows, teacher.tokenizer)
     collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
     batch_size = prepared.config.eval_batch_size
-    logits = compute_teacher_logits(teacher.model, inputs, collator, batch_size, reporter)
+    logits = compute_teacher_logits(teacher.model, inputs, collator, batch_size)
     if distillation.label_order is not None:
         logits = logits.reorder_labels(distillation.label_order)
     return dataclasses.replace(features, teacher_logits=logits)

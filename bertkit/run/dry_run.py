@@ -27,7 +27,7 @@ from bertkit.training.memory import (
 from bertkit.training.samplers import PhasedBatchSampler
 from bertkit.training.scoring import bind_logits
 from bertkit.utils import distributed
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
     from bertkit.run.session import Session
@@ -101,7 +101,7 @@ def plan_time_limit(session: Session) -> None:
             f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
             f"{minutes:g} minutes, or {alternative}"
         )
-    session.reporter.info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
+    report_info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
     session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
     del session.trainer, session.model
     release_memory()
@@ -198,7 +198,7 @@ def _measure(function: Callable[[], Any]) -> float:
 
 
 @restore_algorithms()
-def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
+def dry_run(prepared: PreparedRun) -> dict[str, Any]:
     """Train one step on the longest batch, and estimate the time and memory of the run.
 
     The time is a rough estimate: the duration of this step, scaled by the number of tokens. With `compile`,
@@ -208,11 +208,11 @@ def dry_run(prepared: PreparedRun, reporter: Reporter) -> dict[str, Any]:
         Summary of the data and the model, number of steps, and estimates of time and memory.
     """
     with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory
-        return _measure_step(prepared, Path(folder), reporter)
+        return _measure_step(prepared, Path(folder))
 
 
-def _measure_step(prepared: PreparedRun, folder: Path, reporter: Reporter) -> dict[str, Any]:
-    session = Session(prepared, folder, reporter)
+def _measure_step(prepared: PreparedRun, folder: Path) -> dict[str, Any]:
+    session = Session(prepared, folder)
     plan_time_limit(session)
     session.warn_about_long_warmup()
     config, features = prepared.config, prepared.features["train"]

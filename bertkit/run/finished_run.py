@@ -23,7 +23,7 @@ from bertkit.stats.significance import average_values
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import NOT_FITTED, Task
 from bertkit.tasks.evaluation import Outputs
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import silence_libraries, silence_reports
 from bertkit.utils.system import resume_collection
 
 
@@ -92,12 +92,12 @@ def reload_run_data(
     if data and list_passed_data(task.config):
         task.config = pass_data_again(task.config, data)
     require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
-    silent_reporter = Reporter()  # the base class reports nothing
-    dataset = task.load_data(silent_reporter)
-    if find_ensemble(folder) and "validation" not in dataset.splits:
-        dataset = parse_all_rows(task, dataset)
-        return dataset, {"train": dataset.splits["train"]}
-    dataset, splits = parse_and_split(task, dataset, silent_reporter)
+    with silence_reports():
+        dataset = task.load_data()
+        if find_ensemble(folder) and "validation" not in dataset.splits:
+            dataset = parse_all_rows(task, dataset)
+            return dataset, {"train": dataset.splits["train"]}
+        dataset, splits = parse_and_split(task, dataset)
     if find_ensemble(folder):  # the members have the fingerprints of their own folds
         return dataset, splits
     require_same_data(folder, fingerprint_splits(splits))
@@ -119,9 +119,7 @@ class TrainedModel:
     model: Any
     tokenizer: Any
 
-    def compute_outputs(
-        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
-    ) -> Outputs:
+    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
         """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
         from bertkit.run.load_check import report_length_errors
         from bertkit.training.scoring import predict_logits
@@ -130,9 +128,7 @@ class TrainedModel:
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
         with report_length_errors(self.model, features):
-            logits = predict_logits(
-                self.model, features, collator, batch_size, reporter or Reporter(), description
-            )
+            logits = predict_logits(self.model, features, collator, batch_size, description)
         return Outputs(logits, features, rows)
 
 

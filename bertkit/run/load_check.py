@@ -27,7 +27,7 @@ from bertkit.errors import UserError, format_count
 from bertkit.models.layers import find_encoder_layers
 from bertkit.models.loading import NO_LENGTH_LIMIT, ModelSource
 from bertkit.utils.cache import get_or_create
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_warning
 from bertkit.utils.text import replace_surrogates
 
 CACHE_VERSION = 2
@@ -46,17 +46,16 @@ NUM_SHOWN_TOKENS = 4
 STEP_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 
 
-def warn_about_padding(model: Any, tokenizer: Any, max_length: int, reporter: Reporter) -> None:
+def warn_about_padding(model: Any, tokenizer: Any, max_length: int) -> None:
     """Warn if the vectors of a text depend on the padding of its batch.
 
     Args:
         model: An encoder, or a model with one encoder.
         tokenizer: Its tokenizer.
         max_length: Maximum length in tokens.
-        reporter: Receives the warning.
     """
     if depends_on_padding(model, tokenizer, max_length):
-        reporter.warn(
+        report_warning(
             f"{model.config.model_type}: its outputs for a text depend on the padding of the batch; predict "
             "with --batch-size 1"
         )
@@ -152,9 +151,7 @@ def find_precision_error(model: Any, tokenizer: Any, max_length: int, precision:
     return error
 
 
-def warn_about_tokenizer(
-    source: ModelSource, tokenizer: Any, texts: Sequence[str], reporter: Reporter
-) -> None:
+def warn_about_tokenizer(source: ModelSource, tokenizer: Any, texts: Sequence[str]) -> None:
     """Warn if texts become other tokens than with the `tokenizer.json` of the model.
 
     transformers builds tokenizers of many types from the vocabulary and some flags, and ignores other parts
@@ -164,7 +161,6 @@ def warn_about_tokenizer(
         source: The model.
         tokenizer: Its tokenizer as loaded by transformers, possibly with more tokens.
         texts: Texts to compare.
-        reporter: Receives the warning.
     """
     path = source.folder / TOKENIZER_FILE
     if not path.is_file():
@@ -179,7 +175,7 @@ def warn_about_tokenizer(
         if tokenizer.model_max_length < NO_LENGTH_LIMIT:
             content["model_max_length"] = tokenizer.model_max_length
         fix = json.dumps(content, ensure_ascii=False)
-        reporter.warn(
+        report_warning(
             f"{source.name}: transformers ignores parts of its tokenizer.json, so that {expected!r} becomes "
             f"{used!r}; replace the content of its tokenizer_config.json by {fix}"
         )

@@ -24,7 +24,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.text.task import SequenceTask
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, report_warning
 from bertkit.utils.text import validate
 
 
@@ -100,11 +100,11 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
     return [f"every row of {names} is held out for validation; pass another --split-seed"] if names else []
 
 
-def warn_about_overlap(task: Task, splits: Splits, reporter: Reporter) -> None:
+def warn_about_overlap(task: Task, splits: Splits) -> None:
     """Warn about training rows that are also in an evaluation split, which makes its scores too high."""
     if overlap := count_overlap(splits, task.split_keys):
         rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
-        reporter.warn(
+        report_warning(
             f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
             "its scores are too high"
         )
@@ -421,7 +421,7 @@ def create_task(task_name: str, config: RunConfig) -> Task:
     return task_class(task_name)(fill_data_dir(config))
 
 
-def load_data(task_name: str, config: RunConfig, reporter: Reporter) -> LoadedData:
+def load_data(task_name: str, config: RunConfig) -> LoadedData:
     """Load and parse the data, and fill in the default settings of the dataset.
 
     Returns:
@@ -432,7 +432,7 @@ def load_data(task_name: str, config: RunConfig, reporter: Reporter) -> LoadedDa
     """
     task = create_task(task_name, config)
     requested = task.config
-    dataset = task.load_data(reporter)
+    dataset = task.load_data()
     task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
     dataset = parse_all_rows(task, dataset)
     return LoadedData(task, requested, dataset, dataset.splits)
@@ -478,22 +478,22 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     )
 
 
-def parse_and_split(task: Task, dataset: LoadedDataset, reporter: Reporter) -> tuple[LoadedDataset, Splits]:
+def parse_and_split(task: Task, dataset: LoadedDataset) -> tuple[LoadedDataset, Splits]:
     """Parse, split and sample the rows of a dataset.
 
     Returns:
         The parsed dataset, and the splits that the run uses.
     """
     dataset = parse_all_rows(task, dataset)
-    return dataset, split_parsed_rows(task, dataset, reporter)
+    return dataset, split_parsed_rows(task, dataset)
 
 
-def split_parsed_rows(task: Task, dataset: LoadedDataset, reporter: Reporter) -> Splits:
+def split_parsed_rows(task: Task, dataset: LoadedDataset) -> Splits:
     """Return the splits that a run uses, from the rows of a parsed dataset."""
     splits, notes = split_and_sample(task, dataset.splits)
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:
-        reporter.info(note)
+        report_info(note)
     if task.config.keep_overlap:
-        warn_about_overlap(task, splits, reporter)
+        warn_about_overlap(task, splits)
     return splits

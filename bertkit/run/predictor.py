@@ -22,7 +22,7 @@ from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import Reporter, silence_libraries
+from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection
 
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
@@ -133,24 +133,22 @@ class Predictor(TrainedModel):
             self.map_columns(chunk)
             yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))
 
-    def map_columns(self, rows: Rows, reporter: Reporter | None = None) -> None:
+    def map_columns(self, rows: Rows) -> None:
         """Make the task read the columns of new rows, and report them if they differ from training."""
         trained_columns = self.task.input_schema.text_columns
         self.task.map_columns(rows, self.columns)
-        if reporter and self.task.input_schema.text_columns != trained_columns:
+        if self.task.input_schema.text_columns != trained_columns:
             columns = format_list(self.task.input_schema.text_columns)
-            reporter.info(
+            report_info(
                 f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
             )
 
-    def evaluate_without_labels(
-        self, rows: Rows, reporter: Reporter | None = None, description: str = "scoring"
-    ) -> Evaluation:
+    def evaluate_without_labels(self, rows: Rows, description: str = "scoring") -> Evaluation:
         """Predict rows without using their labels."""
         gold = self.task.input_schema.gold_columns
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
-        return self.task.evaluate(self.compute_outputs(parsed, reporter, description))
+        return self.task.evaluate(self.compute_outputs(parsed, description))
 
     def copy_columns_from(self, other: Task) -> "Predictor":
         """Copy the column settings of another task; return this predictor."""

@@ -36,15 +36,13 @@ from bertkit.training.arguments import (
     suggest_hyperparameters,
 )
 from bertkit.utils import devices
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, report_warning
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
 
 
-def score_baselines(
-    task: Task, train: Rows, rows: Rows, tokenizer: Any, reporter: Reporter
-) -> dict[str, Scores]:
+def score_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
     """Return the scores of all baselines by name.
 
     Args:
@@ -52,14 +50,11 @@ def score_baselines(
         train: The training rows of the run, which the baselines are fitted on.
         rows: The rows that they are scored on.
         tokenizer: The tokenizer of the model.
-        reporter: Shows the progress, and receives warnings.
     """
-    return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer, reporter)
+    return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
 
 
-def score_encoder_baselines(
-    task: Task, train: Rows, rows: Rows, tokenizer: Any, reporter: Reporter
-) -> dict[str, Scores]:
+def score_encoder_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
     """Return the scores of the baselines that read the vectors of the encoder before training.
 
     The model that training started from is loaded again, so it may be missing. A finished training must not
@@ -70,13 +65,13 @@ def score_encoder_baselines(
     # Vectors of tokens that were added for the task are untrained.
     if not isinstance(task, SequenceTask) or task.new_tokens:
         return {}
-    encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id, reporter)
+    encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
     try:
         encoder.require_embeddings(tokenizer)
         with report_out_of_memory("out of memory"):
             return score_linear_probe(task, encoder, tokenizer, train, rows)
     except UserError as error:
-        reporter.warn(f"no baselines of the encoder before training: {error}")
+        report_warning(f"no baselines of the encoder before training: {error}")
         return {}
 
 
@@ -154,7 +149,7 @@ class RunOptions:
     """
 
     has_report: bool = True
-    score_baselines: Callable[[Reporter], dict[str, Scores]] | None = None
+    score_baselines: Callable[[], dict[str, Scores]] | None = None
     callbacks: Sequence[Any] = ()
     logits_file: str | None = None
 
@@ -205,14 +200,14 @@ class PreparedRun:
         unlabeled = self.distillation.unlabeled if self.distillation else None
         return fingerprint_splits({**self.splits, **({UNLABELED_ROWS: unlabeled} if unlabeled else {})})
 
-    def score_baselines(self, reporter: Reporter) -> dict[str, Scores]:
+    def score_baselines(self) -> dict[str, Scores]:
         """Return the scores of the baselines on the validation split; empty for a run without report."""
         if not self.options.has_report:
             return {}
         if self.options.score_baselines is not None:
-            return self.options.score_baselines(reporter)
+            return self.options.score_baselines()
         train, rows = self.splits["train"], self.splits["validation"]
-        return score_baselines(self.task, train, rows, self.tokenizer, reporter)
+        return score_baselines(self.task, train, rows, self.tokenizer)
 
     @property
     def config(self) -> Any:
@@ -223,7 +218,6 @@ class PreparedRun:
 def prepare(
     task_name: str,
     config: RunConfig,
-    reporter: Reporter,
     loaded_modules: Sequence[MetricModule] | None = None,
     data: LoadedData | None = None,
 ) -> PreparedRun:
@@ -232,7 +226,6 @@ def prepare(
     Args:
         task_name: Name of the task.
         config: Settings of the user, without defaults that depend on the data or the model.
-        reporter: Receives the choices that are made, and warnings.
         loaded_modules: The modules of `--metric`. None to ignore this setting and the metric for the best
             model, for runs that are not trained.
         data: The data with its splits, or None to load it.
@@ -243,21 +236,21 @@ def prepare(
     check_precision(config)
     if config.deterministic:
         choose_deterministic_workspace()
-    probe = load_probe(config, reporter)
+    probe = load_probe(config)
     if data is None:
-        data = load_data(task_name, config, reporter)
-        data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset, reporter))
+        data = load_data(task_name, config)
+        data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset))
     task, dataset, splits = data.task, data.dataset, data.splits
     precision, precision_reason = "fp32", "the encoder is not trained"
     if task.spec.trains_encoder:
         precision, precision_reason = choose_precision(config)
     task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
-    source = task.resolve_model(config.model is not None, reporter)
+    source = task.resolve_model(config.model is not None)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
     model_config = task.configure_model(checkpoint_config, source)
     select_layers(model_config, task.config, source.name)
-    tokenizer = _load_tokenizer(task, source, model_config, reporter)
+    tokenizer = _load_tokenizer(task, source, model_config)
     prepared = PreparedRun(
         task=task,
         dataset=dataset,
@@ -272,23 +265,23 @@ def prepare(
         trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),
         probe=probe,
     )
-    reporter.info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
+    report_info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
     head = _describe_head(task, checkpoint_has_head)
-    _report_model(prepared, [head, f"{precision} ({precision_reason})"], reporter)
-    _fill_model_settings(prepared, reporter)
+    _report_model(prepared, [head, f"{precision} ({precision_reason})"])
+    _fill_model_settings(prepared)
     if loaded_modules is not None and isinstance(config, FineTuningConfig):
-        prepared.metric_modules, names = bind_modules(loaded_modules, task, splits["validation"], reporter)
-        set_best_metric(task, names, reporter)
+        prepared.metric_modules, names = bind_modules(loaded_modules, task, splits["validation"])
+        set_best_metric(task, names)
     prepared.features = _featurize(prepared)
-    _report_features(prepared, reporter)
-    prepared.distillation = prepare_distillation(prepared, reporter)
+    _report_features(prepared)
+    prepared.distillation = prepare_distillation(prepared)
     prepared.features["train"] = add_unlabeled_features(prepared.features["train"], prepared)
-    _fill_hyperparameters(prepared, reporter)
+    _fill_hyperparameters(prepared)
     prepared.model_source = name_model(source, task.config)
     return prepared
 
 
-def _load_tokenizer(task: Task, source: ModelSource, model_config: Any, reporter: Reporter) -> Any:
+def _load_tokenizer(task: Task, source: ModelSource, model_config: Any) -> Any:
     """Load the tokenizer, add the new tokens of the task to it, and report tokens that the model lacks."""
     tokenizer = loading.load_tokenizer(source)
     loading.require_token_types(source, model_config, tokenizer)
@@ -296,7 +289,7 @@ def _load_tokenizer(task: Task, source: ModelSource, model_config: Any, reporter
     if not task.spec.trains_encoder:
         loading.require_embeddings(source, model_config, tokenizer)
     if num_missing:
-        reporter.info(
+        report_info(
             f"{source.name}: its tokenizer has {loading.count_token_ids(tokenizer):,} token ids, but its "
             f"weights only {model_config.vocab_size:,} embeddings; training adds the missing ones"
         )
@@ -305,12 +298,12 @@ def _load_tokenizer(task: Task, source: ModelSource, model_config: Any, reporter
     return tokenizer
 
 
-def _report_model(prepared: PreparedRun, details: list[str], reporter: Reporter) -> None:
+def _report_model(prepared: PreparedRun, details: list[str]) -> None:
     """Report the model with `details` and the device, and a warning if the device computes wrong results."""
     details = [*details, describe_tf32(prepared.config) or "", f"on {devices.describe_device()}"]
-    reporter.info(f"model: {prepared.model_source.name}; {', '.join(filter(None, details))}")
+    report_info(f"model: {prepared.model_source.name}; {', '.join(filter(None, details))}")
     if warning := devices.describe_errors():
-        reporter.warn(warning)
+        report_warning(warning)
 
 
 def _has_any_head(model_config: Any) -> bool:
@@ -343,7 +336,7 @@ def _describe_head(task: Task, checkpoint_has_head: bool) -> str:
 # ---- features and hyperparameters
 
 
-def _fill_model_settings(prepared: PreparedRun, reporter: Reporter) -> None:
+def _fill_model_settings(prepared: PreparedRun) -> None:
     """Fill in the maximum length and the model name, and report lengths that the model was not trained for.
 
     Raises:
@@ -356,9 +349,9 @@ def _fill_model_settings(prepared: PreparedRun, reporter: Reporter) -> None:
     )
     task.config = dataclasses.replace(task.config, max_length=max_length)
     if prepared.requested_max_length is None and max_length < default_length:
-        reporter.info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
+        report_info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
     if problem := describe_untrained_positions(task, source.name, prepared.trained_length):
-        reporter.warn("; ".join(problem))
+        report_warning("; ".join(problem))
     _check_token_budget(prepared)
     if not source.is_new:
         task.config = fill_unset(task.config, {"model": source.name})
@@ -443,7 +436,7 @@ def _require_trained_embeddings(config: RunConfig, num_new_tokens: int) -> None:
             )
 
 
-def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
+def _report_features(prepared: PreparedRun) -> None:
     """Report [UNK] tokens, long texts and other issues of the training features, and warnings of all splits.
 
     Raises:
@@ -454,17 +447,17 @@ def _report_features(prepared: PreparedRun, reporter: Reporter) -> None:
     if train.unk_fraction > UNK_ERROR_FRACTION and not prepared.is_model_requested:
         raise UserError(f"{problem}; choose a model for their language with --model")
     if train.unk_fraction > UNK_WARNING_FRACTION:
-        reporter.warn(problem)
+        report_warning(problem)
     if not task.spec.resamples_examples:
-        reporter.info(_describe_lengths(prepared))
+        report_info(_describe_lengths(prepared))
     for note in train.describe_issues(prepared.splits["train"]):
-        reporter.info(note)
+        report_info(note)
     for split, features in prepared.features.items():
         for warning in features.warnings:
-            reporter.warn(warning if split == "train" else f"{split} split: {warning}")
+            report_warning(warning if split == "train" else f"{split} split: {warning}")
 
 
-def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
+def _fill_hyperparameters(prepared: PreparedRun) -> None:
     """Fill in epochs, batch sizes and learning rate, if they are not set.
 
     Hyperparameters of the task take precedence over those suggested for the size of the data and the model.
@@ -487,17 +480,17 @@ def _fill_hyperparameters(prepared: PreparedRun, reporter: Reporter) -> None:
         chosen.pop("epochs", None)  # has no effect
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
-        reporter.info(f"chosen {reason}: {values}")
-    _merge_batches(prepared, reporter)
+        report_info(f"chosen {reason}: {values}")
+    _merge_batches(prepared)
 
 
-def _merge_batches(prepared: PreparedRun, reporter: Reporter) -> None:
+def _merge_batches(prepared: PreparedRun) -> None:
     """Replace accumulation steps by larger batches on a GPU, and report it."""
     config, num_sequences = prepared.config, np.diff(prepared.features["train"].sequence_offsets).max()
     merged = merge_batches(config, prepared.model_config, int(num_sequences) * config.max_training_length())
     if merged.batch_size != config.batch_size:
         prepared.task.config = merged
-        reporter.info(
+        report_info(
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )

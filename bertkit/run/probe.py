@@ -16,7 +16,7 @@ from bertkit.tasks import task_spec
 from bertkit.tasks.text.baselines import score_probe
 from bertkit.tasks.text.task import SequenceTask
 from bertkit.utils import distributed
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, silence_reports
 
 if TYPE_CHECKING:
     from bertkit.training.callbacks import EvaluateAndSaveCallback
@@ -70,7 +70,7 @@ class Probe:
         return {"data": self.name, **sizes, "metric": self.metric, "before": scores[0], "after": final}
 
 
-def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
+def load_probe(config: RunConfig) -> Probe | None:
     """Load the dataset of `--probe`; return None if it is not set.
 
     Raises:
@@ -87,10 +87,10 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
         max_train_samples=MAX_PROBE_ROWS,
         max_eval_samples=MAX_PROBE_ROWS,
     )
-    silent = Reporter()
     try:
-        data = load_data("classify", probe_config, silent)
-        splits = split_parsed_rows(data.task, data.dataset, silent)
+        with silence_reports():
+            data = load_data("classify", probe_config)
+            splits = split_parsed_rows(data.task, data.dataset)
     except UserError as error:
         raise UserError(_rewrite_data_error(str(error), name)) from error
     if data.task.new_tokens:
@@ -101,7 +101,7 @@ def load_probe(config: RunConfig, reporter: Reporter) -> Probe | None:
     assert isinstance(data.task, SequenceTask)
     probe = Probe(data.dataset.name, data.task, splits)
     sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
-    reporter.info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
+    report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
     return probe
 
 
@@ -117,7 +117,7 @@ def _rewrite_data_error(message: str, name: str) -> str:
 
 def add_probe(
     trainer: "BertkitTrainer", probe: Probe, schedule: "EvaluateAndSaveCallback",
-    score: Callable[[], float], reporter: Reporter,
+    score: Callable[[], float],
 ) -> None:  # fmt: skip
     """Score a probe before training, and whenever the trainer evaluates or saves; log the scores."""
     from bertkit.training.callbacks import ProbeCallback
@@ -128,7 +128,7 @@ def add_probe(
         trainer.evaluation_seconds += time.perf_counter() - started
         step = trainer.state.global_step
         when = f"at step {step}" if step else "before training"
-        reporter.info(f"probe: {probe.name}, {probe.metric} {value:.3f} {when}")
+        report_info(f"probe: {probe.name}, {probe.metric} {value:.3f} {when}")
         trainer.log({PROBE_PREFIX + probe.metric: value})
 
     trainer.add_callback(ProbeCallback(schedule, log_score))

@@ -22,7 +22,7 @@ from bertkit.stats.significance import ScoreDifference, bootstrap, compare_score
 from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation, iter_prediction_records
 from bertkit.utils.files import PARTIAL, replace_path, write_chunks, write_jsonl
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, report_warning
 
 LOSS = "loss"  # the validation loss, a score during training
 
@@ -32,13 +32,13 @@ class MetricModules:
 
     Attributes:
         modules: The modules, in the order of the flags.
-        reporter: Receives warnings about modules that fail. A module that fails after the check before
-            training does not stop the run: its scores are left out.
+
+    A module that fails after the check before training does not stop the run: its scores are left out, with a
+    warning.
     """
 
-    def __init__(self, modules: Sequence[MetricModule] = (), reporter: Reporter | None = None) -> None:
+    def __init__(self, modules: Sequence[MetricModule] = ()) -> None:
         self.modules = list(modules)
-        self.reporter = reporter or Reporter()
         # The finite scores of each module: a slow module scores all rows of an evaluation only once.
         self._scores: WeakKeyDictionary[Evaluation, list[Scores]] = WeakKeyDictionary()
 
@@ -80,11 +80,11 @@ class MetricModules:
         try:
             scores, _ = module.compute(_decode(evaluation))
         except UserError as error:
-            self.reporter.warn(f"{error} (its scores are left out)")
+            report_warning(f"{error} (its scores are left out)")
             return {}
         undefined = [name for name, value in scores.items() if not math.isfinite(value)]
         if undefined:
-            self.reporter.warn(f"{module.flag}: not a finite number, left out: {format_list(undefined)}")
+            report_warning(f"{module.flag}: not a finite number, left out: {format_list(undefined)}")
         return {name: value for name, value in scores.items() if name not in undefined}
 
 
@@ -93,16 +93,13 @@ def _decode(evaluation: Evaluation) -> DecodedPredictions:
     return evaluation.decode()
 
 
-def bind_modules(
-    loaded: Sequence[MetricModule], task: Task, rows: Rows, reporter: Reporter
-) -> tuple[MetricModules, list[str]]:
+def bind_modules(loaded: Sequence[MetricModule], task: Task, rows: Rows) -> tuple[MetricModules, list[str]]:
     """Choose the inputs of the modules for a task, and call each module with a few correct predictions.
 
     Args:
         loaded: The modules.
         task: The task, with its labels.
         rows: Parsed and labeled rows of the task.
-        reporter: Receives the values of the modules that are not numbers, and later warnings.
 
     Returns:
         The modules, and the names of all scores.
@@ -117,18 +114,17 @@ def bind_modules(
     for module in modules:
         scores, left_out = module.compute(examples)
         if left_out:
-            reporter.info(f"{module.flag}: values that are not numbers are left out: {format_list(left_out)}")
+            report_info(f"{module.flag}: values that are not numbers are left out: {format_list(left_out)}")
         names += name_scores(module.name, list(scores), taken).values()
-    return MetricModules(modules, reporter), names
+    return MetricModules(modules), names
 
 
-def set_best_metric(task: Task, names: Sequence[str], reporter: Reporter) -> None:
+def set_best_metric(task: Task, names: Sequence[str]) -> None:
     """Select checkpoints by `--metric-for-best-model`, if it is set.
 
     Args:
         task: The task, whose `spec.best_metric` is replaced.
         names: Names of all scores.
-        reporter: Receives the metric and its direction.
 
     Raises:
         UserError: There is no score of this name, or a direction is set without a metric.
@@ -148,7 +144,7 @@ def set_best_metric(task: Task, names: Sequence[str], reporter: Reporter) -> Non
     if is_greater_better is None:
         is_greater_better = not is_lower_better(name)
     task.spec = dataclasses.replace(task.spec, best_metric=(name, 1 if is_greater_better else -1))
-    reporter.info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
+    report_info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
 
 
 def require_named_modules(origin: str, saved: Sequence[str], named: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ from bertkit.training.memory import (
 )
 from bertkit.training.scoring import MeanLoss, predict_logits
 from bertkit.utils import devices, distributed
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import get_reporter, report_info, report_warning
 from bertkit.utils.system import keep_freed_memory, resume_collection
 
 if TYPE_CHECKING:
@@ -66,14 +66,13 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import BertkitTrainer
 
 
-def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Reporter) -> None:
+def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
     """Prepare `model` for fast training, and compile its layers if requested.
 
     Args:
         model: A model with a head.
         config: The settings of the run.
         precision: Training precision: "fp32", "bf16" or "fp16".
-        reporter: Receives notes.
 
     Raises:
         UserError: The architecture does not support a setting.
@@ -93,7 +92,7 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
         for submodel in list_submodels(model):
             enable_packing(submodel)
         if note := describe_packed_attention(model, precision):
-            reporter.info(note)
+            report_info(note)
     elif devices.runs_asynchronously():
         for submodel in list_submodels(model):
             build_masks_from_lengths(submodel)
@@ -101,15 +100,14 @@ def optimize_model(model: Any, config: RunConfig, precision: str, reporter: Repo
         compute_first_position_only(model)
     if config.compile:
         compile_layers(model)
-        reporter.info("the encoder is compiled during the first steps, which therefore take longer")
+        report_info("the encoder is compiled during the first steps, which therefore take longer")
 
 
-def build_trainable_model(prepared: PreparedRun, reporter: Reporter) -> Any:
+def build_trainable_model(prepared: PreparedRun) -> Any:
     """Build the model of a run, with the adapters of `--lora` and the layers of `--freeze` frozen.
 
     Args:
         prepared: The run.
-        reporter: Receives notes.
 
     Raises:
         UserError: The architecture does not support a setting, or nothing is left to train.
@@ -122,8 +120,8 @@ def build_trainable_model(prepared: PreparedRun, reporter: Reporter) -> Any:
     freeze_layers(model, config.freeze)
     if config.lora is not None:
         require_trainable_adapters(model, config.lora, config.freeze)
-        reporter.info(_describe_adapters(prepared, count_trainable_parameters(model)))
-    optimize_model(model, config, prepared.precision, reporter)
+        report_info(_describe_adapters(prepared, count_trainable_parameters(model)))
+    optimize_model(model, config, prepared.precision)
     return model
 
 
@@ -168,10 +166,9 @@ class Session:
         reporter: Receives progress.
     """
 
-    def __init__(self, prepared: PreparedRun, folder: Path, reporter: Reporter) -> None:
+    def __init__(self, prepared: PreparedRun, folder: Path) -> None:
         self.prepared = prepared
         self.folder = folder
-        self.reporter = reporter
         self.stop_request = StopRequest()
         self.set_up()
         if not prepared.model_source.is_new and not self.trainer.is_sharded:
@@ -188,7 +185,7 @@ class Session:
         checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
         self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
         set_seed(prepared.config.seed)
-        self.model = build_trainable_model(prepared, self.reporter)
+        self.model = build_trainable_model(prepared)
         self.num_trainable_parameters = count_trainable_parameters(self.model)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.loss = make_loss(prepared)
@@ -211,8 +208,8 @@ class Session:
         prepared, model = self.prepared, self.model
         tokenizer, max_length = prepared.tokenizer, prepared.config.max_length
         texts = prepared.task.input_schema.sample_texts(prepared.splits["train"], NUM_TEXTS)
-        warn_about_tokenizer(prepared.model_source, tokenizer, texts, self.reporter)
-        warn_about_padding(model, tokenizer, max_length, self.reporter)
+        warn_about_tokenizer(prepared.model_source, tokenizer, texts)
+        warn_about_padding(model, tokenizer, max_length)
         require_readable_lengths(model, prepared.features["train"])
         precision = prepared.precision
         error = find_precision_error(model, tokenizer, max_length, precision)
@@ -220,7 +217,7 @@ class Session:
             return
         if prepared.is_precision_requested:
             raise make_precision_error(model, precision, error)
-        self.reporter.info(
+        report_info(
             f"{model.config.model_type}: cannot be trained in {precision} ({error}); training in fp32"
         )
         prepared.precision = "fp32"
@@ -233,7 +230,7 @@ class Session:
         is_trained = self.prepared.task.spec.trains_encoder
         has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
         if has_warmup and args.get_warmup_steps(total_steps) >= total_steps > 0:
-            self.reporter.warn(
+            report_warning(
                 f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
                 f"the learning rate never reaches {config.learning_rate:g}; lower --warmup, or train longer"
             )
@@ -260,11 +257,9 @@ class Session:
         trainer.add_callback(self.first_step_timer)
         schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
         if self.prepared.probe is not None:
-            add_probe(trainer, self.prepared.probe, schedule, self.score_probe, self.reporter)
+            add_probe(trainer, self.prepared.probe, schedule, self.score_probe)
         trainer.add_callback(schedule)
-        trainer.add_callback(
-            ReporterCallback(self.reporter, trainer.build_batch_sampler().list_phase_changes())
-        )
+        trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in self.prepared.options.callbacks:
             trainer.add_callback(callback)
         return trainer
@@ -352,7 +347,7 @@ class Session:
             ):
                 self.trainer.train_or_resume(checkpoint)
         finally:
-            self.reporter.on_train_end()
+            get_reporter().on_train_end()
         seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
         state = self.trainer.state
         if self.stop_request.is_requested_on_any_rank():
@@ -389,12 +384,10 @@ class Session:
         prepared, method = self.prepared, self.prepared.task.training_method
         for split, features in prepared.features.items():
             self.features[split] = distributed.main_process_first(
-                method.precompute_features, self.model, features, self.collator, self.reporter
+                method.precompute_features, self.model, features, self.collator
             )
         if prepared.distillation is not None:
-            self.features["train"] = distributed.main_process_first(
-                add_teacher_logits, prepared, self.reporter
-            )
+            self.features["train"] = distributed.main_process_first(add_teacher_logits, prepared)
         self.trainer.train_dataset = self._make_training_inputs().examples
 
     @property
@@ -440,10 +433,10 @@ class Session:
             return
         if best_step is None:
             name, _ = self.prepared.task.spec.best_metric
-            self.reporter.warn(f"{name}: no evaluation has this score, so the last weights are kept")
+            report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
         elif best_step != self.trainer.state.global_step:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
-            self.reporter.info(f"restored the best weights, of step {best_step}")
+            report_info(f"restored the best weights, of step {best_step}")
 
     def _merge_adapters(self) -> None:
         """Merge the adapters of `--lora`, and discard logits that were computed before.
@@ -461,7 +454,7 @@ class Session:
         A head that is not trained together with the encoder is fitted first.
         """
         task, mean_loss = self.prepared.task, MeanLoss(self.loss)
-        task.training_method.fit_head(self.model, self.features["train"], self.collator, self.reporter)
+        task.training_method.fit_head(self.model, self.features["train"], self.collator)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
         modules = self.prepared.metric_modules
@@ -507,6 +500,6 @@ class Session:
         is_sharded = self.trainer.is_sharded
         model = self.trainer.model_wrapped if is_sharded else self.model
         return predict_logits(
-            model, features, self.collator, batch_size, self.reporter, is_sharded=is_sharded,
+            model, features, self.collator, batch_size, is_sharded=is_sharded,
             mean_loss=mean_loss,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import check_output_directory, expand_home, join_command
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_warning
 
 SAMPLING_STRATEGY = "train_sampling_strategy"
 PATH_SETTINGS = ("output_dir", "validation", "test")
@@ -39,7 +39,6 @@ def resolve_settings(
     config_class: type[RunConfig],
     overrides: Mapping[str, Any],
     recipe: str | None,
-    reporter: Reporter,
     is_locked: bool = False,
 ) -> tuple[RunConfig, dict[str, str] | None]:
     """Combine the settings of the user with those of a recipe or of the run to resume, and check them.
@@ -49,7 +48,6 @@ def resolve_settings(
         config_class: Class that declares the settings of the command.
         overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe.
-        reporter: Receives warnings.
         is_locked: Whether this process has locked the output directory.
 
     Returns:
@@ -65,7 +63,7 @@ def resolve_settings(
         if loaded_recipe.provenance and not values.get("metric"):
             require_named_modules(f"--recipe {recipe}", loaded_recipe.settings.get("metric", ()), ())
         values = apply_overrides(loaded_recipe.settings, values, config_class)
-        _warn_about_processes(loaded_recipe, reporter)
+        _warn_about_processes(loaded_recipe)
     _check_processes(values)
     devices.request_device(values.get("device", devices.AUTO))
     values |= _expand_paths(values)
@@ -166,7 +164,7 @@ def require_data_objects(config: RunConfig, call: str) -> None:
 # ---- processes
 
 
-def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
+def _warn_about_processes(recipe: Recipe) -> None:
     """Warn if the recipe is the `run.yaml` of a run with another number of processes.
 
     Batch sizes are per process, so the effective batch size would differ.
@@ -174,7 +172,7 @@ def _warn_about_processes(recipe: Recipe, reporter: Reporter) -> None:
     processes = recipe.provenance.get("processes", 1)
     if recipe.provenance and processes != system.get_launched_world_size():
         count = format_count(processes, "process", "processes")
-        reporter.warn(
+        report_warning(
             f"{recipe.path}: batch size is per process, and this recipe's run used {count}; pass "
             f"--nproc {processes} to repeat the run"
         )

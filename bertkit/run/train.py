@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,12 @@ from bertkit.utils.files import (
     write_jsonl,
     write_text,
 )
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import (
+    report_info,
+    report_warning,
+    silence_libraries,
+    silence_reports,
+)
 
 if TYPE_CHECKING:
     from bertkit.data.table import Rows
@@ -103,7 +109,7 @@ def _restart(session: Session, config: RunConfig) -> None:
     run_directory.update_settings(session.folder, config, reason)
     has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
     action = "resumes from the last checkpoint" if has_checkpoint else "restarts"
-    session.reporter.warn(
+    report_warning(
         f"out of memory at {_format_batch_settings(previous_config)}: training {action} with "
         f"{_format_batch_settings(config)} (same effective batch size)"
     )
@@ -124,7 +130,7 @@ class ScoredTeacher:
     outputs: Outputs
 
 
-def score_teacher(prepared: PreparedRun, reporter: Reporter) -> ScoredTeacher | None:
+def score_teacher(prepared: PreparedRun) -> ScoredTeacher | None:
     """Compute the outputs of the teacher for the validation split; None without a teacher.
 
     All ranks must call this.
@@ -133,7 +139,7 @@ def score_teacher(prepared: PreparedRun, reporter: Reporter) -> ScoredTeacher | 
         return None
     teacher = prepared.distillation.load_teacher()
     teacher.task.use_cache = True  # unlike in prediction, a whole split is tokenized
-    return ScoredTeacher(teacher, teacher.compute_outputs(prepared.splits["validation"], reporter, "teacher"))
+    return ScoredTeacher(teacher, teacher.compute_outputs(prepared.splits["validation"], "teacher"))
 
 
 def compare_with_teacher(
@@ -236,7 +242,6 @@ def train(
     task_name: str,
     overrides: Mapping[str, Any],
     recipe: str | None = None,
-    reporter: Reporter | None = None,
 ) -> Run:
     """Train a model for a task.
 
@@ -244,22 +249,20 @@ def train(
         task_name: Name of the task.
         overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe.
-        reporter: Receives progress. By default, nothing is reported.
 
     Raises:
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
-    reporter = reporter if reporter is not None and distributed.is_main_process() else Reporter()
     config_class = task_spec(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
-    with use_reporter(reporter):
-        config, _ = resolve(reporter)
-    with silence_libraries(), use_reporter(reporter), distributed.use_process_group():
+    config, _ = resolve()
+    reports = nullcontext() if distributed.is_main_process() else silence_reports()
+    with reports, silence_libraries(), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
-        run = _run_or_load(task_name, config, partial(resolve, Reporter(), is_locked=True), reporter)
+        run = _run_or_load(task_name, config, partial(resolve, is_locked=True))
         if config.push_to_hub and run.output_dir:
-            distributed.on_main_process(upload.upload_run, task_name, run.output_dir, config, reporter)
+            distributed.on_main_process(upload.upload_run, task_name, run.output_dir, config)
         return run
 
 
@@ -267,7 +270,6 @@ def _run_or_load(
     task_name: str,
     config: RunConfig,
     resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]],
-    reporter: Reporter,
 ) -> Run:
     """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished.
 
@@ -276,59 +278,56 @@ def _run_or_load(
         config: Resolved settings.
         resolve_locked: Resolves the settings again in the locked directory. Before, another process may have
             replaced the run to resume.
-        reporter: Receives progress.
     """
     if config.output_dir is None:
-        return _run(task_name, config, None, reporter)
+        return _run(task_name, config, None)
     folder = Path(config.output_dir)
-    if finished := _load_finished(config, folder, reporter):
+    if finished := _load_finished(config, folder):
         return finished
     with locks.lock_directory(folder):  # before preparation, so a second run fails at once
         if not config.resume:
-            return _run(task_name, config, None, reporter)
-        config, fingerprints = resolve_locked()
-        finished = _load_finished(config, folder, reporter)
-        return finished or _run(task_name, config, fingerprints, reporter)
+            return _run(task_name, config, None)
+        with silence_reports():
+            config, fingerprints = resolve_locked()
+        finished = _load_finished(config, folder)
+        return finished or _run(task_name, config, fingerprints)
 
 
-def _load_finished(config: RunConfig, folder: Path, reporter: Reporter) -> Run | None:
+def _load_finished(config: RunConfig, folder: Path) -> Run | None:
     """Return the metrics if the run to resume is finished, else None."""
     if not config.resume or not (metrics := run_directory.read_metrics(folder)):
         return None
-    reporter.info("the run is already finished; showing its scores")
+    report_info("the run is already finished; showing its scores")
     return Run(folder, metrics)
 
 
-def _run(
-    task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, reporter: Reporter
-) -> Run:
+def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None) -> Run:
     """Prepare the run, and then show a preview, do a dry run, or train.
 
     Args:
         task_name: Name of the task.
         config: Resolved settings.
         fingerprints: Fingerprints by split of the data of the run to resume, or None for a new run.
-        reporter: Receives progress.
     """
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
     loaded_modules = distributed.main_process_first(
         lambda: [load_module(value) for value in getattr(config, "metric", ())]
     )
-    prepared = distributed.main_process_first(prepare, task_name, config, reporter, loaded_modules)
+    prepared = distributed.main_process_first(prepare, task_name, config, loaded_modules)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
     if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
         for note in preview.notes:
-            reporter.info(note)
+            report_info(note)
         return Run(None, preview.statistics, preview.samples)
     if config.dry_run:
-        return Run(None, dry_run(prepared, reporter))
+        return Run(None, dry_run(prepared))
     if config.output_dir is not None:
-        return train_prepared(prepared, Path(config.output_dir), reporter)
+        return train_prepared(prepared, Path(config.output_dir))
     name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
     with locks.lock_directory(default_folder, is_new=True) as folder:
-        return train_prepared(prepared, folder, reporter)
+        return train_prepared(prepared, folder)
 
 
 def require_unchanged_data(
@@ -352,7 +351,7 @@ def require_unchanged_data(
 
 
 @restore_algorithms()
-def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> Run:
+def train_prepared(prepared: PreparedRun, folder: Path) -> Run:
     """Train in a locked directory, from the start or from the last checkpoint, and write the results."""
     config = prepared.config
     if not config.resume:
@@ -362,7 +361,7 @@ def train_prepared(prepared: PreparedRun, folder: Path, reporter: Reporter) -> R
     contains_previous_run = (folder / run_directory.SETTINGS_FILE).exists()
     try:
         with distributed.raise_on_all_ranks():
-            session = Session(prepared, folder, reporter)
+            session = Session(prepared, folder)
         plan_time_limit(session)
         session.warn_about_long_warmup()
         if not config.resume:
@@ -408,7 +407,7 @@ def _finish(session: Session, training_metrics: dict[str, Any]) -> Run:
     outputs = {
         split: session.get_final_outputs(split) for split in session.prepared.splits if split != "train"
     }
-    teacher = score_teacher(session.prepared, session.reporter)
+    teacher = score_teacher(session.prepared)
     weights = session.trainer.gather_weights()
     metrics = distributed.on_main_process(
         _write_results, session, outputs, training_metrics, weights, teacher
@@ -443,14 +442,14 @@ def _write_results(
     evaluations = evaluate_splits(task, outputs)
     session.model.config.update(task.fitted_params)
     for name, value in task.fitted_params.items():
-        session.reporter.info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
+        report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     options = prepared.options
     metrics = {
         "task": task.spec.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(prepared.score_baselines(session.reporter), len(splits["train"])),
+        **summarize_baselines(prepared.score_baselines(), len(splits["train"])),
         "training": training_metrics,
     }
     state = session.trainer.state

@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from bertkit import run_directory
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
@@ -23,7 +23,7 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks import task_class
 from bertkit.utils import distributed
 from bertkit.utils.files import join_command
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 PUSH_FLAG = "--push-to-hub"
 # Files to upload in addition to the model card. Predictions are not uploaded, because they contain rows of
@@ -105,7 +105,7 @@ def create_hub_repo(config: RunConfig, folder: Path) -> str:
 # ---- after training
 
 
-def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -> None:
+def upload_run(task: str, folder: Path, config: RunConfig) -> None:
     """Upload the model of a finished run with its card, metrics and settings.
 
     Raises:
@@ -118,13 +118,13 @@ def upload_run(task: str, folder: Path, config: RunConfig, reporter: Reporter) -
     fix = f"upload it with: {format_resume_command(task, folder, config)}"
     try:
         repo = create_hub_repo(config, folder)
-        reporter.info(f"uploading to {repo}")
+        report_info(f"uploading to {repo}")
         with translate_errors(problem, hint=fix, more_errors=UPLOAD_ERRORS):
             operations = _list_operations(folder, build_hub_card(folder, repo))
             commit = HfApi().create_commit(repo, operations, commit_message=f"bertkit {task}")
     except KeyboardInterrupt:
         raise RunInterrupted(f"{problem}; {fix}") from None
-    reporter.info(f"uploaded to {commit.repo_url}")
+    report_info(f"uploaded to {commit.repo_url}")
 
 
 def _list_operations(folder: Path, card: str) -> list[Any]:

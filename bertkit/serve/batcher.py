@@ -15,7 +15,7 @@ import anyio
 from bertkit.data.table import Rows
 from bertkit.run.predictor import Predictor
 from bertkit.serve.requests import RequestError
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, use_reporter
 
 Records = list[dict[str, Any]]
 # Steps of the event loop between a result and the end of its response.
@@ -231,13 +231,11 @@ class StoppingReporter(Reporter):
             yield batch
 
 
-def predict_rows(
-    predictor: Predictor, rows: Records, scores: Any, reporter: Reporter | None = None
-) -> Records:
+def predict_rows(predictor: Predictor, rows: Records, scores: Any) -> Records:
     """Return the records of rows, as `bertkit predict` does."""
     table = Rows.from_dicts(rows, REQUEST)
     predictor.map_columns(table)
-    return list(predictor.iter_records(table, predictor.evaluate_without_labels(table, reporter), scores))
+    return list(predictor.iter_records(table, predictor.evaluate_without_labels(table), scores))
 
 
 def compute_jobs(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | Exception]:
@@ -264,7 +262,8 @@ def _compute_group(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | 
     """Compute requests together; if that fails, compute each one separately, to find the wrong ones."""
     rows, scores = [row for job in jobs for row in job.rows], "all" if jobs[0].all_scores else "compact"
     try:
-        records = predict_rows(predictor, rows, scores, StoppingReporter(jobs))
+        with use_reporter(StoppingReporter(jobs)):
+            records = predict_rows(predictor, rows, scores)
     except Exception as error:  # noqa: BLE001 - even a bug must not fail the other requests
         if len(jobs) == 1 or isinstance(error, ComputationStoppedError):
             return [error] * len(jobs)

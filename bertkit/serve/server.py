@@ -24,7 +24,7 @@ from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_warning
 
 REQUIRED_PACKAGES = ("anyio", "fastapi", "uvicorn", "prometheus_client")
 MAX_TOKEN_CHARS = 4096
@@ -33,14 +33,12 @@ BACKLOG = 2048  # connections that wait to be accepted
 
 def serve(
     settings: Mapping[str, Any],
-    reporter: Reporter | None = None,
     on_ready: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
     """Serve finished runs over HTTP until SIGTERM or Ctrl-C.
 
     Args:
         settings: Settings of `ServeConfig`.
-        reporter: Receives warnings.
         on_ready: Receives `url` and `models` once the server accepts requests.
 
     Raises:
@@ -48,18 +46,17 @@ def serve(
             token, or the address cannot be used.
     """
     config = ServeConfig(**validate_settings(ServeConfig, settings, "serve()"))
-    reporter = reporter or Reporter()
     devices.request_device(config.device)
     require_extra("serve", REQUIRED_PACKAGES, "serve")
     names = choose_names(config.run, config.name)
     token = read_token(expand_home(config.token_file)) if config.token_file else None
     with contextlib.closing(bind_socket(config.host, config.port)) as listener:
         if token is None and not is_loopback(listener):
-            reporter.warn(
+            report_warning(
                 f"--host {config.host}: other machines can send requests, and no token is needed; pass "
                 "--token-file, or put the server behind a proxy that checks access"
             )
-        asyncio.run(_run(config, names, token, listener, on_ready, reporter))
+        asyncio.run(_run(config, names, token, listener, on_ready))
 
 
 async def _run(
@@ -68,7 +65,6 @@ async def _run(
     token: bytes | None,
     listener: socket.socket,
     on_ready: Callable[[dict[str, Any]], None],
-    reporter: Reporter,
 ) -> None:
     from bertkit.serve.app import create_app
 
@@ -77,7 +73,7 @@ async def _run(
     registry = ModelRegistry(runs, settings, Metrics())
     with reload_on_hangup(registry.reload):  # also while loading: SIGHUP would end the process
         registry.load()
-        devices.report_device(reporter)
+        devices.report_device()
         # With a token, a page of another site cannot read predictions, whatever name it uses.
         hosts = choose_hosts(config.host) if token is None and is_loopback(listener) else None
         app = create_app(registry, config, token, hosts)

@@ -63,9 +63,9 @@ def _measure(plan: StudyPlan, ensemble: Path, rows: Rows) -> dict[str, Any] | No
     """Return the scores of the ensemble and its members; None if bertkit does not compute the metric."""
     members = []
     for folder in read_members(ensemble):
-        members.append(_score(plan, folder, rows))
+        members.append(_score(folder, rows))
         release_memory()
-    scores, seconds = _score(plan, ensemble, rows)
+    scores, seconds = _score(ensemble, rows)
     if plan.metric not in scores:
         return None
     member_scores = [member[plan.metric] for member, _ in members]
@@ -80,12 +80,12 @@ def _measure(plan: StudyPlan, ensemble: Path, rows: Rows) -> dict[str, Any] | No
     }
 
 
-def _score(plan: StudyPlan, folder: Path, rows: Rows) -> tuple[Scores, float]:
+def _score(folder: Path, rows: Rows) -> tuple[Scores, float]:
     """Return the scores of a run or an ensemble, and its seconds for 1,000 tokenized rows."""
     with report_out_of_memory(MEMORY):
         predictor = load_predictor(folder)
         predictor.task.featurize(rows, predictor.tokenizer)  # stores the tokens, so that all are timed alike
         started = time.monotonic()
-        outputs = predictor.compute_outputs(rows, plan.run_group.reporter, "scoring the ensemble")
+        outputs = predictor.compute_outputs(rows, "scoring the ensemble")
         seconds = time.monotonic() - started
     return predictor.task.evaluate(outputs).scores, 1000 * seconds / len(rows)

@@ -13,7 +13,7 @@ from bertkit.run.prepare import PreparedRun, score_baselines
 from bertkit.settings.run_settings import RunConfig
 from bertkit.studies.config import make_run_config
 from bertkit.studies.final_runs import DEFAULTS_DIR, FOLDS_DIR, SEEDS_DIR, FinalRun, plan_final_runs
-from bertkit.studies.run_group import RunGroup, RunReporter
+from bertkit.studies.run_group import RunGroup
 from bertkit.studies.search import TRIALS_DIR
 from bertkit.studies.space import Dimension, make_default_space
 from bertkit.studies.splits import (
@@ -23,7 +23,7 @@ from bertkit.studies.splits import (
     split_into_folds,
     split_without_folds,
 )
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,7 +39,6 @@ class StudyPlan:
         prepared: A prepared run with the default settings and the splits of a trial.
         space: The search space; empty without trials.
         run_group: The group of all runs of the study.
-        reporter: Receives messages and progress.
         fingerprints: Fingerprints of the parsed rows by split.
     """
 
@@ -49,24 +48,21 @@ class StudyPlan:
     prepared: PreparedRun
     space: list[Dimension]
     run_group: RunGroup
-    reporter: Reporter
     fingerprints: dict[str, str]
 
     @classmethod
-    def create(
-        cls, task_name: str, config: RunConfig, space: list[Dimension], reporter: Reporter
-    ) -> "StudyPlan":
+    def create(cls, task_name: str, config: RunConfig, space: list[Dimension]) -> "StudyPlan":
         """Load and split the data, prepare a run, and choose the search space."""
         run_config = make_run_config(task_name, config)
-        run_group = RunGroup(task_name, run_config, RunReporter(reporter))
+        run_group = RunGroup(task_name, run_config)
         fingerprints = fingerprint_splits(run_group.data.dataset.splits)
-        splits = _split(run_group.data, config, reporter)
+        splits = _split(run_group.data, config)
         prepared = run_group.prepare({}, splits.search)
         study_config: Any = config
         if study_config.trials:
             space = space or make_default_space(run_config, prepared.config)
-            reporter.info(f"search space: {', '.join(map(str, space))}")
-        return cls(task_name, config, splits, prepared, space, run_group, reporter, fingerprints)
+            report_info(f"search space: {', '.join(map(str, space))}")
+        return cls(task_name, config, splits, prepared, space, run_group, fingerprints)
 
     @property
     def metric(self) -> str:
@@ -87,9 +83,7 @@ class StudyPlan:
     def baselines(self) -> dict[str, Any]:
         """The scores of the baselines, on the test rows of the last fold or on the test split."""
         splits, prepared = self.splits.final[-1].splits, self.prepared
-        return score_baselines(
-            prepared.task, splits["train"], splits["test"], prepared.tokenizer, self.reporter
-        )
+        return score_baselines(prepared.task, splits["train"], splits["test"], prepared.tokenizer)
 
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[FinalRun]:
         """Return the runs with the best settings."""
@@ -115,7 +109,7 @@ class StudyPlan:
         return {"task": "study", "model": self.prepared.model_source.name, "space": space, "runs": runs}
 
 
-def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:
+def _split(data: LoadedData, config: Any) -> StudySplits:
     """Return the splits of all runs."""
     if config.folds:
         splits = split_into_folds(data, config.folds)
@@ -123,10 +117,10 @@ def _split(data: LoadedData, config: Any, reporter: Reporter) -> StudySplits:
         if parse_labeled_rows(data, "test") is None:
             data = hold_out_test_rows(data)
             rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
-            reporter.info(f"{rows} of the training data are held out as test split, which has no labels")
-        splits = split_without_folds(data, reporter)
+            report_info(f"{rows} of the training data are held out as test split, which has no labels")
+        splits = split_without_folds(data)
     for note in splits.notes:
-        reporter.info(note)
+        report_info(note)
     return splits
 
 

@@ -16,7 +16,7 @@ from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, use_reporter
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 
@@ -56,8 +56,8 @@ class PlannedRun:
             if saved:
                 fingerprints = run_directory.read_provenance(self.folder)["data"]
                 require_unchanged_data(self.folder, fingerprints, prepared.fingerprints)
-            with report_out_of_memory(LOADING_MEMORY):
-                metrics = train_prepared(prepared, self.folder, self.run_group.reporter).metrics
+            with report_out_of_memory(LOADING_MEMORY), use_reporter(self.run_group.reporter):
+                metrics = train_prepared(prepared, self.folder).metrics
         # A finished run needs no checkpoints, and those of all runs could fill the disk.
         shutil.rmtree(self.folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics
@@ -79,11 +79,9 @@ class Wait:
     """A wait for the runs of other processes.
 
     Attributes:
-        reporter: Receives a line when the wait begins.
         noun: What a run is called.
     """
 
-    reporter: Reporter
     noun: str
     has_begun: bool = False
 
@@ -91,7 +89,7 @@ class Wait:
         """Wait a moment; other processes train this number of runs."""
         if not self.has_begun:
             self.has_begun = True
-            self.reporter.info(f"waiting for {format_count(num_runs, self.noun)} of other processes")
+            report_info(f"waiting for {format_count(num_runs, self.noun)} of other processes")
         time.sleep(POLL_SECONDS)
 
 
@@ -115,7 +113,6 @@ def train_runs(
     runs: Sequence[PlannedRunT],
     on_begin: Callable[[PlannedRunT], None],
     on_end: Callable[[PlannedRunT, Outcome], None],
-    reporter: Reporter,
 ) -> dict[Path, Outcome]:
     """Train all runs that no other process trains, and wait for the others.
 
@@ -123,13 +120,12 @@ def train_runs(
         runs: The runs.
         on_begin: Receives each run when this process has locked its directory.
         on_end: Receives each run when it has ended.
-        reporter: Receives a line before this process waits.
 
     Returns:
         The outcome of each run, by directory.
     """
     outcomes: dict[Path, Outcome] = {}
-    wait = Wait(reporter, "run")
+    wait = Wait("run")
     while len(outcomes) < len(runs):
         num_outcomes = len(outcomes)
         for run in runs:

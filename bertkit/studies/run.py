@@ -28,14 +28,13 @@ from bertkit.studies.tables import format_number
 from bertkit.studies.trials import TrialStore, require_optuna
 from bertkit.tasks import task_spec
 from bertkit.utils import distributed, locks
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import report_info, silence_libraries
 
 
 def run_study(
     task_name: str,
     settings: Mapping[str, Any],
     recipe: str | None = None,
-    reporter: Reporter | None = None,
 ) -> Run:
     """Run a study, resume it, or return the metrics of a finished study.
 
@@ -43,35 +42,33 @@ def run_study(
         task_name: Name of the task.
         settings: Settings of the user, which take precedence over those of the recipe.
         recipe: Name or path of a recipe, for the task or for a study of the task.
-        reporter: Receives progress. By default, nothing is reported.
 
     Raises:
         UserError: The study cannot succeed. Settings, data and model are checked before anything is trained.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the study, which can be resumed.
     """
     started = time.monotonic()
-    reporter = reporter or Reporter()
     if task_name not in list_study_tasks():
         raise UserError(
             f"study {task_name}: is not a fine-tuning task; use {format_list(list_study_tasks())}"
         )
     config_class = make_study_config(task_name)
     resolve = partial(resolve_settings, STUDY_PREFIX + task_name, config_class, settings, recipe)
-    config, fingerprints = resolve(reporter)
+    config, fingerprints = resolve()
     folder = Path(config.output_dir) if config.output_dir else None
     if config.resume and folder and (metrics := run_directory.read_metrics(folder)):
-        reporter.info("the study is already finished; showing its scores")
+        report_info("the study is already finished; showing its scores")
         return Run(folder, metrics)
     space = _check_settings(task_name, config)
     with (
-        silence_libraries(), use_reporter(reporter), distributed.use_process_group(), share_tokens(),
+        silence_libraries(), distributed.use_process_group(), share_tokens(),
         name_resuming_command(STUDY_PREFIX + task_name, folder or Path(), lambda: config.resume),
         join_if_resumed(config, folder or Path()),
     ):  # fmt: skip
         if config.resume:
-            config, fingerprints = resolve(Reporter(), is_locked=True)
+            config, fingerprints = resolve(is_locked=True)
             space = _check_settings(task_name, config)
-        plan = StudyPlan.create(task_name, config, space, reporter)
+        plan = StudyPlan.create(task_name, config, space)
         if fingerprints:
             require_unchanged_data(folder, fingerprints, plan.fingerprints)
         if config.dry_run:
@@ -117,7 +114,7 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
     defaults = _train(plan, plan.plan_default_runs(folder), "defaults") if best_settings else None
     with ExitStack() as stack:
         if not locks.try_lock(stack, folder / ENSEMBLE_DIR):
-            plan.reporter.info("waiting for another process, which writes the results")
+            report_info("waiting for another process, which writes the results")
             stack.enter_context(locks.wait_for_lock(folder / ENSEMBLE_DIR))
         metrics = run_directory.read_metrics(folder)  # another process may have written them
         if metrics is None:
@@ -130,7 +127,7 @@ def _search(plan: StudyPlan, folder: Path, started: float) -> TrialStore:
     (folder / TRIALS_DIR).mkdir(exist_ok=True)
     store = TrialStore(folder / TRIALS_DIR, plan.space, plan.default_settings, plan.config.seed, sign)
     Search(
-        folder, store, plan.run_group, plan.reporter, plan.splits.search, plan.metric, plan.config.trials,
+        folder, store, plan.run_group, plan.splits.search, plan.metric, plan.config.trials,
         None if limit is None else started + 60 * limit,
     ).run()  # fmt: skip
     return store
@@ -144,7 +141,7 @@ def _train(plan: StudyPlan, runs: list[FinalRun], name: str) -> FinishedRuns:
         if outcome.reason:
             raise UserError(f"{prefix}{run.title}: {outcome.reason}")
         score = format_number(outcome.metrics["test"].get(plan.metric))
-        plan.reporter.info(f"{prefix}{run.title}: {plan.metric} {score}")
+        report_info(f"{prefix}{run.title}: {plan.metric} {score}")
 
-    outcomes = train_runs(runs, lambda _: None, report, plan.reporter)
+    outcomes = train_runs(runs, lambda _: None, report)
     return FinishedRuns(runs, {folder: outcome.metrics for folder, outcome in outcomes.items()})

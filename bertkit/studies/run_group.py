@@ -13,11 +13,15 @@ from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.tasks.base import Scores
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, get_reporter, use_reporter
 
 
 class RunReporter(Reporter):
-    """A reporter for several runs: it passes on the progress, and each warning only once."""
+    """A reporter for several runs: it passes on the progress, and each warning only once.
+
+    Args:
+        reporter: Receives what is passed on.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
@@ -55,11 +59,12 @@ class RunGroup:
     Args:
         task_name: The task.
         config: The settings that the runs have in common.
-        reporter: Receives progress and warnings.
+        reporter: The reporter of the runs; by default, a new one.
     """
 
-    def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
-        self.task_name, self.config, self.reporter = task_name, config, reporter
+    def __init__(self, task_name: str, config: RunConfig, reporter: "RunReporter | None" = None) -> None:
+        self.task_name, self.config = task_name, config
+        self.reporter = reporter or RunReporter(get_reporter())
         self._has_prepared = False
         self._baselines: dict[str, Scores] | None = None
         self._encoder_baselines: dict[tuple[str, int], dict[str, Scores]] = {}  # by model and maximum length
@@ -67,8 +72,8 @@ class RunGroup:
     @cached_property
     def data(self) -> LoadedData:
         """The parsed data."""
-        with self.reporter.show_info():
-            return load_data(self.task_name, self.config, self.reporter)
+        with use_reporter(self.reporter), self.reporter.show_info():
+            return load_data(self.task_name, self.config)
 
     @cached_property
     def modules(self) -> Sequence[MetricModule]:
@@ -78,8 +83,8 @@ class RunGroup:
     @cached_property
     def splits(self) -> Splits:
         """The splits of a single run with these settings."""
-        with self.reporter.show_info():
-            return split_parsed_rows(self.data.task, self.data.dataset, self.reporter)
+        with use_reporter(self.reporter), self.reporter.show_info():
+            return split_parsed_rows(self.data.task, self.data.dataset)
 
     def prepare(
         self, settings: Mapping[str, Any], splits: Splits | None = None, options: RunOptions | None = None
@@ -94,15 +99,15 @@ class RunGroup:
         config = dataclasses.replace(self.config, **settings)
         options = options or RunOptions()
         data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
-        with self.reporter.show_info(not self._has_prepared):
-            prepared = prepare(self.task_name, config, self.reporter, self.modules, data)
+        with use_reporter(self.reporter), self.reporter.show_info(not self._has_prepared):
+            prepared = prepare(self.task_name, config, self.modules, data)
         self._has_prepared = True
         if splits is None:
             options = dataclasses.replace(options, score_baselines=partial(self._score_baselines, prepared))
         prepared.options = options
         return prepared
 
-    def _score_baselines(self, prepared: PreparedRun, reporter: Reporter) -> dict[str, Scores]:
+    def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
         """Return the scores of the baselines.
 
         All runs with the splits of the group share them. Those that read vectors of the encoder are shared by
@@ -115,6 +120,6 @@ class RunGroup:
             self._baselines = task.score_baselines(train, rows)
         encoder = (task.config.model, task.config.max_length)
         if encoder not in self._encoder_baselines:
-            scores = score_encoder_baselines(task, train, rows, prepared.tokenizer, reporter)
+            scores = score_encoder_baselines(task, train, rows, prepared.tokenizer)
             self._encoder_baselines[encoder] = scores
         return self._baselines | self._encoder_baselines[encoder]

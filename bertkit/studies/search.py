@@ -19,7 +19,7 @@ from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
 from bertkit.training.memory import release_memory
 from bertkit.utils.files import is_lock_file, write_jsonl
 from bertkit.utils.locks import try_lock, wait_for_lock
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
 KEPT_FILES = {run_directory.METRICS_FILE, run_directory.LOG_FILE, run_directory.SETTINGS_FILE}
@@ -33,7 +33,6 @@ class Search:
         folder: Directory of the study.
         store: The trials.
         run_group: The group of all runs of the study.
-        reporter: Receives one line for each trial.
         splits: The splits of the trials.
         metric: Name of the validation score.
         num_trials: Number of trials.
@@ -43,7 +42,6 @@ class Search:
     folder: Path
     store: TrialStore
     run_group: RunGroup
-    reporter: Reporter
     splits: Splits
     metric: str
     num_trials: int
@@ -51,7 +49,7 @@ class Search:
 
     def run(self) -> None:
         """Train trials until all have ended, also those of other processes."""
-        wait = Wait(self.reporter, "trial")
+        wait = Wait("trial")
         while not self.store.is_search_ended:
             with ExitStack() as stack:
                 trial = self._claim(stack)
@@ -95,7 +93,7 @@ class Search:
         self.store.end(trial, ended)
         _delete_weights(self._get_run_folder(trial), is_complete=outcome == "complete")
         write_jsonl(self.folder / TRIALS_FILE, (trial.to_record() for trial in self.store.list_ended()))
-        self.reporter.info(self._describe(ended))
+        report_info(self._describe(ended))
         if callback.is_interrupted:
             raise KeyboardInterrupt
 

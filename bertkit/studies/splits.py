@@ -14,7 +14,6 @@ from bertkit.data.table import Rows, Splits
 from bertkit.errors import UserError, format_count
 from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
 from bertkit.settings.run_settings import RunConfig
-from bertkit.utils.reporting import Reporter
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
 TRIAL_FOLD = 0  # the fold on which the trials are scored
@@ -124,9 +123,9 @@ def hold_out_test_rows(data: LoadedData) -> LoadedData:
     return dataclasses.replace(data, dataset=dataclasses.replace(data.dataset, splits=splits))
 
 
-def split_without_folds(data: LoadedData, reporter: Reporter) -> StudySplits:
+def split_without_folds(data: LoadedData) -> StudySplits:
     """Return the splits of a study without folds: those of the dataset, whose test split must be labeled."""
-    splits = split_parsed_rows(data.task, data.dataset, reporter)
+    splits = split_parsed_rows(data.task, data.dataset)
     final = {name: splits[name] for name in ("train", "validation", "test")}
     search = {name: splits[name] for name in ("train", "validation")}
     test = splits["test"]

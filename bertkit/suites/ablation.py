@@ -24,7 +24,7 @@ from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_n
 from bertkit.suites.config import AblationConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.pretrain.task import Pretrain
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 # Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = (
@@ -50,8 +50,8 @@ class AblationSuite(Suite):
     output_names = [PRETRAINED_DIR, *(row.name for table in TABLES.values() for row in table.rows)]
     suite_settings = frozenset({"table", "rows", "tasks", "seeds", *TASK_SETTINGS})
 
-    def __init__(self, config: AblationConfig, reporter: Reporter) -> None:
-        super().__init__(config, reporter)
+    def __init__(self, config: AblationConfig) -> None:
+        super().__init__(config)
         if config.table == "sizes":
             _refuse_model_size(config)
         self.table = TABLES[config.table]
@@ -98,7 +98,7 @@ class AblationSuite(Suite):
             flag = f"--tasks {','.join(self.config.tasks)}: " if has_tasks_flag else ""
             raise UserError(f"{flag}no data for {titles} ({next(iter(errors.values()))})")
         if errors:
-            self.reporter.info(f"no data for {titles}: left out of the table")
+            report_info(f"no data for {titles}: left out of the table")
         return found
 
     def _find_data(self, tasks: list[DownstreamTask]) -> tuple[dict[str, str], dict[str, str]]:

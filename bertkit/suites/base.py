@@ -30,7 +30,7 @@ from bertkit.tasks import task_spec
 from bertkit.training import arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
-from bertkit.utils.reporting import Reporter, silence_libraries, use_reporter
+from bertkit.utils.reporting import get_reporter, report_info, report_warning, silence_libraries
 
 RunMetrics = dict[Path, dict[str, Any]]  # content of `metrics.json`, by run directory
 
@@ -90,10 +90,10 @@ class Suite(ABC):
     suite_settings: ClassVar[frozenset[str]]
     output_names: ClassVar[list[str]]
 
-    def __init__(self, config: Any, reporter: Reporter) -> None:
+    def __init__(self, config: Any) -> None:
         arguments.check_precision(config)
         self.config: Any = fill_data_dir(config)
-        self.reporter, self.run_reporter = reporter, RunReporter(reporter)
+        self.run_reporter = RunReporter(get_reporter())
         self.failures: dict[Path, str] = {}
 
     @abstractmethod
@@ -171,7 +171,7 @@ class Suite(ABC):
         """
         values = {**self.select_shared_settings(task_name), **settings}
         config_class = task_spec(task_name).config
-        config, _ = resolve_settings(task_name, config_class, values, recipe, self.reporter)
+        config, _ = resolve_settings(task_name, config_class, values, recipe)
         return RunGroup(task_name, config, self.run_reporter)
 
     def train_runs(self, runs: Sequence[SuiteRun]) -> RunMetrics:
@@ -185,32 +185,29 @@ class Suite(ABC):
             if (run.folder / run_directory.METRICS_FILE).exists():
                 already_finished.add(run.folder)
             else:
-                self.reporter.info(str(run.folder))
+                report_info(str(run.folder))
 
         def report(run: SuiteRun, outcome: Outcome) -> None:
             if outcome.reason:
                 self.failures[run.folder] = outcome.reason
-                self.reporter.warn(f"{run.folder} failed: {outcome.reason}")
+                report_warning(f"{run.folder} failed: {outcome.reason}")
                 return
             score = f"{run.metric} {outcome.metrics['validation'][run.metric]:.4f}"
             note = " (already finished)" if run.folder in already_finished else ""
-            self.reporter.info(f"{run.folder}: {score}{note}")
+            report_info(f"{run.folder}: {score}{note}")
 
-        outcomes = train_runs(runs, announce, report, self.reporter)
+        outcomes = train_runs(runs, announce, report)
         return {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
 
 
-def run_suite(
-    name: str, settings: Mapping[str, Any], recipe: str | None = None, reporter: Reporter | None = None
-) -> Run:
+def run_suite(name: str, settings: Mapping[str, Any], recipe: str | None = None) -> Run:
     """Execute the unfinished runs of a suite, and return the suite with its metrics.
 
     Raises:
         UserError: The user can fix the problem; data and models are checked before the first run.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the suite; finished runs are kept for `--resume`.
     """
-    reporter = reporter or Reporter()
-    resolve = partial(resolve_settings, name, SUITES[name].config, settings, recipe, Reporter())
+    resolve = partial(resolve_settings, name, SUITES[name].config, settings, recipe)
     config, _ = resolve()
     for setting_name, kind in list_passed_data(config).items():
         raise UserError(
@@ -220,15 +217,15 @@ def run_suite(
     folder = Path(config.output_dir or "")
     metrics = run_directory.read_metrics(folder) if config.resume else None
     if metrics and not metrics.get("failed"):
-        reporter.info(f"{folder}: all runs are already finished; showing their scores")
+        report_info(f"{folder}: all runs are already finished; showing their scores")
         return Run(folder, metrics)
     with (
-        silence_libraries(), use_reporter(reporter), distributed.use_process_group(),
+        silence_libraries(), distributed.use_process_group(),
         name_resuming_command(name, folder, lambda: config.resume), join_if_resumed(config, folder),
     ):  # fmt: skip
         if config.resume:
             config, _ = resolve(is_locked=True)
-        suite = suite_class(name)(config, reporter)
+        suite = suite_class(name)(config)
         name_parts = suite.resolve_inputs()
         if config.dry_run:
             return Run(None, {"task": name, "model": suite.config.model, "runs": _describe_runs(suite)})

@@ -13,7 +13,6 @@ from bertkit.settings.setting import fill_unset
 from bertkit.suites.base import RunMetrics, Suite, SuiteRun, select_names
 from bertkit.suites.config import FeatureBasedConfig
 from bertkit.tasks.ner.task import Ner
-from bertkit.utils.reporting import Reporter
 
 # F1 of BERT-BASE on the development set of CoNLL-2003 in percent, by features, in the order of the paper.
 PAPER_F1 = {
@@ -37,8 +36,8 @@ class FeatureBasedSuite(Suite):
     suite_settings = frozenset({"features"})
     output_names = list(PAPER_F1)
 
-    def __init__(self, config: FeatureBasedConfig, reporter: Reporter) -> None:
-        super().__init__(config, reporter)
+    def __init__(self, config: FeatureBasedConfig) -> None:
+        super().__init__(config)
         self.features = select_names("--features", config.features, list(PAPER_F1), "row of the table")
         recipe = read_recipe(get_recipe_name(self.features[0]), Ner.spec.name, Ner.spec.config)
         self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})

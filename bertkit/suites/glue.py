@@ -16,7 +16,7 @@ from bertkit.suites.base import RunMetrics, Suite, SuiteRun, find_data, select_n
 from bertkit.suites.config import GlueConfig
 from bertkit.suites.glue_results import SUBMISSION_ARCHIVE, SUBMISSION_DIR, build_glue_table, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES, GlueTask
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 
 def select_tasks(names: list[str] | None, tasks: Sequence[GlueTask], noun: str) -> list[GlueTask]:
@@ -63,8 +63,8 @@ class GlueSuite(Suite):
     suite_settings = frozenset({"tasks", "learning_rates", "seeds", "seed"})
     output_names = [SUBMISSION_DIR, SUBMISSION_ARCHIVE, *(task.name for task in GLUE_TASKS)]
 
-    def __init__(self, config: GlueConfig, reporter: Reporter) -> None:
-        super().__init__(config, reporter)
+    def __init__(self, config: GlueConfig) -> None:
+        super().__init__(config)
         self.tasks = select_tasks(config.tasks, self.all_tasks, self.noun)
         self.learning_rates = parse_learning_rates(config)
         self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
@@ -119,7 +119,7 @@ class GlueSuite(Suite):
                 rate = best.settings.get("learning_rate")
                 others += self._plan_other_seeds(task, folder, rate)
                 if len(runs) > 1:
-                    self.reporter.info(f"{task.name}: the best learning rate is {rate:g}")
+                    report_info(f"{task.name}: the best learning rate is {rate:g}")
         return results | self.train_runs(others)
 
     def _name_run(self, rate: float | None, seed: int) -> str:
@@ -150,7 +150,7 @@ class GlueSuite(Suite):
         A leaderboard needs predictions for all test rows, so `--max-eval-samples` leaves the files out.
         """
         if self.config.max_eval_samples:
-            self.reporter.info("no leaderboard files were written: --max-eval-samples leaves out test rows")
+            report_info("no leaderboard files were written: --max-eval-samples leaves out test rows")
             return []
         return write_submission(folder, best_runs)
 

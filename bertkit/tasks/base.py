@@ -18,6 +18,7 @@ from bertkit.models.loading import takes_token_type_ids
 from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks.definition import TaskSpec
 from bertkit.tasks.training_method import TrainingMethod
+from bertkit.utils.reporting import report_warning
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from bertkit.models.loading import ModelSource
     from bertkit.models.losses import Loss
     from bertkit.tasks.evaluation import Evaluation, Outputs
-    from bertkit.utils.reporting import Reporter
 
 
 # What a column of a row to predict holds; "words" is a list of words or a text.
@@ -200,7 +200,7 @@ class Task(ABC):
 
     # ---- rows
 
-    def load_data(self, reporter: "Reporter") -> "LoadedDataset":
+    def load_data(self) -> "LoadedDataset":
         """Load the splits of `--data`.
 
         The values of `--validation` and `--test` replace the splits of these names.
@@ -279,16 +279,13 @@ class Task(ABC):
 
     # ---- model
 
-    def resolve_model(
-        self, is_model_requested: bool, reporter: "Reporter", needs_weights: bool = True
-    ) -> "ModelSource":
+    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> "ModelSource":
         """Find the model that training starts from.
 
         If the model was suggested by the dataset and cannot be found, the default model is used.
 
         Args:
             is_model_requested: Whether the user named the model.
-            reporter: Receives the warning that the default model is used.
             needs_weights: Whether the weights are needed.
 
         Raises:
@@ -301,7 +298,7 @@ class Task(ABC):
             return loading.find_model(name, needs_weights=needs_weights)
         except UserError as error:
             default = loading.choose_default_model()
-            reporter.warn(f"using {default} instead of the model that the dataset suggests ({error})")
+            report_warning(f"using {default} instead of the model that the dataset suggests ({error})")
             self.config = dataclasses.replace(self.config, model=None)
             return loading.find_model(default, needs_weights=needs_weights)
 

@@ -18,7 +18,6 @@ from bertkit.tasks.text.labels import MultiLabel, Regression, SingleLabel
 if TYPE_CHECKING:
     from bertkit.data.sources import LoadedDataset
     from bertkit.models.loading import ModelSource
-    from bertkit.utils.reporting import Reporter
 
 
 CHECKS = {
@@ -84,9 +83,9 @@ class TaskChecks:
     def __init__(self, task: Any) -> None:
         self.task = task
 
-    def load_examples(self, reporter: "Reporter") -> "LoadedDataset":
+    def load_examples(self) -> "LoadedDataset":
         """Load the data with one row per example, without loading a model or a tokenizer."""
-        return self.task.load_data(reporter)
+        return self.task.load_data()
 
     def check_rows(
         self, dataset: "LoadedDataset", parsed: "LoadedDataset", notes: Sequence[str]
@@ -126,9 +125,9 @@ class TaskChecks:
         """
         return iter(())
 
-    def resolve_tokenizer(self, is_model_requested: bool, reporter: "Reporter") -> "ModelSource | None":
+    def resolve_tokenizer(self, is_model_requested: bool) -> "ModelSource | None":
         """Return the model that provides the tokenizer; None if training would train a new tokenizer."""
-        return self.task.resolve_model(is_model_requested, reporter, needs_weights=False)
+        return self.task.resolve_model(is_model_requested, needs_weights=False)
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
         """Count all tokens and the [UNK] tokens of each row."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from bertkit.data.features import Features
     from bertkit.models.losses import Loss
-    from bertkit.utils.reporting import Reporter
 
 
 class TrainingInputs(NamedTuple):
@@ -34,9 +33,7 @@ class TrainingMethod:
 
     fits_head = False
 
-    def precompute_features(
-        self, model: Any, features: "Features", collator: Any, reporter: "Reporter"
-    ) -> "Features":
+    def precompute_features(self, model: Any, features: "Features", collator: Any) -> "Features":
         """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""
         return features
 
@@ -48,13 +45,12 @@ class TrainingMethod:
         """
         return inputs
 
-    def fit_head(self, model: Any, features: "Features", collator: Any, reporter: "Reporter") -> None:
+    def fit_head(self, model: Any, features: "Features", collator: Any) -> None:
         """Fit the head of `model` before an evaluation, unless it is trained together with the encoder.
 
         Args:
             model: The model with its current weights; all ranks call this.
             features: Features of the training rows.
             collator: Result of `Task.make_collator`.
-            reporter: Shows the progress.
         """
         return

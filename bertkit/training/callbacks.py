@@ -12,7 +12,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.utils import distributed
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import get_reporter, report_info
 from bertkit.utils.system import STOP_SIGNALS
 
 
@@ -160,29 +160,28 @@ class ReporterCallback(TrainerCallback):
         phase_changes: Messages by step; each is printed after its step.
     """
 
-    def __init__(self, reporter: Reporter, phase_changes: dict[int, str]) -> None:
-        self.reporter = reporter
+    def __init__(self, phase_changes: dict[int, str]) -> None:
         self.phase_changes = phase_changes
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Report the total number of steps, and the number of steps before a resume."""
-        self.reporter.on_train_begin(state.max_steps, state.global_step)
+        get_reporter().on_train_begin(state.max_steps, state.global_step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Report the step, and the message of a phase that begins after it."""
-        self.reporter.on_step_end(state.global_step)
+        get_reporter().on_step_end(state.global_step)
         if state.global_step in self.phase_changes:
-            self.reporter.info(self.phase_changes[state.global_step])
+            report_info(self.phase_changes[state.global_step])
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Report the loss and its parts whenever Trainer logs them."""
         if logs and "loss" in logs:
             parts = {key[: -len("_loss")]: logs[key] for key in logs if key.endswith("_loss")}
-            self.reporter.on_step_end(state.global_step, loss=logs["loss"], parts=parts)
+            get_reporter().on_step_end(state.global_step, loss=logs["loss"], parts=parts)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Report the end of training."""
-        self.reporter.on_train_end()
+        get_reporter().on_train_end()
 
 
 class InputStats:

@@ -27,7 +27,7 @@ from bertkit.models.losses import LabelLoss
 from bertkit.training.scoring import bind_logits, score_with_halving
 from bertkit.utils.arrays import compute_offsets
 from bertkit.utils.cache import cache_or_write
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import track_progress
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,6 @@ def compute_teacher_logits(
     features: Features,
     collator: Callable[..., dict[str, torch.Tensor]],
     batch_size: int,
-    reporter: Reporter,
 ) -> StoredLogits:
     """Compute the logits of all examples, or load them from the cache.
 
@@ -114,7 +113,6 @@ def compute_teacher_logits(
         features: The examples as the teacher reads them.
         collator: Turns examples into a batch.
         batch_size: Number of examples per forward pass.
-        reporter: Shows the progress.
 
     Raises:
         UserError: Logits are NaN, or cannot be written.
@@ -122,7 +120,7 @@ def compute_teacher_logits(
 
     def write(folder: Path) -> None:
         with LogitsWriter(folder) as writer:
-            _write_logits(writer, model, features, collator, batch_size, reporter)
+            _write_logits(writer, model, features, collator, batch_size)
 
     key = _compute_cache_key(model, features)
     return StoredLogits.load(cache_or_write("teacher-logits", key, write, "the teacher's logits"))
@@ -134,7 +132,6 @@ def _write_logits(
     features: Features,
     collator: Callable[..., dict[str, torch.Tensor]],
     batch_size: int,
-    reporter: Reporter,
 ) -> None:
     """Compute the logits of all examples. The longest ones come first: memory runs out at once or never."""
     compute, device = bind_logits(model), next(model.parameters()).device
@@ -147,7 +144,7 @@ def _write_logits(
 
     batches = batch_by_length(features, batch_size)
     with torch.no_grad():
-        for batch_examples in reporter.track(batches, len(batches), "computing the teacher's predictions"):
+        for batch_examples in track_progress(batches, len(batches), "computing the teacher's predictions"):
             for examples, logits in score_with_halving(score, batch_examples):
                 if np.isnan(logits).any():
                     raise UserError("teacher: its logits are NaN; train it again")

@@ -14,7 +14,7 @@ from bertkit.models.losses import Loss, sum_parts
 from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
 from bertkit.utils.arrays import concat_ranges
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, track_progress
 
 
 class MeanLoss:
@@ -59,7 +59,6 @@ def predict_logits(
     features: Features,
     collator: Callable[..., dict[str, torch.Tensor]],
     batch_size: int,
-    reporter: Reporter,
     what: str = "scoring",
     is_sharded: bool = False,
     mean_loss: MeanLoss | None = None,
@@ -74,7 +73,6 @@ def predict_logits(
         features: The examples.
         collator: Turns examples into a batch.
         batch_size: Number of examples per forward pass.
-        reporter: Shows the progress.
         what: Name of the progress bar.
         is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
             model, which gathers them. All ranks must call it the same number of times.
@@ -104,7 +102,7 @@ def predict_logits(
     scored: list[tuple[np.ndarray, np.ndarray]] = []  # example indices and logits of each batch
     try:
         with torch.no_grad():
-            for examples in reporter.track(own_batches, len(own_batches), what):
+            for examples in track_progress(own_batches, len(own_batches), what):
                 if is_sharded:
                     scored.append((examples, score(examples)))
                 else:
@@ -112,7 +110,7 @@ def predict_logits(
     finally:
         model.train(was_training)
     if len(scored) > len(own_batches):
-        reporter.info(
+        report_info(
             f"out of memory at {batch_size} examples: the longest examples were scored in smaller batches"
         )
     all_scored = [pair for rank_scored in distributed.gather_object(scored) for pair in rank_scored]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import UserError
 from bertkit.utils import system
 from bertkit.utils.compat import get_cpu_capabilities
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info, report_warning
 
 if TYPE_CHECKING:
     import torch
@@ -271,19 +271,18 @@ def describe_errors() -> str | None:
     )
 
 
-def report_device(reporter: Reporter, model: Any = None) -> None:
+def report_device(model: Any = None) -> None:
     """Report the device of this process, unless it is the CPU and was chosen automatically.
 
     Args:
-        reporter: Receives the device, and a warning if it computes wrong results.
         model: A loaded model; nothing is reported about an exported one, which runs on the CPU.
     """
     if model is not None and next(model.parameters()).device.type != get_device().type:
         return
     if is_requested() or has_accelerator():
-        reporter.info(f"device: {describe_device()}")
+        report_info(f"device: {describe_device()}")
     if warning := describe_errors():
-        reporter.warn(warning)
+        report_warning(warning)
 
 
 # ---- precision

@@ -1,7 +1,7 @@
 """The interface of progress reports, and a context manager that silences other libraries.
 
-The pipeline prints nothing itself, but calls a reporter. The reporter of the command line prints. A call from
-Python reports nothing unless the caller passes a reporter.
+The pipeline prints nothing itself. It reports to the reporter of `use_reporter`: that of the command line
+prints, and by default nothing is reported.
 """
 
 import logging
@@ -87,14 +87,40 @@ class Reporter:
 _active_reporter: ContextVar[Reporter] = ContextVar("active_reporter", default=Reporter())  # noqa: B039
 
 
+def get_reporter() -> Reporter:
+    """Return the reporter of `use_reporter`; by default, one that reports nothing."""
+    return _active_reporter.get()
+
+
 @contextmanager
 def use_reporter(reporter: Reporter) -> Iterator[None]:
-    """Report the progress of `track_progress` to this reporter during the block."""
+    """Report to this reporter during the block."""
     token = _active_reporter.set(reporter)
     try:
         yield
     finally:
         _active_reporter.reset(token)
+
+
+def keep_reporter(items: Iterable[T]) -> Iterator[T]:
+    """Yield items that are computed later, during the iteration, and report to the reporter of this call."""
+    reporter, iterator = get_reporter(), iter(items)
+
+    def iterate() -> Iterator[T]:
+        while True:
+            with use_reporter(reporter):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
+    return iterate()
+
+
+def silence_reports() -> AbstractContextManager[None]:
+    """Report nothing during the block."""
+    return use_reporter(Reporter())
 
 
 _reported_warnings: set[str] = set()
@@ -118,12 +144,17 @@ def report_position(position: int) -> None:
 
 
 def report_info(message: str) -> None:
-    """Report information to the reporter of `use_reporter`."""
+    """Report information, such as an automatic choice and the reason for it."""
     _active_reporter.get().info(message)
 
 
+def report_warning(message: str) -> None:
+    """Report a problem that does not stop the command."""
+    _active_reporter.get().warn(message)
+
+
 def report_warning_once(message: str) -> None:
-    """Report a warning to the reporter of `use_reporter`, once per process."""
+    """Report a problem that does not stop the command, once per process."""
     reporter = _active_reporter.get()
     if type(reporter) is not Reporter and message not in _reported_warnings:
         _reported_warnings.add(message)
@@ -133,10 +164,7 @@ def report_warning_once(message: str) -> None:
 def track_progress(
     batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
-    """Yield `batches` unchanged, and report the progress to the reporter of `use_reporter`.
-
-    Functions below the pipeline, which have no reporter, use this; see `Reporter.track`.
-    """
+    """Yield `batches` unchanged, and report the progress; see `Reporter.track`."""
     return _active_reporter.get().track(batches, total, description, get_size)
 
 

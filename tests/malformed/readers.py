@@ -7,7 +7,6 @@ from bertkit.commands.embed import read_index
 from bertkit.run.prepare import prepare
 from bertkit.settings.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
-from bertkit.utils.reporting import Reporter
 
 Reader = Callable[[Path, Path], int]  # a file, and a model: how many rows there are
 
@@ -17,7 +16,7 @@ def make_training_reader(task: str) -> Reader:
 
     def read(path: Path, model: Path) -> int:
         config = task_class(task).spec.config(data=str(path), model=str(model), batch_size=8, epochs=1.0)
-        return sum(map(len, prepare(task, config, Reporter()).splits.values()))
+        return sum(map(len, prepare(task, config).splits.values()))
 
     return read
 

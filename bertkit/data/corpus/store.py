@@ -30,7 +30,7 @@ from bertkit.utils.arrays import (
     slide_windows,
 )
 from bertkit.utils.cache import cache_or_write, get_or_create
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -71,7 +71,6 @@ def load_corpus(
     files: Sequence[InputFile],
     options: TextOptions,
     tokenizer: Any,
-    reporter: Reporter,
     word_units: WordUnits = "words",
 ) -> Corpus:
     """Return the tokenized corpus of these files; load it from the cache if possible.
@@ -83,7 +82,7 @@ def load_corpus(
     """
 
     def write(folder: Path) -> None:
-        reporter.info(f"tokenizing {describe_files(files)}")
+        report_info(f"tokenizing {describe_files(files)}")
         notes = FileNotes()
         documents = iter_documents(files, options, notes)
         write_corpus(documents, tokenizer, folder, notes, format_list(files), word_units)

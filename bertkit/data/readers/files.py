@@ -56,7 +56,7 @@ from bertkit.data.readers.text_files import (
 from bertkit.data.table import CHUNK_ROWS, STORE_VERSION, Rows, chunk_records, store_rows
 from bertkit.errors import UserError, format_count, shorten_repr
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import Reporter, track_reading
+from bertkit.utils.reporting import report_info, track_reading
 from bertkit.utils.text import replace_surrogates
 
 DataFormat = Literal["json", "conll", "delimited"]  # of a labeled data file that is not Parquet
@@ -339,15 +339,12 @@ def _choose_column(file: InputFile, column: str | None, names: list[str]) -> str
 # ---- one text per line
 
 
-def read_text_lines(
-    data: str, column: str | None, reporter: Reporter, encoding: str | None = None
-) -> Iterator[str] | None:
+def read_text_lines(data: str, column: str | None, encoding: str | None = None) -> Iterator[str] | None:
     """Return an iterator over the lines of a `.txt` file; None if the file is a table or not a `.txt` file.
 
     Args:
         data: Value of --data.
         column: Name of the text column; None if the user passed none.
-        reporter: Prints that each line is read as a text.
         encoding: Encoding of the file, as passed by the user.
     """
     decoding = Decoding(encoding)
@@ -359,7 +356,7 @@ def read_text_lines(
         return None
     if detect_delimiter(sample, column, DOCUMENT_COLUMNS) or detect_delimiter(sample, None, DOCUMENT_COLUMNS):
         return None
-    reporter.info(f"--data {data}: reading one text per line")
+    report_info(f"--data {data}: reading one text per line")
     return (line.rstrip("\r") for line in split_lines(read_text(path, decoding), max_chars=None))
 
 

@@ -37,7 +37,6 @@ from bertkit.tasks.ner.rows import (
 )
 from bertkit.tasks.ner.tags import Scheme, TagSet, build_iob2_labels, from_iob2, to_iob2
 from bertkit.tasks.training_method import TrainingMethod
-from bertkit.utils.reporting import Reporter
 
 # A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
@@ -53,9 +52,9 @@ class FrozenEncoderMethod(TrainingMethod):
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
 
-    def precompute_features(self, model: Any, features: Any, collator: Any, reporter: Reporter) -> Features:
+    def precompute_features(self, model: Any, features: Any, collator: Any) -> Features:
         """Return features with the outputs of the encoder instead of token ids."""
-        return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size, reporter))
+        return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size))
 
 
 class Ner(Task):

@@ -17,7 +17,6 @@ from bertkit.models.scratch import find_tokenizer
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.pretrain.config import check_scratch_settings
 from bertkit.tasks.pretrain.rows import MIN_DOCUMENTS, split_few_documents
-from bertkit.utils.reporting import Reporter
 
 PREVIEW_CHARS = 1_000  # only the beginning of a document is kept, since a corpus may not fit into memory
 SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
@@ -26,7 +25,7 @@ SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
 class CorpusChecks(TaskChecks):
     """The checks of `pretrain-mlm-nsp`."""
 
-    def load_examples(self, reporter: Reporter) -> LoadedDataset:
+    def load_examples(self) -> LoadedDataset:
         """Load documents without tokenizing them, since the tokenizer may not exist yet."""
         check_scratch_settings(self.task.config)
         sources = self.task.find_sources()
@@ -47,7 +46,7 @@ class CorpusChecks(TaskChecks):
         for split, rows in parsed.splits.items():
             yield from check_corpus(split, rows, self.task.config.has_pairs)
 
-    def resolve_tokenizer(self, is_model_requested: bool, reporter: Reporter) -> ModelSource | None:
+    def resolve_tokenizer(self, is_model_requested: bool) -> ModelSource | None:
         """Return the model of `--model` or `--tokenizer`; None if training would train a new tokenizer."""
         config = self.task.config
         if config.model:

@@ -14,7 +14,6 @@ from bertkit.data.readers.text_files import InputFile
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.settings.run_settings import WordUnits
-from bertkit.utils.reporting import Reporter
 
 MIN_DOCUMENTS = 20  # if there are fewer documents, parts of documents are held out
 MIN_SENTENCES = 2  # minimum number of sentences per part, on average
@@ -31,7 +30,7 @@ class CorpusSet:
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
 
     def add_corpus(
-        self, text: TextSource, options: TextOptions, tokenizer: Any, reporter: Reporter, split_few: bool,
+        self, text: TextSource, options: TextOptions, tokenizer: Any, split_few: bool,
         word_units: WordUnits = "words",
     ) -> tuple[Rows, list[str]]:  # fmt: skip
         """Load a corpus, add it to the set, and return its documents as rows.
@@ -40,7 +39,6 @@ class CorpusSet:
             text: The text to read.
             options: How the files are read.
             tokenizer: The tokenizer of the corpus.
-            reporter: Prints progress.
             split_few: Whether to apply `split_few_documents`.
             word_units: With "morphemes", the corpus is also split into morphemes.
 
@@ -50,7 +48,7 @@ class CorpusSet:
         Raises:
             UserError: A file cannot be read, there is no text, or no text can be held out for validation.
         """
-        corpus = load_corpus(text.files, options, tokenizer, reporter, word_units)
+        corpus = load_corpus(text.files, options, tokenizer, word_units)
         notes = list(corpus.notes)
         if split_few:
             corpus, split_notes = split_few_documents(corpus)

@@ -47,7 +47,6 @@ from bertkit.tasks.pretrain.preview import decode_masked_samples, measure_sample
 from bertkit.tasks.pretrain.rows import CorpusSet
 from bertkit.training.arguments import suggest_pretraining_rate
 from bertkit.utils import distributed
-from bertkit.utils.reporting import Reporter
 
 
 class CorpusTask(Task):
@@ -72,11 +71,11 @@ class CorpusTask(Task):
 
     # ---- text
 
-    def load_data(self, reporter: Reporter) -> LoadedDataset:
+    def load_data(self) -> LoadedDataset:
         """Load and tokenize the documents of all splits."""
         sources = self.find_sources()
         train = self.training_source = sources["train"]
-        self.model_source = self._resolve_initial_model(train, reporter)
+        self.model_source = self._resolve_initial_model(train)
         self.tokenizer = load_tokenizer(self.model_source)
         self.check_tokenizer()
         self.corpus_set = CorpusSet()
@@ -86,7 +85,7 @@ class CorpusTask(Task):
             split_few = split == "train" and "validation" not in sources
             options = self.build_text_options(source)
             splits[split], split_notes = self.corpus_set.add_corpus(
-                source, options, self.tokenizer, reporter, split_few, self.word_units
+                source, options, self.tokenizer, split_few, self.word_units
             )
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
@@ -123,17 +122,15 @@ class CorpusTask(Task):
 
     # ---- initial model
 
-    def _resolve_initial_model(self, text: TextSource, reporter: Reporter) -> ModelSource:
+    def _resolve_initial_model(self, text: TextSource) -> ModelSource:
         """Return the model of `--model`, or a new config with a tokenizer for this text."""
         config = self.config
         check_scratch_settings(config)
         if config.model:
             return find_model(config.model)
-        return create_model_folder(config, MODEL_SIZES, text, self.build_text_options(text), reporter)
+        return create_model_folder(config, MODEL_SIZES, text, self.build_text_options(text))
 
-    def resolve_model(
-        self, is_model_requested: bool, reporter: Reporter, needs_weights: bool = True
-    ) -> ModelSource:
+    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> ModelSource:
         """Return the model that `load_data` resolved in order to tokenize the text."""
         return self.model_source
 
@@ -230,10 +227,10 @@ class Pretrain(CorpusTask):
         units: WordUnits = self.config.word_units
         return units
 
-    def load_data(self, reporter: Reporter) -> LoadedDataset:
+    def load_data(self) -> LoadedDataset:
         """Check the masking settings, and load and tokenize the documents."""
         self.objective.validate_config(self.config)
-        return super().load_data(reporter)
+        return super().load_data()
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer without [MASK] if the objective masks tokens."""

@@ -18,7 +18,6 @@ from bertkit.tasks.qa.rows import (
     normalize_questions,
     resolve_offsets,
 )
-from bertkit.utils.reporting import Reporter
 
 MAX_LOST_FRACTION = 0.01  # a larger fraction of answers that no window contains is a warning, else a note
 
@@ -26,9 +25,9 @@ MAX_LOST_FRACTION = 0.01  # a larger fraction of answers that no window contains
 class QaChecks(TaskChecks):
     """The checks of `qa`."""
 
-    def load_examples(self, reporter: Reporter) -> LoadedDataset:
+    def load_examples(self) -> LoadedDataset:
         """Load the data with one row per question."""
-        dataset = self.task.load_data(reporter)
+        dataset = self.task.load_data()
         splits = {
             name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in dataset.splits.items()
         }

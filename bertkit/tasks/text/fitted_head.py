@@ -13,12 +13,12 @@ from bertkit.stats.linear_probe import fit_linear_layer
 from bertkit.tasks.text.baselines import fit_probe
 from bertkit.tasks.training_method import TrainingInputs, TrainingMethod
 from bertkit.utils import distributed
+from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features
     from bertkit.stats.linear_probe import LinearProbe
     from bertkit.tasks.text.task import SequenceTask
-    from bertkit.utils.reporting import Reporter
 
 
 class ContrastiveMethod(TrainingMethod):
@@ -39,13 +39,13 @@ class ContrastiveMethod(TrainingMethod):
         pairs = PairFeatures.from_rows(inputs.examples, membership, self.task.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
-    def fit_head(self, model: Any, features: Features, collator: Any, reporter: "Reporter") -> None:
+    def fit_head(self, model: Any, features: Features, collator: Any) -> None:
         """Fit a head by logistic regression to the vectors of the current weights."""
         from bertkit.training.scoring import predict_logits
 
         config = self.task.config
         vectors = predict_logits(
-            model, features, VectorCollator(collator), config.eval_batch_size, reporter, "computing vectors"
+            model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
         layer = distributed.on_main_process(
             fit_linear_layer, vectors, _require_labels(features), len(self.task.labels),
@@ -66,10 +66,10 @@ class LinearProbeMethod(TrainingMethod):
     def __init__(self, task: "SequenceTask") -> None:
         self.task = task
 
-    def fit_head(self, model: Any, features: Any, collator: Any, reporter: "Reporter") -> None:
+    def fit_head(self, model: Any, features: Any, collator: Any) -> None:
         """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
         config = self.task.config
-        encoder = FrozenEncoder(config.model, collator.pad_token_id, reporter)
+        encoder = FrozenEncoder(config.model, collator.pad_token_id)
 
         def fit() -> "LinearProbe":
             vectors = encoder.compute_vectors(features)
@@ -78,7 +78,7 @@ class LinearProbeMethod(TrainingMethod):
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]
-        reporter.info(f"linear probe: {pooling} pooling, penalty {probe.penalty:g}")
+        report_info(f"linear probe: {pooling} pooling, penalty {probe.penalty:g}")
         model.set_pooling(pooling, normalize=False)
         model.set_output_layer(*probe.layer)
 
