@@ -139,9 +139,9 @@ def train_models(name: str, seed: int, folder: Path, args: argparse.Namespace) -
 
 def train_missing(folder: Path, train: Callable[..., Any], **settings: Any) -> None:
     """Train a model unless the directory contains a finished run."""
-    from bertkit.run_directory import read_metrics
+    from bertkit.run_directory import RunDir
 
-    if not read_metrics(folder):
+    if not RunDir(folder).read_metrics():
         train(**settings, output_dir=folder, overwrite=True)
 
 
@@ -176,7 +176,7 @@ def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
 
 def measure_seed(runs: Mapping[str, Path], num_latencies: int) -> dict[str, Measurement]:
     """Measure the models of a seed on the validation rows of the teacher."""
-    from bertkit.run.finished_run import reload_run_data
+    from bertkit.run.load_data import reload_run_data
 
     rows = reload_run_data(runs[TEACHER])[1]["validation"]
     return {system: measure(run, rows, num_latencies) for system, run in runs.items()}

@@ -6,8 +6,8 @@ The command line is the same: `python benchmarks/ner_uncached.py ner --features 
 from __future__ import annotations
 
 from bertkit.cli.app import main
-from bertkit.tasks.ner.task import FrozenEncoderMethod
+from bertkit.methods.frozen import FrozenFeatures
 
 if __name__ == "__main__":
-    del FrozenEncoderMethod.precompute_features  # by default, the features are unchanged
+    del FrozenFeatures.precompute  # by default, the features are unchanged
     main()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bertkit.commands.report import Report
     from bertkit.commands.train_tokenizer import TrainedTokenizer
     from bertkit.run.predictor import Predictor
-    from bertkit.run.train import Run
+    from bertkit.run.results import Run
 
 
 P = ParamSpec("P")

@@ -6,14 +6,16 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from bertkit.errors import MAX_REPR_LENGTH, UserError
+from bertkit.errors import MAX_REPR_LENGTH, UserError, shorten_repr
 from bertkit.settings.recipes import PASSED_DATA, list_passed_data, serialize_settings
 from bertkit.settings.run_settings import RunConfig
 from bertkit.utils import devices, distributed, locks
@@ -23,33 +25,19 @@ from bertkit.utils.files import (
     create_directory,
     join_command,
     make_relative,
+    open_atomic,
     replace_path,
     report_creation_errors,
+    write_chunks,
+    write_jsonl,
     write_text,
 )
 from bertkit.utils.text import dump_yaml, read_yaml, validate
 
-SETTINGS_FILE, METRICS_FILE, LOG_FILE = "run.yaml", "metrics.json", "training_log.jsonl"
-CARD_FILE, CHECKPOINTS_DIR, TENSORBOARD_DIR = "README.md", "checkpoints", "tensorboard"
-REPORT_FILE = "report.html"
-LOGITS_FILE = "test_logits.npz"  # of the runs of a study
-CALIBRATION_FILE = "calibration.json"
-ONNX_DIR = "onnx"  # default output directory of `export`
-BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
+if TYPE_CHECKING:
+    import numpy as np  # only the logits of a study need it
+
 DEFAULT_RUNS_DIR = "runs"
-# File names of the model and the tokenizer, which transformers loads.
-MODEL_PATTERNS = [
-    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
-    "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-    "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
-]  # fmt: skip
-# Names of all files and directories of a run. --overwrite replaces these and nothing else.
-RUN_PATTERNS = [
-    SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
-    REPORT_FILE, CALIBRATION_FILE, "masked_samples*.jsonl",
-    "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
-    "null_odds*.json", LOGITS_FILE, *MODEL_PATTERNS, "training_args.bin",
-]  # fmt: skip
 RECORDED_PACKAGES = [
     "bertkit",
     "torch",
@@ -59,18 +47,24 @@ RECORDED_PACKAGES = [
     "accelerate",
     "scikit-learn",
 ]
+RETRAIN_HINT = "run the training again"
+ENSEMBLE_HINT = "run the study again"
+EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation
+
+
+# ---- content of the files
 
 
 class Provenance(TypedDict):
     """Keys of the provenance that every `run.yaml` has; some runs have more."""
 
     command: str
-    data: dict[str, str]
+    data: dict[str, str]  # fingerprints of the rows by split
     python: str
     packages: dict[str, str]
 
 
-class _Settings(TypedDict):
+class SettingsRecord(TypedDict):
     """Content of `run.yaml`."""
 
     task: str
@@ -78,8 +72,8 @@ class _Settings(TypedDict):
     provenance: dict[str, Any]
 
 
-class _Metrics(TypedDict):
-    """Structure of `metrics.json`, without the details of its sections."""
+class MetricsRecord(TypedDict):
+    """Content of `metrics.json` of any command that writes one, without the details of its sections."""
 
     task: str
     data: NotRequired[dict[str, Any]]
@@ -90,80 +84,427 @@ class _Metrics(TypedDict):
     training: NotRequired[dict[str, Any]]
 
 
-# ---- kinds of output directories
+class ReliabilityRecord(TypedDict):
+    """Statistics of confidence bins; null for an empty bin."""
+
+    count: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
 
 
-def _find_files_unless_run(names: set[str]) -> set[str]:
-    """Return all file names of a directory, or none if it contains a run."""
-    return set() if SETTINGS_FILE in names else names
+class RiskCoverage(TypedDict):
+    """Points of the risk-coverage curve."""
+
+    coverage: list[float]
+    risk: list[float]
+    min_confidence: list[float]
+    aurc: float
 
 
-def _find_files_unless_evaluation(names: set[str]) -> set[str]:
-    """Return the files of a trained model; if there are none, proceed as for a run."""
-    trained = {name for name in names if name in (CHECKPOINTS_DIR, ONNX_DIR) or name.endswith(".safetensors")}
-    return trained or _find_files_unless_run(names)
+class AbstentionRecord(TypedDict):
+    min_confidence: float
 
 
-RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_unless_run)
-EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_unless_evaluation)
+class ThresholdRecord(TypedDict):
+    """The thresholds, and the scores by threshold."""
+
+    thresholds: dict[str, float]
+    curve: NotRequired[dict[str, list[float]]]
 
 
-# ---- creating and removing run directories
+class CalibrationDataRecord(TypedDict):
+    rows: int
+    name: NotRequired[str]
+    is_validation_split: NotRequired[bool]
 
 
-def _choose_default_directory(*parts: str) -> Path:
-    """Return the path of the default run directory, with a number at the end if the path exists."""
-    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
-    folder = Path(DEFAULT_RUNS_DIR) / name
-    number = 2
-    while folder.exists():
-        folder = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}"
-        number += 1
-    return folder
+class CalibrationRecord(TypedDict):
+    """The part of `calibration.json` that pages show."""
+
+    data: NotRequired[CalibrationDataRecord]
+    reliability: dict[str, ReliabilityRecord]
+    risk_coverage: NotRequired[RiskCoverage]
+    abstention: NotRequired[AbstentionRecord]
+    threshold: NotRequired[ThresholdRecord]
 
 
-def create_default_directory(*parts: str) -> Path:
-    """Create a new directory `runs/PARTS`; two runs that start at the same time get different directories.
+class EnsembleRecord(TypedDict):
+    """Content of `ensemble.json`; the paths are relative to the file."""
 
-    Args:
-        *parts: Parts of the directory name, such as task, data and model.
+    members: list[str]
+
+
+# ---- the directory
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run directory, which holds the files of a run and knows their names.
+
+    Only this class reads and writes the settings, metrics, calibration, predictions and logits of a run, and
+    the list of an ensemble. A `UserError` names a file that is damaged or cannot be written.
+
+    Attributes:
+        folder: The directory, which need not exist.
     """
-    while True:
-        folder = _choose_default_directory(*parts)
+
+    folder: Path
+
+    SETTINGS_FILE = "run.yaml"
+    METRICS_FILE = "metrics.json"
+    LOG_FILE = "training_log.jsonl"
+    CARD_FILE = "README.md"
+    REPORT_FILE = "report.html"
+    CALIBRATION_FILE = "calibration.json"
+    LOGITS_FILE = "test_logits.npz"  # of the runs of a study
+    MODEL_CONFIG_FILE = "config.json"
+    ENSEMBLE_FILE = "ensemble.json"
+    CHECKPOINTS_DIR = "checkpoints"
+    TENSORBOARD_DIR = "tensorboard"
+    ONNX_DIR = "onnx"  # default output directory of `export`
+    ENSEMBLE_DIR = "ensemble"  # of a study
+    BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
+    VALIDATION_PREDICTIONS = ("predictions.jsonl", "masked_samples.jsonl")
+    PREDICTION_PATTERNS = (
+        "predictions*.jsonl", "predictions*.conll", "predictions*.json", "nbest_predictions*.json",
+        "null_odds*.json", "masked_samples*.jsonl",
+    )  # fmt: skip
+    # The model and the tokenizer, which transformers loads.
+    MODEL_PATTERNS = (
+        MODEL_CONFIG_FILE, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+        "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+        "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
+    )  # fmt: skip
+    # All files and directories of a run. --overwrite replaces these and nothing else.
+    RUN_PATTERNS = (
+        SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
+        REPORT_FILE, CALIBRATION_FILE, LOGITS_FILE, "training_args.bin", *PREDICTION_PATTERNS,
+        *MODEL_PATTERNS,
+    )  # fmt: skip
+    # Files that --push-to-hub uploads in addition to the model card. Predictions are not uploaded, because
+    # they contain rows of the data, which may be private.
+    UPLOADED_PATTERNS = (*MODEL_PATTERNS, METRICS_FILE, SETTINGS_FILE, CALIBRATION_FILE)
+
+    @property
+    def settings_file(self) -> Path:
+        return self.folder / self.SETTINGS_FILE
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / self.CHECKPOINTS_DIR
+
+    @property
+    def is_started(self) -> bool:
+        return self.settings_file.exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there are metrics, which are written last."""
+        return (self.folder / self.METRICS_FILE).exists()
+
+    # ---- creating and removing the files of a run
+
+    def create(self, overwrite: bool, with_checkpoints: bool = True) -> None:
+        """Create the directory; with `overwrite`, move the files of an existing run to a backup first."""
+        with report_creation_errors(self.folder):
+            if overwrite:
+                self.back_up()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if with_checkpoints:
+                self.checkpoints.mkdir(exist_ok=True)
+
+    def back_up(self, more_patterns: Sequence[str] = ()) -> None:
+        """Move the files of a run, which a new run replaces, to a backup in the same directory.
+
+        Args:
+            more_patterns: File name patterns of the run in addition to `RUN_PATTERNS`.
+        """
+        if self.is_started:
+            self.delete_backup()  # a killed run with --overwrite may have left one
+            (self.folder / self.BACKUP_DIR).mkdir()
+            _move(self.folder, self.folder / self.BACKUP_DIR, [*self.RUN_PATTERNS, *more_patterns])
+
+    def delete_backup(self) -> None:
+        shutil.rmtree(self.folder / self.BACKUP_DIR, ignore_errors=True)
+
+    def discard_unstarted(self) -> None:
+        """Remove a run that failed before its first checkpoint, and restore the run that it replaced.
+
+        A run with a checkpoint is not changed.
+        """
+        if self.find_last_checkpoint():
+            return
+        for part in (self.checkpoints, self.folder / self.TENSORBOARD_DIR):
+            shutil.rmtree(part, ignore_errors=True)
+        self.settings_file.unlink(missing_ok=True)
+        if (self.folder / self.BACKUP_DIR).is_dir():
+            _move(self.folder / self.BACKUP_DIR, self.folder, ["*"])
+            self.delete_backup()
+        if not self.folder.is_symlink():
+            locks.remove_if_unused(self.folder)
+            with suppress(OSError):  # `runs` may contain other runs
+                Path(DEFAULT_RUNS_DIR).rmdir()
+
+    def get_checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"checkpoint-{step}"
+
+    def find_last_checkpoint(self) -> Path | None:
+        """Return the checkpoint with the highest step, or None if there is none."""
+        steps: dict[Path, int] = {}
+        for path in self.checkpoints.glob("checkpoint-*"):
+            step = path.name.rpartition("-")[2]
+            if step.isdecimal() and path.is_dir():
+                steps[path] = int(step)
+        return max(steps, key=lambda path: steps[path], default=None)
+
+    # ---- run.yaml
+
+    def write_settings(
+        self, task: str, config: RunConfig, data: Mapping[str, str],
+        label_fixes: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Write `run.yaml`: the settings, which `--recipe` reads, and the provenance of the run.
+
+        Args:
+            task: The command.
+            config: Resolved settings.
+            data: Fingerprints of the rows by split.
+            label_fixes: What `--label-fixes` changed; empty without fixes.
+        """
+        processes, passed_data = distributed.get_world_size(), list_passed_data(config)
+        program = Path(sys.argv[0]).name
+        is_command = program in ("bertkit", "bertkit.exe", "__main__.py")
+        provenance = {
+            "command": join_command(["bertkit", *sys.argv[1:]]) if is_command else "from Python",
+            "data": dict(data),
+            **({PASSED_DATA: passed_data} if passed_data else {}),
+            **({"label_fixes": dict(label_fixes)} if label_fixes else {}),
+            **({"processes": processes} if processes > 1 else {}),
+            "device": devices.describe_device(),
+            "python": platform.python_version(),
+            "packages": get_installed_versions(RECORDED_PACKAGES),
+        }
+        self._write_settings(task, config, provenance)
+
+    def update_settings(self, config: RunConfig, reason: Mapping[str, Any]) -> None:
+        """Replace the settings of a run that has started; `reason` is added to its provenance."""
+        previous = self._read_settings()
+        self._write_settings(previous["task"], config, previous["provenance"] | dict(reason))
+
+    def _write_settings(self, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
+        """Write `run.yaml` with a comment: the command, or the Python call, that repeats the run."""
+        if kinds := provenance.get(PASSED_DATA):
+            call = format_python_call(task, {"recipe": str(self.settings_file)}, kinds)
+            repeat = f" in Python, with the same data: {call}"
+        else:
+            command = ["bertkit", *task.split(), "--recipe", str(self.settings_file)]
+            for value in getattr(config, "metric", ()):
+                command += ["--metric", value]
+            if "processes" in provenance:
+                command += ["--nproc", str(provenance["processes"])]
+            repeat = f": {join_command(command)}"
+        comment = f"Repeat this run{repeat}".replace("\n", "\n# ")  # a path may contain a line break
+        content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
+        write_text(self.settings_file, f"# {comment}\n" + dump_yaml(content))
+
+    def _read_settings(self) -> SettingsRecord:
+        record: SettingsRecord = validate(read_yaml(self.settings_file), SettingsRecord, self.settings_file)
+        return record
+
+    def read_settings(self) -> dict[str, Any]:
+        """Return the resolved settings that differ from the defaults."""
+        return self._read_settings()["settings"]
+
+    def read_provenance(self) -> dict[str, Any]:
+        """Return the provenance, with at least the keys of `Provenance`."""
+        provenance = self._read_settings()["provenance"]
+        validate(provenance, Provenance, self.settings_file)
+        return provenance
+
+    # ---- metrics.json
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Write `metrics.json`. As the last file of a run, it marks the run as finished."""
+        self._write_json(self.METRICS_FILE, metrics)
+
+    def read_metrics(self) -> dict[str, Any] | None:
+        """Return the metrics of a finished run, or None if the run is not finished."""
+        path = self.folder / self.METRICS_FILE
+        if not path.exists():
+            return None
         try:
-            create_directory(folder, exist_ok=False)
-        except FileExistsError:
-            continue
-        return folder
+            metrics = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError, OSError) as error:
+            raise UserError(f"{path}: cannot parse it as JSON ({error}); {RETRAIN_HINT}") from error
+        validate(metrics, MetricsRecord, path)
+        return dict(metrics)
 
+    def require_metrics(self) -> dict[str, Any]:
+        """Return the metrics; raise a `UserError` if the directory does not contain a finished run."""
+        is_directory = self.folder.is_dir()
+        metrics = self.read_metrics() if is_directory else None
+        if metrics is None:
+            problem = (
+                f"it does not contain {self.METRICS_FILE}" if is_directory else "the directory does not exist"
+            )
+            raise UserError(
+                f"{self.folder}: is not a finished run ({problem}); pass the output directory of a training "
+                f"command, such as {DEFAULT_RUNS_DIR}/classify-imdb-minilm"
+            )
+        return metrics
 
-def create_run_directory(folder: Path, overwrite: bool, with_checkpoints: bool = True) -> None:
-    """Create a run directory.
+    # ---- the log, the predictions and the logits
 
-    Args:
-        folder: The directory.
-        overwrite: Whether to move the files of an existing run to a backup first.
-        with_checkpoints: Whether the run will save checkpoints.
-    """
-    with report_creation_errors(folder):
-        if overwrite:
-            back_up_run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        if with_checkpoints:
-            (folder / CHECKPOINTS_DIR).mkdir(exist_ok=True)
+    def write_log(self, entries: Iterable[dict[str, Any]]) -> None:
+        write_jsonl(self.folder / self.LOG_FILE, entries)
 
+    def write_predictions(
+        self, name: str, split: str, records: Iterable[dict[str, Any]], files: Mapping[str, Iterable[str]]
+    ) -> None:
+        """Write the prediction files of a split; their names end in `-SPLIT`, except for validation.
 
-def back_up_run(folder: Path, more_patterns: Sequence[str] = ()) -> None:
-    """Move the files of a run, which a new run replaces, to a backup in the same directory.
+        Args:
+            name: Name of the file of records, without extension.
+            split: The split.
+            records: The predictions.
+            files: Chunks of text of further files, by file name.
+        """
+        suffix = "" if split == "validation" else f"-{split}"
+        write_jsonl(self.folder / f"{name}{suffix}.jsonl", records)
+        for file_name, chunks in files.items():
+            stem, dot, extension = file_name.partition(".")
+            write_chunks(self.folder / f"{stem}{suffix}{dot}{extension}", chunks)
 
-    Args:
-        folder: The run directory.
-        more_patterns: File name patterns of the run in addition to `RUN_PATTERNS`.
-    """
-    if (folder / SETTINGS_FILE).exists():
-        delete_backup(folder)  # a killed run with --overwrite may have left one
-        (folder / BACKUP_DIR).mkdir()
-        _move(folder, folder / BACKUP_DIR, [*RUN_PATTERNS, *more_patterns])
+    @property
+    def predictions_path(self) -> Path:
+        """Path of `records`, whether or not the file exists."""
+        paths = [self.folder / name for name in self.VALIDATION_PREDICTIONS]
+        return next((path for path in paths if path.exists()), paths[0])
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Predictions for the validation split, or masked samples from it."""
+        return list(self.iter_lines(self.predictions_path.name))
+
+    def make_record_error(self, index: int, problem: str) -> UserError:
+        """Build the error for an invalid record; `index` is its position in `records`."""
+        return UserError(f"{self.predictions_path}:{index + 1}: {problem}; {RETRAIN_HINT}")
+
+    def write_logits(self, logits: "np.ndarray", fitted_params: Mapping[str, float]) -> None:
+        """Write the logits of the test split, and `Task.fitted_params`."""
+        import numpy as np
+
+        with open_atomic(self.folder / self.LOGITS_FILE, is_binary=True) as file:
+            np.savez(file, **{"logits": logits, **fitted_params})  # type: ignore[arg-type]
+
+    def read_logits(self) -> tuple["np.ndarray", dict[str, float]]:
+        """Return what `write_logits` wrote: the logits, and the fitted parameters."""
+        import numpy as np
+
+        path = self.folder / self.LOGITS_FILE
+        try:
+            # numpy does not close a damaged file that it opened itself.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                params = {name: float(arrays[name]) for name in arrays.files if name != "logits"}
+                return arrays["logits"], params
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{path}: cannot be read ({reason}); delete its directory to train it again"
+            ) from error
+
+    # ---- calibration, model card and page
+
+    def write_calibration(self, calibration: Mapping[str, Any]) -> None:
+        self._write_json(self.CALIBRATION_FILE, calibration)
+
+    def delete_calibration(self) -> None:
+        (self.folder / self.CALIBRATION_FILE).unlink(missing_ok=True)
+
+    @cached_property
+    def calibration(self) -> CalibrationRecord:
+        """Content of `calibration.json`; empty if the run is not calibrated."""
+        record: CalibrationRecord = self.read_json(self.CALIBRATION_FILE, CalibrationRecord)
+        return record
+
+    @property
+    def is_calibrated_on_validation(self) -> bool:
+        """Whether the calibration used the validation split of the run."""
+        return self.calibration.get("data", {}).get("is_validation_split", False)
+
+    def write_card(self, text: str) -> None:
+        write_text(self.folder / self.CARD_FILE, text)
+
+    def read_card(self) -> str | None:
+        """Return the model card; None for a run of a study, which has none."""
+        path = self.folder / self.CARD_FILE
+        return path.read_text("utf-8") if path.exists() else None
+
+    def write_report(self, html: str) -> None:
+        write_text(self.folder / self.REPORT_FILE, html)
+
+    # ---- JSON
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_text(self.folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def read_json(self, name: str, schema: Any) -> Any:
+        """Read a JSON file of the run and validate it; empty if the file does not exist."""
+        path = self.folder / name
+        return validate(_parse_json(path.read_bytes(), path), schema, path) if path.exists() else {}
+
+    def iter_lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a file of JSON lines; none if the file does not exist."""
+        path = self.folder / name
+        if not path.exists():
+            return
+        with path.open("rb") as file:  # binary mode: the parser reports invalid UTF-8 with the line
+            for number, line in enumerate(file, 1):
+                yield _parse_json(line, f"{path}:{number}")
+
+    # ---- ensembles
+
+    def write_members(self, members: Sequence[Path]) -> None:
+        """Make the directory an ensemble of finished runs, which have the same task."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        paths = [make_relative(member, self.folder) for member in members]
+        write_text(self.folder / self.ENSEMBLE_FILE, json.dumps({"members": paths}, indent=2) + "\n")
+
+    def find_members(self) -> list[Path]:
+        """Return the runs of the ensemble in this directory or in that of a study; empty if it is a run."""
+        candidates = (self.folder, self.folder / self.ENSEMBLE_DIR)
+        folder = next((path for path in candidates if (path / self.ENSEMBLE_FILE).is_file()), None)
+        if folder is None:
+            return []
+        path = folder / self.ENSEMBLE_FILE
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError, OSError) as error:
+            raise UserError(f"{path}: cannot parse it as JSON ({error}); {ENSEMBLE_HINT}") from error
+        ensemble: EnsembleRecord = validate(content, EnsembleRecord, path, ENSEMBLE_HINT)
+        if not ensemble["members"]:
+            raise UserError(f"{path}: has no members; {ENSEMBLE_HINT}")
+        for member in ensemble["members"]:
+            if not os.path.isdir(folder / member):  # noqa: PTH112 (`Path.is_dir` fails for a name that is too long)
+                raise UserError(
+                    f"{path}: member {member[:MAX_REPR_LENGTH]} does not exist; restore its directory, or "
+                    f"{ENSEMBLE_HINT}"
+                )
+            files = (
+                folder / member / self.ENSEMBLE_FILE,
+                folder / member / self.ENSEMBLE_DIR / self.ENSEMBLE_FILE,
+            )
+            if any(file.is_file() for file in files):
+                raise UserError(f"{path}: member {member} is an ensemble itself; {ENSEMBLE_HINT}")
+        return [folder / member for member in ensemble["members"]]
+
+    def refuse_ensemble(self) -> None:
+        """Raise a `UserError` if the directory is an ensemble or a study with an ensemble."""
+        if members := self.find_members():
+            raise UserError(
+                f"{self.folder}: is an ensemble, which this command cannot use; pass one of its members, "
+                f"such as {os.path.normpath(members[0])}"
+            )
 
 
 def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
@@ -173,91 +514,54 @@ def _move(source: Path, target: Path, patterns: Sequence[str]) -> None:
             replace_path(path, target / path.name)
 
 
-def delete_backup(folder: Path) -> None:
-    """Delete the backup of the replaced run."""
-    shutil.rmtree(folder / BACKUP_DIR, ignore_errors=True)
+def _parse_json(text: bytes, location: object) -> dict[str, Any]:
+    try:
+        content = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{location}: cannot parse as JSON ({error}); {RETRAIN_HINT}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{location}: expected a JSON object, found {shorten_repr(content)}; {RETRAIN_HINT}")
+    return content
 
 
-def discard_unstarted_run(folder: Path) -> None:
-    """Remove a run that failed before its first checkpoint, and restore the run that it replaced.
-
-    A run with a checkpoint is not changed.
-    """
-    if find_last_checkpoint(folder):
-        return
-    for part in (CHECKPOINTS_DIR, TENSORBOARD_DIR):
-        shutil.rmtree(folder / part, ignore_errors=True)
-    (folder / SETTINGS_FILE).unlink(missing_ok=True)
-    if (folder / BACKUP_DIR).is_dir():
-        _move(folder / BACKUP_DIR, folder, ["*"])
-        delete_backup(folder)
-    if not folder.is_symlink():
-        locks.remove_if_unused(folder)
-        with suppress(OSError):  # `runs` may contain other runs
-            Path(DEFAULT_RUNS_DIR).rmdir()
+# ---- kinds of output directories
 
 
-def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the highest step, or None if there is none."""
-    steps: dict[Path, int] = {}
-    for path in (folder / CHECKPOINTS_DIR).glob("checkpoint-*"):
-        step = path.name.rpartition("-")[2]
-        if step.isdecimal() and path.is_dir():
-            steps[path] = int(step)
-    return max(steps, key=lambda path: steps[path], default=None)
+def _find_files_unless_run(names: set[str]) -> set[str]:
+    """Return all file names of a directory, or none if it contains a run."""
+    return set() if RunDir.SETTINGS_FILE in names else names
 
 
-# ---- run.yaml
+def _find_files_unless_evaluation(names: set[str]) -> set[str]:
+    """Return the files of a trained model; if there are none, proceed as for a run."""
+    model_dirs = (RunDir.CHECKPOINTS_DIR, RunDir.ONNX_DIR)
+    trained = {name for name in names if name in model_dirs or name.endswith(".safetensors")}
+    return trained or _find_files_unless_run(names)
 
 
-def write_settings(
-    folder: Path,
-    task: str,
-    config: RunConfig,
-    data: Mapping[str, str],
-    label_fixes: Mapping[str, Any] | None = None,
-) -> None:
-    """Write `run.yaml`: the settings, which `--recipe` reads, and the provenance of the run.
+RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_unless_run)
+EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_unless_evaluation)
+
+
+def create_default_directory(*parts: str) -> Path:
+    """Create a new directory `runs/PARTS`, with a number at the end if it exists.
+
+    Two runs that start at the same time get different directories.
 
     Args:
-        folder: The run directory.
-        task: The command.
-        config: Resolved settings.
-        data: Fingerprints of the rows by split.
-        label_fixes: What `--label-fixes` changed; empty without fixes.
+        *parts: Parts of the directory name, such as task, data and model.
     """
-    processes, passed_data = distributed.get_world_size(), list_passed_data(config)
-    provenance = {
-        "command": _get_command_line(),
-        "data": dict(data),
-        **({PASSED_DATA: passed_data} if passed_data else {}),
-        **({"label_fixes": dict(label_fixes)} if label_fixes else {}),
-        **({"processes": processes} if processes > 1 else {}),
-        "device": devices.describe_device(),
-        "python": platform.python_version(),
-        "packages": get_installed_versions(RECORDED_PACKAGES),
-    }
-    _write_settings(folder, task, config, provenance)
+    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
+    folder, number = Path(DEFAULT_RUNS_DIR) / name, 2
+    while True:
+        while folder.exists():
+            folder, number = Path(DEFAULT_RUNS_DIR) / f"{name}-{number}", number + 1
+        with suppress(FileExistsError):
+            create_directory(folder, exist_ok=False)
+            return folder
 
 
-def _write_settings(folder: Path, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
-    content = {"task": task, "settings": serialize_settings(config), "provenance": provenance}
-    repeat = _format_repetition(folder, task, config, provenance)
-    comment = f"Repeat this run{repeat}".replace("\n", "\n# ")  # a path may contain a line break
-    write_text(folder / SETTINGS_FILE, f"# {comment}\n" + dump_yaml(content))
-
-
-def _format_repetition(folder: Path, task: str, config: RunConfig, provenance: Mapping[str, Any]) -> str:
-    """Return how to repeat a run: a command, or a Python call if data objects have to be passed again."""
-    if kinds := provenance.get(PASSED_DATA):
-        call = format_python_call(task, {"recipe": str(folder / SETTINGS_FILE)}, kinds)
-        return f" in Python, with the same data: {call}"
-    command = ["bertkit", *task.split(), "--recipe", str(folder / SETTINGS_FILE)]
-    for value in getattr(config, "metric", ()):
-        command += ["--metric", value]
-    if "processes" in provenance:
-        command += ["--nproc", str(provenance["processes"])]
-    return f": {join_command(command)}"
+# ---- provenance
 
 
 def format_python_call(function: str, arguments: Mapping[str, Any], data_names: Iterable[str]) -> str:
@@ -275,19 +579,7 @@ def format_python_call(function: str, arguments: Mapping[str, Any], data_names: 
     return f"bertkit.{function.replace('-', '_')}({', '.join([*task_argument, *values, *data])})"
 
 
-def update_settings(folder: Path, config: RunConfig, reason: dict[str, Any]) -> None:
-    """Replace the settings of a run that has started.
-
-    Args:
-        folder: The run directory.
-        config: The new settings.
-        reason: Entry for the provenance of the run, which explains the change.
-    """
-    previous = _read_settings_file(folder)
-    _write_settings(folder, previous["task"], config, previous["provenance"] | reason)
-
-
-def get_installed_versions(names: list[str]) -> dict[str, str]:
+def get_installed_versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages by name, without packages that are not installed."""
     versions = {name: _get_installed_version(name) for name in names}
     return {name: version for name, version in versions.items() if version is not None}
@@ -295,136 +587,7 @@ def get_installed_versions(names: list[str]) -> dict[str, str]:
 
 @cache
 def _get_installed_version(name: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _get_command_line() -> str:
-    """Return the command line of this process, or "from Python" if it is not a bertkit command."""
-    program = Path(sys.argv[0]).name
-    is_command = program in ("bertkit", "bertkit.exe", "__main__.py")
-    return join_command(["bertkit", *sys.argv[1:]]) if is_command else "from Python"
-
-
-def read_provenance(folder: Path) -> dict[str, Any]:
-    """Return the `provenance` of a run, with at least the keys of `Provenance`."""
-    provenance = _read_settings_file(folder)["provenance"]
-    validate(provenance, Provenance, folder / SETTINGS_FILE)
-    return provenance
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the resolved settings of a run that differ from the defaults."""
-    return _read_settings_file(folder)["settings"]
-
-
-def _read_settings_file(folder: Path) -> _Settings:
-    path = folder / SETTINGS_FILE
-    settings: _Settings = validate(read_yaml(path), _Settings, path)
-    return settings
-
-
-# ---- metrics.json
-
-
-def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write `metrics.json`. As the last file of a run, it marks the run as finished."""
-    write_text(folder / METRICS_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_metrics(folder: Path) -> dict[str, Any] | None:
-    """Return the metrics of a finished run, or None if the run is not finished.
-
-    Raises:
-        UserError: The file is damaged.
-    """
-    path = folder / METRICS_FILE
-    if not path.exists():
-        return None
-    try:
-        metrics = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path}: cannot parse it as JSON ({error}); run the training again") from error
-    validate(metrics, _Metrics, path)
-    return dict(metrics)
-
-
-def require_metrics(folder: Path) -> dict[str, Any]:
-    """Return the metrics of a finished run.
-
-    Raises:
-        UserError: The directory does not exist, or does not contain a finished run.
-    """
-    metrics = read_metrics(folder) if folder.is_dir() else None
-    if metrics is None:
-        problem = f"it does not contain {METRICS_FILE}" if folder.is_dir() else "the directory does not exist"
-        raise UserError(
-            f"{folder}: is not a finished run ({problem}); pass the output directory of a training command, "
-            f"such as {DEFAULT_RUNS_DIR}/classify-imdb-minilm"
-        )
-    return metrics
-
-
-ENSEMBLE_DIR, ENSEMBLE_FILE = "ensemble", "ensemble.json"
-
-
-class _Ensemble(TypedDict):
-    """Content of `ensemble.json`; the paths are relative to the file."""
-
-    members: list[str]
-
-
-def find_ensemble(folder: Path) -> Path | None:
-    """Return the directory of an ensemble: `folder`, or its subdirectory `ensemble`; None if it is a run."""
-    candidates = (folder, folder / ENSEMBLE_DIR)
-    return next((path for path in candidates if (path / ENSEMBLE_FILE).is_file()), None)
-
-
-def write_ensemble(folder: Path, members: Sequence[Path]) -> None:
-    """Write the list of the members.
-
-    Args:
-        folder: Directory of the ensemble.
-        members: The finished runs, which have the same task.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [make_relative(member, folder) for member in members]
-    write_text(folder / ENSEMBLE_FILE, json.dumps({"members": paths}, indent=2) + "\n")
-
-
-def read_members(folder: Path) -> list[Path]:
-    """Return the runs of an ensemble.
-
-    Raises:
-        UserError: The list is damaged or empty, or a member does not exist.
-    """
-    path = folder / ENSEMBLE_FILE
-    fix = "run the study again"
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path}: cannot parse it as JSON ({error}); {fix}") from error
-    ensemble: _Ensemble = validate(content, _Ensemble, path, fix)
-    if not ensemble["members"]:
-        raise UserError(f"{path}: has no members; {fix}")
-    for member in ensemble["members"]:
-        if not os.path.isdir(folder / member):  # noqa: PTH112 (`Path.is_dir` fails for a name that is too long)
-            raise UserError(
-                f"{path}: member {member[:MAX_REPR_LENGTH]} does not exist; restore its directory, or {fix}"
-            )
-        if find_ensemble(folder / member):
-            raise UserError(f"{path}: member {member} is an ensemble itself; {fix}")
-    return [folder / member for member in ensemble["members"]]
-
-
-def refuse_ensemble(folder: Path) -> None:
-    """Raise a `UserError` if the directory is an ensemble or a study with an ensemble."""
-    if ensemble := find_ensemble(folder):
-        member = os.path.normpath(read_members(ensemble)[0])
-        raise UserError(
-            f"{folder}: is an ensemble, which this command cannot use; pass one of its members, such as "
-            f"{member}"
-        )

@@ -275,7 +275,7 @@ def test_predictions_of_longformer_are_explained(cli, tmp_path):
 def test_adapters_without_linear_layers_are_refused():
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from bertkit.models.lora import add_adapters
+    from bertkit.methods.lora import add_adapters
 
     groups = {f"{name}_groups": 2 for name in ("q", "k", "v", "intermediate", "output")}
     config = AutoConfig.for_model("squeezebert", vocab_size=20, embedding_size=32, **SIZE, **groups)

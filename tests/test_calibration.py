@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 
 import bertkit
-from bertkit import run_directory
 from bertkit.data.split import assign_folds
+from bertkit.run_directory import RunDir
 from bertkit.stats.calibration import (
     Calibration,
     Decisions,
@@ -115,7 +115,7 @@ def test_scores_of_a_sample_with_repeated_rows_equal_those_of_its_decisions():
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "nli", "swag"])
 def test_runs_score_their_probabilities_with_intervals(runs, task):
-    metrics, records = run_directory.read_metrics(runs / task), read_predictions(runs / task)
+    metrics, records = RunDir(runs / task).read_metrics(), read_predictions(runs / task)
     gold_probabilities = [record["probabilities"][record["gold"]] for record in records]
     expected = np.mean(-np.log(gold_probabilities))
     assert metrics["validation"]["nll"] == pytest.approx(expected)
@@ -128,14 +128,14 @@ def test_runs_score_their_probabilities_with_intervals(runs, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["ner", "qa"])
 def test_other_tasks_have_no_scores_of_probabilities(runs, task):
-    assert "nll" not in run_directory.read_metrics(runs / task)["validation"]
+    assert "nll" not in RunDir(runs / task).read_metrics()["validation"]
 
 
 @pytest.mark.slow
 def test_the_best_checkpoint_is_still_selected_by_accuracy(runs):
     task = bertkit.load(runs / "classify").task
     assert task.label_type.default_metric == "accuracy"
-    assert next(iter(run_directory.read_metrics(runs / "classify")["validation"])) == "accuracy"
+    assert next(iter(RunDir(runs / "classify").read_metrics()["validation"])) == "accuracy"
 
 
 # ---- temperature scaling

@@ -18,7 +18,7 @@ from conftest import (
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.run_directory import read_metrics
+from bertkit.run_directory import RunDir
 from bertkit.utils.cache import get_cache_directory
 
 FAST = {"batch_size": 8, "learning_rate": 3e-3, "seed": 1, "bf16": False}
@@ -357,7 +357,7 @@ def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tm
     status, out, _ = cli("classify", *args)
     assert status == 0
     assert "tfidf (fitted on" in out
-    assert read_metrics(tmp_path / "run")["baseline_rows"] == {"tfidf": 40, "linear_probe": 30}
+    assert RunDir(tmp_path / "run").read_metrics()["baseline_rows"] == {"tfidf": 40, "linear_probe": 30}
     for name in ("README.md", "report.html"):
         assert "tfidf (fitted on 40 rows)" in (tmp_path / "run" / name).read_text("utf-8")
 

@@ -20,15 +20,14 @@ from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.commands.distill import resolve_student_settings
+from bertkit.methods import distill
+from bertkit.methods.distill import DistillationLoss
 from bertkit.models.forward import compute_logits
 from bertkit.models.layers import choose_layers
 from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from bertkit.run.distill import add_teacher_logits
 from bertkit.run.prepare import prepare
-from bertkit.run_directory import read_settings, write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.tasks import task_spec
-from bertkit.training import distillation
-from bertkit.training.distillation import DistillationLoss
 
 TASKS = list(ROW_MAKERS)
 INPUTS = {
@@ -288,7 +287,7 @@ def test_resume_is_bit_identical(student, student_settings, cli, tmp_path, stop_
     assert status == 130
     assert "bertkit classify --resume" in err
     computed = []
-    monkeypatch.setattr(distillation, "_write_logits", lambda *_: computed.append(1))
+    monkeypatch.setattr(distill, "_write_logits", lambda *_: computed.append(1))
     status, _, err = cli("classify", "--resume", "-o", parts)
     assert status == 0, err
     assert computed == []  # the logits of the teacher are in the cache
@@ -314,6 +313,12 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 # ---- the outputs of the teacher
 
 
+def add_teacher_logits(prepared):
+    """Return the training features with the logits of the teacher."""
+    [method] = prepared.methods
+    return method.precompute(prepared, None, prepared.features, None)["train"]
+
+
 def prepare_student(run, **settings):
     name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
     return prepare(name, task_spec(name).config(**resolved))
@@ -325,7 +330,7 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
     """Each example gets the logits that the teacher predicts for it alone."""
     prepared = prepare_student(runs / task)
     features = add_teacher_logits(prepared)
-    teacher = prepared.distillation.load_teacher()
+    teacher = prepared.methods[0].load_teacher()
     collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
     device = next(teacher.model.parameters()).device
     for index in range(0, len(features), 7):
@@ -338,8 +343,8 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
 
 @pytest.mark.slow
 def test_the_outputs_are_computed_once(runs, monkeypatch):
-    computed, original = [], distillation._write_logits
-    monkeypatch.setattr(distillation, "_write_logits", lambda *args: (computed.append(1), original(*args)))
+    computed, original = [], distill._write_logits
+    monkeypatch.setattr(distill, "_write_logits", lambda *args: (computed.append(1), original(*args)))
     for temperature in (1.0, 4.0):
         add_teacher_logits(prepare_student(runs / "qa", temperature=temperature))
     assert computed == [1]
@@ -399,7 +404,7 @@ def test_an_ensemble_can_teach_if_it_has_not_seen_the_validation_rows(runs, tiny
         members = [tmp_path / name / f"seed{seed}" for seed in (0, 1)]
         for member in members:
             shutil.copytree(source, member)
-        write_ensemble(tmp_path / name / "ensemble", members)
+        RunDir(tmp_path / name / "ensemble").write_members(members)
     student = bertkit.distill(tmp_path / "with", num_layers=1, max_steps=1, output_dir=tmp_path / "student")
     models = student.metrics["distillation"]["models"]
     assert models["teacher"]["megabytes"] > 2 * models["student"]["megabytes"]
@@ -413,7 +418,7 @@ def test_an_ensemble_can_teach_if_it_has_not_seen_the_validation_rows(runs, tiny
 @pytest.mark.slow
 def test_the_settings_of_the_run_are_the_defaults(runs, cli, tmp_path):
     student = bertkit.distill(runs / "ner", num_layers=1, epochs=1, seed=3, output_dir=tmp_path / "student")
-    settings, teacher = read_settings(student.output_dir), read_settings(runs / "ner")
+    settings, teacher = RunDir(student.output_dir).read_settings(), RunDir(runs / "ner").read_settings()
     assert (settings["epochs"], settings["seed"], settings["max_length"]) == (1, 3, teacher["max_length"])
     assert settings["num_layers"] == 1
     assert settings["split_seed"] == teacher.get("seed", 0)
@@ -436,7 +441,7 @@ def test_flags_replace_alternative_settings_of_the_run(runs, tmp_path):
 
 
 def test_the_precision_of_the_run_is_not_that_of_the_student(runs):
-    assert "bf16" in read_settings(runs / "classify")
+    assert "bf16" in RunDir(runs / "classify").read_settings()
     _, settings = resolve_student_settings({"run": str(runs / "classify"), "num_layers": 1})
     assert "bf16" not in settings
     _, settings = resolve_student_settings({"run": str(runs / "classify"), "num_layers": 1, "bf16": False})

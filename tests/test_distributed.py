@@ -20,9 +20,9 @@ from two_ranks import kill_rank, run_on_two_ranks
 import bertkit
 from bertkit.cli import launch
 from bertkit.errors import UserError
+from bertkit.methods import choose_methods
 from bertkit.run.session import check_sharding
 from bertkit.tasks.text.config import ClassifyConfig
-from bertkit.tasks.text.task import Classify
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import system
 
@@ -420,7 +420,7 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
     ],
 )
 def test_settings_that_need_all_weights_are_refused_with_sharded_weights(config, flag):
-    prepared = SimpleNamespace(config=config, task=Classify(config), probe=None)
+    prepared = SimpleNamespace(config=config, methods=choose_methods(config), probe=None)
     if flag is None:
         check_sharding(prepared)
         return

@@ -16,7 +16,7 @@ from bertkit.models.forward import (
     average_outputs,
     average_probabilities,
 )
-from bertkit.run_directory import write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.stats.scores import softmax
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def make_ensemble(runs, tmp_path):
     def make(task, size=2):
         study = tmp_path / "study"
         members = [copy_run(runs / task, study / "folds" / f"fold{n}-seed0", n) for n in range(size)]
-        write_ensemble(study / "ensemble", members)
+        RunDir(study / "ensemble").write_members(members)
         return study, members
 
     return make

@@ -15,7 +15,7 @@ from conftest import (
 )
 
 import bertkit
-from bertkit import run_directory
+from bertkit.run_directory import RunDir
 
 pytestmark = pytest.mark.slow  # most tests train a model
 
@@ -27,7 +27,7 @@ ROW_OPTIONS = {"qa": {"unanswerable": 5}}
 def test_rows_of_the_run_give_its_scores_again(runs, cli, tmp_path, task):
     status, out, err = cli("evaluate", runs / task, "-o", tmp_path / "again", "--json")
     assert status == 0, err
-    found, was = json.loads(out), run_directory.read_metrics(runs / task)
+    found, was = json.loads(out), RunDir(runs / task).read_metrics()
     for part in ("validation", "baselines"):
         assert found[part].keys() == was[part].keys()
     assert found["validation"] == pytest.approx(was["validation"], abs=1e-6)
@@ -48,7 +48,7 @@ def test_rows_of_another_file_are_scored(runs, cli, tmp_path, task):
     found = json.loads(out)
     assert found["data"]["validation"] == 30
     assert found["baselines"]
-    assert set(found["validation"]) >= set(run_directory.read_metrics(runs / task)["validation"])
+    assert set(found["validation"]) >= set(RunDir(runs / task).read_metrics()["validation"])
     assert len(read_predictions(tmp_path / "scored")) == 30
     files = {path.name for path in (tmp_path / "scored").iterdir()}
     assert {"metrics.json", "run.yaml", "report.html"} <= files
@@ -106,9 +106,9 @@ def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     flags = ["--data", data, "--compare", worse, "-o", tmp_path / "both"]
     status, out, err = cli("evaluate", runs / "classify", *flags)
     assert status == 0, err
-    compared = run_directory.read_metrics(tmp_path / "both")["compared"]
+    compared = RunDir(tmp_path / "both").read_metrics()["compared"]
     accuracy = compared["difference"]["accuracy"]
-    ours = run_directory.read_metrics(tmp_path / "both")["validation"]["accuracy"]
+    ours = RunDir(tmp_path / "both").read_metrics()["validation"]["accuracy"]
     assert accuracy["test"] == "mcnemar"
     assert accuracy["difference"] == pytest.approx(ours - compared["validation"]["accuracy"])
     shown = f"{accuracy['difference']:+.3f}"
@@ -194,7 +194,7 @@ def test_a_pre_trained_model_is_scored_on_other_text(cli, tmp_path):
     settings = {"size": "tiny", "vocab_size": 200, "max_length": 32, "max_steps": 4, "batch_size": 8}
     bertkit.pretrain_mlm_nsp(data=text, output_dir="run", **settings)
     _, again, err = cli("evaluate", "run", "--json")
-    was = run_directory.read_metrics(tmp_path / "run")
+    was = RunDir(tmp_path / "run").read_metrics()
     assert json.loads(again)["validation"] == pytest.approx(was["validation"], abs=1e-5), err
     assert "Loading weights" not in err
     other = write_rows(tmp_path / "other.jsonl", make_document_rows(60, seed=5))
@@ -214,7 +214,7 @@ def test_a_pre_trained_model_is_scored_on_other_text(cli, tmp_path):
 
 
 def test_a_suite_directory_is_refused(cli, tmp_path):
-    run_directory.write_metrics(tmp_path, {"task": "glue"})
+    RunDir(tmp_path).write_metrics({"task": "glue"})
     for command in ("evaluate", "predict"):
         assert_refused(cli, tmp_path, [tmp_path], ["several runs"], command)
 

@@ -23,11 +23,11 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 import bertkit
 from bertkit.data.split import to_membership
 from bertkit.errors import RunInterrupted
+from bertkit.methods.contrastive import PairFeatures, choose_repeats, sample_pairs
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.models.own_models import VectorClassifier
-from bertkit.run_directory import write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.stats.linear_probe import UNSEEN_LOGIT, fit_linear_layer
-from bertkit.tasks.text.fitted_head import PairFeatures, choose_repeats, sample_pairs
 
 TRAINING = {
     "method": "contrastive",
@@ -334,7 +334,7 @@ def test_predictions_are_explained(run, rows):
 @pytest.mark.slow
 def test_equal_members_of_an_ensemble_predict_like_one_run(run, rows, tmp_path):
     members = [shutil.copytree(run.output_dir, tmp_path / "study" / name) for name in ("first", "second")]
-    write_ensemble(tmp_path / "study" / "ensemble", members)
+    RunDir(tmp_path / "study" / "ensemble").write_members(members)
     assert_same_probabilities(predict(tmp_path / "study" / "ensemble", rows), predict(run.output_dir, rows))
 
 

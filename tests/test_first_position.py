@@ -7,9 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
+from bertkit.methods.lora import add_adapters
 from bertkit.models.heads import add_pooling
 from bertkit.models.layers import compute_first_position_only
-from bertkit.models.lora import add_adapters
 from flops import SequenceCounts, count_training_flops, list_first_position_modules
 
 SIZE = {

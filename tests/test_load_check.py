@@ -9,8 +9,8 @@ import torch
 from conftest import make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 
 import bertkit
+from bertkit.models import load_check
 from bertkit.models.loading import ModelSource
-from bertkit.run import load_check
 from bertkit.training.memory import report_precision_errors
 from bertkit.utils.reporting import Reporter, use_reporter
 

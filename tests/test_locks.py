@@ -9,8 +9,8 @@ import pytest
 from conftest import assert_refused
 
 import bertkit
-from bertkit import run_directory
 from bertkit.errors import UserError
+from bertkit.run_directory import RunDir
 from bertkit.utils import locks
 from bertkit.utils.files import PARTIAL, open_atomic
 
@@ -71,7 +71,7 @@ def test_resume_uses_the_settings_of_the_run_that_it_has_locked(
 ):
     settings = {"data": toy, "model": tiny, "output_dir": tmp_path / "run"}
     bertkit.classify(**settings, max_steps=1, batch_size=2)
-    metrics = tmp_path / "run" / run_directory.METRICS_FILE
+    metrics = tmp_path / "run" / RunDir.METRICS_FILE
     metrics.unlink()  # as if the run had been interrupted
 
     def replace_run():
@@ -100,15 +100,15 @@ def test_train_tokenizer_is_refused_in_a_locked_directory(cli, tmp_path, lock_ho
 def test_a_run_locks_its_default_or_given_directory_until_it_ends(cli, tiny, toy, tmp_path, monkeypatch):
     """While a run writes its metrics, `--resume` in the same directory is refused."""
     statuses = []
-    write_metrics = run_directory.write_metrics
+    write_metrics = RunDir.write_metrics
 
-    def resume_and_write(folder, metrics):
-        with pytest.raises(UserError, match="another run is using"), locks.lock_directory(Path(folder)):
+    def resume_and_write(run, metrics):
+        with pytest.raises(UserError, match="another run is using"), locks.lock_directory(Path(run.folder)):
             pass
-        statuses.append(cli("classify", "--resume", "--output-dir", folder)[0])
-        write_metrics(folder, metrics)
+        statuses.append(cli("classify", "--resume", "--output-dir", run.folder)[0])
+        write_metrics(run, metrics)
 
-    monkeypatch.setattr(run_directory, "write_metrics", resume_and_write)
+    monkeypatch.setattr(RunDir, "write_metrics", resume_and_write)
     args = ["--data", toy, "--model", tiny, "--max-steps", 1]
     assert cli("classify", *args)[0] == cli("classify", *args, "--output-dir", tmp_path / "run")[0] == 0
     assert statuses == [2, 2]

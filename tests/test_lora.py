@@ -13,9 +13,9 @@ from transformers import AutoModelForSequenceClassification
 
 import bertkit
 from bertkit.errors import RunInterrupted
+from bertkit.methods.lora import add_adapters, merge_adapters
 from bertkit.models.cpu.acceleration import accelerate_on_cpu
-from bertkit.models.lora import add_adapters, merge_adapters
-from bertkit.run_directory import find_last_checkpoint
+from bertkit.run_directory import RunDir
 
 CAUSAL = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
@@ -147,7 +147,7 @@ def test_a_resumed_run_is_bit_identical(case, tiny, tmp_path, stop_at):
     stop_at(7)
     with pytest.raises(RunInterrupted):
         train("classify", tiny, tmp_path, "resumed", **settings)
-    checkpoint = find_last_checkpoint(tmp_path / "resumed")
+    checkpoint = RunDir(tmp_path / "resumed").find_last_checkpoint()
     names = load_file(checkpoint / "model.safetensors").keys()
     assert sum(".lora_" in name for name in names) == 8
     bertkit.classify(output_dir=str(tmp_path / "resumed"), resume=True)

@@ -12,8 +12,8 @@ import yaml
 from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predictions, write_rows
 
 import bertkit
-from bertkit import run_directory
 from bertkit.report.page import compute_interval_bar
+from bertkit.run_directory import RunDir
 from bertkit.stats.metric_modules import is_lower_better, load_module, name_scores, parse_arguments
 
 MODULE = """
@@ -190,7 +190,7 @@ def test_scores_are_in_every_result_of_a_run_and_never_replace_ours(cli, tmp_pat
     status, out, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
     assert status == 0, err
     assert "not numbers are left out: label" in err
-    metrics = run_directory.read_metrics(tmp_path / "run")
+    metrics = RunDir(tmp_path / "run").read_metrics()
     validation = metrics["validation"]
     assert (validation["own_accuracy"], validation["own_accuracy_2"]) == (0.25, 0.5)
     assert (validation["mine"], validation["own_mine"]) == (0.08, 0.08)
@@ -326,7 +326,7 @@ def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path
     assert status == 0, err
     assert f"--metric {module}: raised AssertionError (too many)" in err
     assert "warning: few: no evaluation has this score, so the last weights are kept" in err
-    assert "few" not in run_directory.read_metrics(tmp_path / "run")["validation"]
+    assert "few" not in RunDir(tmp_path / "run").read_metrics()["validation"]
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ def test_scores_that_are_not_finite_are_left_out_with_a_warning(runs, cli, tmp_p
     status, _, err = cli("evaluate", runs / "swag", "-o", tmp_path / "scored", "--metric", module)
     assert status == 0, err
     assert "not a finite number, left out: bad" in err
-    found = run_directory.read_metrics(tmp_path / "scored")
+    found = RunDir(tmp_path / "scored").read_metrics()
     assert found["validation"]["good"] == 1.0
     assert "bad" not in found["validation"] | found["intervals"]
 
@@ -402,7 +402,7 @@ def test_the_scores_of_a_task_are_listed_without_training(task, runs, cli, tmp_p
     args = ["--data", runs / f"{task}.jsonl", "--model", tiny, "--metric-for-best-model", "x"]
     line = assert_refused(cli, tmp_path, args, ["choose one of"], task)
     listed = set(line.rpartition("choose one of ")[2].split(", "))
-    assert listed == {"loss", *run_directory.read_metrics(runs / task)["validation"]}
+    assert listed == {"loss", *RunDir(runs / task).read_metrics()["validation"]}
 
 
 def test_the_report_shows_no_bar_for_errors_which_have_no_upper_bound():
@@ -464,7 +464,7 @@ def test_commands_for_a_finished_run_never_execute_its_module(interrupted, cli, 
     assert status == 0, err
     assert f"--metric {module}" in err
     assert yaml.safe_load((tmp_path / "scored/run.yaml").read_text())["settings"].get("metric") is None
-    assert "matches" not in run_directory.read_metrics(tmp_path / "scored")["validation"]
+    assert "matches" not in RunDir(tmp_path / "scored").read_metrics()["validation"]
     for args in (
         ["predict", interrupted, "--text", "good film"],
         ["report", interrupted],

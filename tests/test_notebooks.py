@@ -14,7 +14,7 @@ from test_docs import parse
 
 import bertkit
 from bertkit.api import _create_notebook_reporter
-from bertkit.run.train import Run
+from bertkit.run.results import Run
 
 nbformat = pytest.importorskip("nbformat", reason="the notebooks need nbclient and ipykernel (extra dev)")
 ROOT = Path(__file__).parents[1]

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from bertkit import run_directory
 from bertkit.errors import UserError
+from bertkit.run_directory import RunDir
 from bertkit.studies.config import make_study_config
 from bertkit.studies.runs_directory import RunsDirectory
 
@@ -27,7 +27,7 @@ def start_run(directory, config):
     """Write what a run writes first, so that the directory is kept."""
     run = directory.folder / "folds" / "fold0-seed0"
     run.mkdir(parents=True)
-    run_directory.write_settings(run, "classify", config, {})
+    RunDir(run).write_settings("classify", config, {})
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])

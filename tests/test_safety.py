@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.errors import RunInterrupted
-from bertkit.run_directory import find_last_checkpoint
+from bertkit.run_directory import RunDir
 from bertkit.utils.cache import get_cache_directory
 from bertkit.utils.files import CHECKSUMS_FILE, write_checksums
 
@@ -93,7 +93,7 @@ def test_a_pickle_in_a_checkpoint_is_never_executed(
     cli, interrupted_run, marker, malicious_pickle, name, writer
 ):
     """An attacker can update the checksums too, so they are no protection."""
-    folder = find_last_checkpoint(interrupted_run)
+    folder = RunDir(interrupted_run).find_last_checkpoint()
     if writer == "pickle":
         (folder / name).write_bytes(malicious_pickle)
     else:
@@ -118,7 +118,7 @@ def test_a_pickle_in_a_checkpoint_is_never_executed(
 
 
 def test_a_checkpoint_with_only_pickled_weights_is_refused(cli, interrupted_run, marker, malicious_pickle):
-    folder = find_last_checkpoint(interrupted_run)
+    folder = RunDir(interrupted_run).find_last_checkpoint()
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(malicious_pickle)
     write_checksums(folder)

@@ -28,7 +28,7 @@ from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.run.predictor import load_predictor
-from bertkit.run_directory import write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.serve import batcher as batcher_module
 from bertkit.serve import models as models_module
 from bertkit.serve import server
@@ -127,7 +127,7 @@ def test_concurrent_requests_are_computed_together_and_get_their_own_records(reg
 
 
 def test_an_ensemble_is_served(runs, tmp_path):
-    write_ensemble(tmp_path / "ensemble", [runs / "classify", runs / "classify"])
+    RunDir(tmp_path / "ensemble").write_members([runs / "classify", runs / "classify"])
     registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], make_batch_settings(), Metrics())
     registry.load()
     [row] = make_rows("classify", 1)

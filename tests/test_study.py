@@ -32,8 +32,7 @@ from bertkit.data.split import SplitKeys, join_groups
 from bertkit.data.tokens import encode, encode_with_offsets, share_tokens
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.run.load_data import load_data
-from bertkit.run.results import read_logits, write_logits
-from bertkit.run_directory import write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
 from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
@@ -234,14 +233,14 @@ def test_a_damaged_journal_is_refused_in_one_line(tmp_path, damage):
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "changed"])
 def test_damaged_logits_are_refused_in_one_line(tmp_path, damage):
-    path = tmp_path / "logits.npz"
-    write_logits(path, np.ones((300, 3), np.float32), {"threshold": 1.0})
-    assert read_logits(path)[1] == {"threshold": 1.0}
+    run, path = RunDir(tmp_path), tmp_path / RunDir.LOGITS_FILE
+    run.write_logits(np.ones((300, 3), np.float32), {"threshold": 1.0})
+    assert run.read_logits()[1] == {"threshold": 1.0}
     content = bytearray(path.read_bytes())
     content[200] ^= 255
     path.write_bytes({"empty": b"", "truncated": content[:2000], "changed": bytes(content)}[damage])
-    with pytest.raises(UserError, match=r"logits\.npz: cannot be read \(.*\); delete its directory"):
-        read_logits(path)
+    with pytest.raises(UserError, match=r"test_logits\.npz: cannot be read \(.*\); delete its directory"):
+        run.read_logits()
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")])
@@ -370,7 +369,7 @@ def test_the_ensemble_names_runs_that_exist(studies, task):
 def test_means_over_seeds_are_the_predictions_of_an_ensemble(studies, tmp_path):
     folder = studies["classify"].output_dir
     records = [r for r in read_predictions(folder, "out_of_fold.jsonl") if r["fold"] == 1]
-    write_ensemble(tmp_path / "pair", [folder / f"folds/fold1-seed{seed}" for seed in (0, 1)])
+    RunDir(tmp_path / "pair").write_members([folder / f"folds/fold1-seed{seed}" for seed in (0, 1)])
     rows = [{"text": record["text"]} for record in records]
     predictions = bertkit.predict(tmp_path / "pair", data=rows, all_scores=True)
     for record, prediction in zip(records, predictions, strict=True):

@@ -10,9 +10,9 @@ from conftest import make_document_rows, write_rows
 from test_glue import COLUMNS, write_split
 
 import bertkit
-from bertkit import run_directory
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.run.session import Session
+from bertkit.run_directory import RunDir
 from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
 from bertkit.studies.run_group import RunReporter
@@ -147,7 +147,7 @@ def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny
     folder = tmp_path / "run"
     folder.mkdir()
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
-    run_directory.write_settings(folder, "glue", GlueConfig(**settings), {})
+    RunDir(folder).write_settings("glue", GlueConfig(**settings), {})
     with ExitStack() as other_process:
         assert locks.try_lock(other_process, folder / "sst2" / "seed0")
 
@@ -169,7 +169,7 @@ def test_resume_uses_the_settings_of_the_suite_whose_directory_it_has_joined(
     """Another process replaces the suite just before this one joins its directory."""
     settings = {"tasks": ["sst2"], "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(**settings)
-    metrics = run.output_dir / run_directory.METRICS_FILE
+    metrics = run.output_dir / RunDir.METRICS_FILE
     metrics.unlink()  # as if the suite had been interrupted
     join = suite_base.join_if_resumed
 
@@ -250,6 +250,6 @@ def test_each_warning_is_reported_once_and_information_only_on_demand():
 def test_a_run_that_ran_out_of_memory_is_resumed_with_its_smaller_batches(tmp_path):
     assert _read_saved_settings(tmp_path) == {}
     config = ClassifyConfig(batch_size=8, gradient_accumulation_steps=4, learning_rate=1e-4)
-    run_directory.write_settings(tmp_path, "classify", config, {})
+    RunDir(tmp_path).write_settings("classify", config, {})
     expected = {"resume": True, "batch_size": 8, "gradient_accumulation_steps": 4}
     assert _read_saved_settings(tmp_path) == expected

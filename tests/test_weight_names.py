@@ -21,7 +21,7 @@ import bertkit
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import ModelSource, load_config, load_model, load_tokenizer
 from bertkit.models.own_models import save_model
-from bertkit.run_directory import find_last_checkpoint
+from bertkit.run_directory import RunDir
 from bertkit.training.checkpoints import load_weights, save_weights
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils.files import write_checksums
@@ -250,7 +250,7 @@ def test_a_resumed_run_needs_all_weights(cli, tiny, toy, tmp_path, stop_at):
     run = tmp_path / "run"
     stop_at(6)
     assert cli("classify", "--data", toy, "--model", tiny, "--batch-size", 16, "-o", run)[0] == 130
-    checkpoint = find_last_checkpoint(run)
+    checkpoint = RunDir(run).find_last_checkpoint()
     rename(checkpoint, {"word_embeddings": "tokens"})
     write_checksums(checkpoint)
     words = [

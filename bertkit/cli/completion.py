@@ -84,9 +84,9 @@ def _list_cached_models() -> Iterator[str]:
 
 
 def _complete_runs(*_: object) -> Completions:
-    from bertkit.run_directory import DEFAULT_RUNS_DIR, METRICS_FILE
+    from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
 
-    for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{METRICS_FILE}")):
+    for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{RunDir.METRICS_FILE}")):
         yield str(path.parent), "finished run"
 
 

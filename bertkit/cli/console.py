@@ -25,7 +25,7 @@ from bertkit.utils.reporting import Reporter
 from bertkit.utils.text import format_duration
 
 if TYPE_CHECKING:
-    from bertkit.run.train import Run
+    from bertkit.run.results import Run
 
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ def _format_loss(loss: float, parts: Mapping[str, float]) -> str:
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
-    from bertkit.report.finished_run import EXTRA_SPLITS
+    from bertkit.run_directory import EXTRA_SPLITS
 
     sizes = metrics["data"]
     unit = task_spec(metrics["task"]).unit

@@ -21,9 +21,9 @@ from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
 from bertkit.models.loading import ModelSource, load_config
 from bertkit.report.card import add_calibration
-from bertkit.run.finished_run import load_run_task, reload_run_data
+from bertkit.run.load_data import reload_run_data
 from bertkit.run.predictor import find_onnx_model, load_predictor
-from bertkit.run_directory import CALIBRATION_FILE, CARD_FILE, ONNX_DIR, REPORT_FILE, require_metrics
+from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
@@ -50,6 +50,7 @@ from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation
 from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.task import THRESHOLDS_KEY
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices, locks
 from bertkit.utils.files import stage_files, write_text
 from bertkit.utils.reporting import report_warning, silence_libraries
@@ -252,13 +253,12 @@ def write_calibration(
         names = _divide_and_verify(run, predictor, evaluation, divisor)
         with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
             write_divided_weights(run, staging, names, divisor, calibration["temperature"])
-            (run / CALIBRATION_FILE).unlink(missing_ok=True)
+            RunDir(run).delete_calibration()
             _write_config(run, NO_CHANGES)
     _write_config(run, changes)
-    write_text(run / CALIBRATION_FILE, json.dumps(calibration, indent=2, ensure_ascii=False) + "\n")
-    card = run / CARD_FILE
-    if card.exists():
-        write_text(card, add_calibration(card.read_text("utf-8"), calibration))
+    RunDir(run).write_calibration(calibration)
+    if (card := RunDir(run).read_card()) is not None:
+        RunDir(run).write_card(add_calibration(card, calibration))
     _update_page(run)
     _warn_about_export(run)
 
@@ -301,19 +301,20 @@ def _update_page(run: Path) -> None:
     """Write `report.html` again, with the reliability before and after calibration."""
     from bertkit.report.page import write_page
 
-    if not (run / REPORT_FILE).exists():
+    if not (run / RunDir.REPORT_FILE).exists():
         return
     try:
-        write_page(run, require_metrics(run))
+        write_page(run, RunDir(run).require_metrics())
     except UserError as error:  # a file that only the page needs is damaged
-        report_warning(f"{run / REPORT_FILE} does not show the calibration ({error})")
+        report_warning(f"{run / RunDir.REPORT_FILE} does not show the calibration ({error})")
 
 
 def _warn_about_export(run: Path) -> None:
     """Warn about an ONNX model in the run, which still has the former output layer and `config.json`."""
-    if find_onnx_model(run / ONNX_DIR):
+    if find_onnx_model(run / RunDir.ONNX_DIR):
         report_warning(
-            f"{run / ONNX_DIR}: was exported before this calibration; run bertkit export {run} --overwrite"
+            f"{run / RunDir.ONNX_DIR}: was exported before this calibration; "
+            f"run bertkit export {run} --overwrite"
         )
 
 

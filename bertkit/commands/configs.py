@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bertkit.errors import UserError, format_list
-from bertkit.run_directory import REPORT_FILE
+from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import (
     DEFAULT_VOCAB_SIZE,
     FineTuningConfig,
@@ -450,7 +450,7 @@ class ReportConfig(Settings):
         "HTML file to write.",
         OUTPUT,
         flags=("--output", "-o"),
-        default_text=f"RUN/{REPORT_FILE}; for several runs {REPORT_FILE}",
+        default_text=f"RUN/{RunDir.REPORT_FILE}; for several runs {RunDir.REPORT_FILE}",
     )
     explain: bool = setting(
         False,

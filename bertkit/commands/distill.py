@@ -29,15 +29,14 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     Raises:
         UserError: RUN cannot be a teacher, or the settings contradict each other or do not fit it.
     """
-    from bertkit.run.finished_run import load_run_task
-    from bertkit.run_directory import find_ensemble, read_members
+    from bertkit.run_directory import RunDir
     from bertkit.settings.recipes import apply_overrides
+    from bertkit.tasks.trained_model import load_run_task
 
     values = validate_settings(DistillConfig, settings, "distill()")
     folder = expand_home(values.pop("run"))
     task = load_run_task(folder, accepts_ensemble=True)
-    ensemble = find_ensemble(folder)
-    runs = read_members(ensemble) if ensemble else [folder]
+    runs = RunDir(folder).find_members() or [folder]
     _check_teacher(folder, runs, task.config)
     overrides = _translate(values, runs[0]) | {"teacher": str(folder.resolve())}
     if values.get("resume"):

@@ -39,6 +39,7 @@ from bertkit.models.encoder import (
     parse_layers,
     select_pooled_tokens,
 )
+from bertkit.models.load_check import report_length_errors, warn_about_padding
 from bertkit.models.loading import (
     find_model,
     get_max_positions,
@@ -54,9 +55,8 @@ from bertkit.models.own_models import (
     read_max_length,
     read_sentence_modules,
 )
-from bertkit.run.load_check import report_length_errors, warn_about_padding
 from bertkit.run.prepare import UNK_WARNING_FRACTION
-from bertkit.run_directory import refuse_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.settings.setting import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
@@ -479,7 +479,7 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig, index: VectorIndex | None) -> None:
         self.index = index
-        refuse_ensemble(expand_home(config.model))
+        RunDir(expand_home(config.model)).refuse_ensemble()
         self.source = find_model(config.model, "MODEL")
         if index is not None:
             self._check_index_model(index.provenance, str(config.index))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit import run_directory
 from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, collect_passed_columns
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import load_dataset
@@ -17,24 +16,25 @@ from bertkit.data.table import fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model
-from bertkit.run.finished_run import load_run_task, pass_data_again, reload_run_data, require_same_data
+from bertkit.run.load_data import pass_data_again, reload_run_data, require_same_data
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines
 from bertkit.run.results import (
     MetricModules,
+    Run,
     bind_modules,
-    compare_evaluations,
     compute_scores,
     summarize_baselines,
     summarize_data,
     write_predictions,
 )
 from bertkit.run.settings import require_data_objects
-from bertkit.run_directory import format_python_call
+from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.setting import Settings, expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from bertkit.data.table import Rows, Splits
     from bertkit.run.predictor import Predictor
     from bertkit.run.results import MetricModules
-    from bertkit.run.train import Run
     from bertkit.stats.metric_modules import MetricModule
     from bertkit.tasks.base import Task
     from bertkit.tasks.evaluation import Evaluation
@@ -67,7 +66,7 @@ class EvaluationInputs:
     train: "Rows | None"
 
 
-def evaluate(settings: Mapping[str, Any]) -> "Run":
+def evaluate(settings: Mapping[str, Any]) -> Run:
     """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report.
 
     Raises:
@@ -79,7 +78,7 @@ def evaluate(settings: Mapping[str, Any]) -> "Run":
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
     devices.request_device(config.device)
     if config.output_dir:
-        check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
+        check_output_directory(Path(config.output_dir), EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
     _check_encoding(config, task)
     _check_modules(config, task)
@@ -274,9 +273,7 @@ def _score(
     inputs: EvaluationInputs,
     modules: MetricModules,
     other: Predictor | None,
-) -> "Run":
-    from bertkit.run.train import Run
-
+) -> Run:
     predictor, splits = inputs.predictor, inputs.splits
     fingerprints = fingerprint_splits(splits)
     task = predictor.task
@@ -316,7 +313,7 @@ def _compare(
         raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
     other_evaluation = other.task.evaluate(other_outputs)
     seed = predictor.task.config.seed
-    return compare_evaluations(str(config.compare), other_evaluation, evaluation, modules, seed)
+    return modules.describe_difference(str(config.compare), other_evaluation, evaluation, seed)
 
 
 def _write_results(
@@ -332,14 +329,14 @@ def _write_results(
         folder = Path(config.output_dir)
     else:
         name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
-        folder = run_directory.create_default_directory(*name_parts)
-    run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
+        folder = create_default_directory(*name_parts)
+    RunDir(folder).create(config.overwrite, with_checkpoints=False)
     run_config = task.config
     if task.spec.predicts_rows:
         run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
-    run_directory.write_settings(folder, task.spec.name, run_config, fingerprints)
-    write_predictions(folder, task, evaluations)
+    RunDir(folder).write_settings(task.spec.name, run_config, fingerprints)
+    write_predictions(RunDir(folder), task, evaluations)
     write_page(folder, metrics)
-    run_directory.write_metrics(folder, metrics)
-    run_directory.delete_backup(folder)
+    RunDir(folder).write_metrics(metrics)
+    RunDir(folder).delete_backup()
     return folder

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertkit import run_directory
 from bertkit._version import __version__
 from bertkit.commands.configs import FP32, INT8, PYTORCH, ExportConfig
 from bertkit.data.table import Rows, combine_fingerprints
@@ -31,11 +30,12 @@ from bertkit.models.loading import (
     load_config,
     takes_token_type_ids,
 )
-from bertkit.run.finished_run import load_run_task
 from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
+from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import locks
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
@@ -86,9 +86,9 @@ def export(settings: Mapping[str, Any]) -> ExportResult:
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = expand_home(config.run)
     load_run_task(run)  # raises unless this is a finished run
-    metrics = run_directory.read_metrics(run) or {}
+    metrics = RunDir(run).read_metrics() or {}
     require_extra("onnx", REQUIRED_PACKAGES, "export")
-    folder = expand_home(config.output_dir) if config.output_dir else run / run_directory.ONNX_DIR
+    folder = expand_home(config.output_dir) if config.output_dir else run / RunDir.ONNX_DIR
     _check_output_directory(run, folder, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
         return _export(config, run, folder, metrics)
@@ -199,10 +199,10 @@ def _compute_megabytes(path: Path) -> float:
 
 def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
     """Write the other files that `bertkit.load` reads; `metrics.json` is written last."""
-    for name in ("config.json", run_directory.SETTINGS_FILE):
+    for name in ("config.json", RunDir.SETTINGS_FILE):
         shutil.copyfile(run / name, folder / name)
     tokenizer.save_pretrained(folder)
-    run_directory.write_metrics(folder, metrics)
+    RunDir(folder).write_metrics(metrics)
 
 
 # ---- validation rows

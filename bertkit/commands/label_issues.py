@@ -15,13 +15,13 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertkit import run_directory
 from bertkit.commands.configs import LabelIssuesConfig
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.report.label_review import render_review_page
 from bertkit.run.load_data import get_row_name, hash_inputs, parse_all_rows
 from bertkit.run.settings import require_data_objects
+from bertkit.run_directory import RunDir, format_python_call
 from bertkit.settings.recipes import read_recipe, read_recipe_file
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks import TASKS, task_class
@@ -434,7 +434,7 @@ def _read_predictions(study: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: cannot parse it as JSON ({error}); run the study again") from error
     if not records or not all(isinstance(record, dict) for record in records):
         raise UserError(f"{path}: has no predictions; run the study again")
-    if (metrics := run_directory.read_metrics(study)) and metrics.get("predicted_rows") != len(records):
+    if (metrics := RunDir(study).read_metrics()) and metrics.get("predicted_rows") != len(records):
         raise UserError(
             f"{path}: has {format_count(len(records), 'line')}, and the study predicted "
             f"{format_count(metrics.get('predicted_rows', 0), 'row')}; run the study again"
@@ -457,13 +457,13 @@ def _check_predictions(task: Task, path: Path, records: Sequence[Mapping[str, An
 def _load_task(study: Path) -> Task:
     """Return the task with the settings of a fold run, which has the same data as the study."""
     for folder in (study / "ensemble", *sorted((study / "folds").glob("*")), study):
-        path = folder / run_directory.SETTINGS_FILE
+        path = folder / RunDir.SETTINGS_FILE
         if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
             task_type = task_class(name)
             task = task_type(
                 task_type.spec.config(**read_recipe(str(path), name, task_type.spec.config).settings)
             )
-            call = run_directory.format_python_call("study", {"output_dir": str(study)}, ["data"])
+            call = format_python_call("study", {"output_dir": str(study)}, ["data"])
             require_data_objects(task.config, call)
             return task
     raise UserError(

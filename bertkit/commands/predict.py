@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig, collect_passed_columns
 from bertkit.commands.inputs import TruncationCounter, iter_data_rows, iter_flag_rows, iter_stdin_rows
 from bertkit.errors import UserError, format_list
-from bertkit.run.finished_run import load_run_task
 from bertkit.run.predictor import align_chunks_to_groups, load_predictor
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary
 from bertkit.utils.files import check_output_file
@@ -87,7 +87,7 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
             iteration: a row cannot be predicted.
     """
     from bertkit.commands.explain import require_explainable
-    from bertkit.run.load_check import warn_about_padding
+    from bertkit.models.load_check import warn_about_padding
 
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from bertkit.commands.configs import NUM_EXPLAINED, ReportConfig
 from bertkit.errors import UserError
 from bertkit.report.finished_run import load_finished_run
-from bertkit.run.finished_run import load_run_task
-from bertkit.run_directory import REPORT_FILE
+from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import check_output_file, expand_home, write_text
@@ -42,7 +42,7 @@ def report(settings: Mapping[str, Any]) -> Report:
     if config.explain and len(config.runs) > 1:
         raise UserError(f"--explain: explains a single run, not {len(config.runs)}; pass one of them")
     runs = [load_finished_run(expand_home(run)) for run in config.runs]
-    path = runs[0].folder / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE)
+    path = runs[0].folder / RunDir.REPORT_FILE if len(runs) == 1 else Path(RunDir.REPORT_FILE)
     if config.output:
         path = expand_home(config.output)
     conflict = "already exists and is not an HTML page; pass another file with --output"

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import run_directory
 from bertkit.commands.configs import TokenizerConfig
 from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
 from bertkit.data.readers.text_files import FileNotes
 from bertkit.data.wordpiece import evaluate_tokenizer, require_analyzer, train_wordpiece
 from bertkit.errors import UserError
+from bertkit.run_directory import create_default_directory
 from bertkit.settings.validation import DataSource, validate_settings
 from bertkit.utils import locks
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
@@ -96,7 +96,7 @@ def _tokenize_example(result: "WordPieceResult", text: str) -> str:
 def _write(tokenizer: Any, config: TokenizerConfig, data_name: str) -> Path:
     """Save a tokenizer in the output directory of the settings, or in a default directory."""
     if config.output_dir is None:
-        folder = run_directory.create_default_directory("tokenizer", data_name)
+        folder = create_default_directory("tokenizer", data_name)
     else:
         folder = expand_home(config.output_dir)
     with stage_files(folder, "the tokenizer", "free disk space") as staging:

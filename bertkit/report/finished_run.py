@@ -1,32 +1,25 @@
-"""Read a finished run from its directory."""
+"""A finished run of a single task, as the pages show it."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from bertkit import run_directory
-from bertkit.errors import UserError, format_list, shorten_repr
+from bertkit.errors import UserError, format_list
+from bertkit.run_directory import EXTRA_SPLITS, RETRAIN_HINT, RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.validation import DataObject
 from bertkit.stats.scores import Scores
 from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks.definition import TaskSpec
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.text import validate
 
-if TYPE_CHECKING:
-    from bertkit.tasks.definition import TaskSpec
 
-
-EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation
-PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # for the validation split
-
-
-class _Data(TypedDict):
+class DataRecord(TypedDict):
     name: str
     fingerprint: str
     validation: int
@@ -35,34 +28,36 @@ class _Data(TypedDict):
     test_mismatched: NotRequired[int]
 
 
-class _Difference(TypedDict):
+class DifferenceRecord(TypedDict):
     difference: float
     interval: tuple[float, float]
     p: float
     test: str
 
 
-class _ModelSize(TypedDict):
+ComparedRecord = TypedDict(
+    "ComparedRecord", {"with": str, "validation": Scores, "difference": dict[str, DifferenceRecord]}
+)
+
+
+class ModelSizeRecord(TypedDict):
     parameters: int
     megabytes: float
     rows_per_second: float
 
 
-class _Distillation(TypedDict):
+class DistillationRecord(TypedDict):
     """The teacher of a student, and the size and the speed of both."""
 
     teacher: str
-    models: dict[Literal["teacher", "student"], _ModelSize]
+    models: dict[Literal["teacher", "student"], ModelSizeRecord]
 
 
-_Compared = TypedDict("_Compared", {"with": str, "validation": Scores, "difference": dict[str, _Difference]})
-
-
-class _Metrics(TypedDict):
-    """The part of `metrics.json` that pages show."""
+class RunMetricsRecord(TypedDict):
+    """The part of the `metrics.json` of a single run that pages show."""
 
     model: str
-    data: _Data
+    data: DataRecord
     validation: Annotated[Scores, Meta(min_length=1)]
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, Scores]
@@ -71,63 +66,19 @@ class _Metrics(TypedDict):
     validation_mismatched: NotRequired[Scores]
     test_mismatched: NotRequired[Scores]
     details: NotRequired[dict[str, dict[str, Scores]]]
-    compared: NotRequired[_Compared]
-    distillation: NotRequired[_Distillation]
+    compared: NotRequired[ComparedRecord]
+    distillation: NotRequired[DistillationRecord]
     training: NotRequired[dict[str, Any]]
 
 
-class _Reliability(TypedDict):
-    """Statistics of confidence bins; null for an empty bin."""
-
-    count: list[int]
-    confidence: list[float | None]
-    accuracy: list[float | None]
-
-
-class RiskCoverage(TypedDict):
-    """Points of the risk-coverage curve."""
-
-    coverage: list[float]
-    risk: list[float]
-    min_confidence: list[float]
-    aurc: float
-
-
-class _Abstention(TypedDict):
-    min_confidence: float
-
-
-class ThresholdRecord(TypedDict):
-    """The thresholds, and the scores by threshold."""
-
-    thresholds: dict[str, float]
-    curve: NotRequired[dict[str, list[float]]]
-
-
-class _CalibrationData(TypedDict):
-    rows: int
-    name: NotRequired[str]
-    is_validation_split: NotRequired[bool]
-
-
-class CalibrationRecord(TypedDict):
-    """The part of `calibration.json` that pages show."""
-
-    data: NotRequired[_CalibrationData]
-    reliability: dict[str, _Reliability]
-    risk_coverage: NotRequired[RiskCoverage]
-    abstention: NotRequired[_Abstention]
-    threshold: NotRequired[ThresholdRecord]
-
-
-class _Step(TypedDict):
+class LogRecord(TypedDict):
     """A line of the training log; further keys may have any values."""
 
     step: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class FinishedRun(RunDir):
     """A run directory whose files are read at first use.
 
     Attributes:
@@ -135,9 +86,8 @@ class FinishedRun:
         spec: Properties of the task.
     """
 
-    folder: Path
     metrics: Mapping[str, Any]
-    spec: "TaskSpec"
+    spec: TaskSpec
 
     @property
     def name(self) -> str:
@@ -147,8 +97,7 @@ class FinishedRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
-        settings_path = str(self.folder / run_directory.SETTINGS_FILE)
-        recipe = read_recipe(settings_path, self.spec.name, self.spec.config)
+        recipe = read_recipe(str(self.settings_file), self.spec.name, self.spec.config)
         return {
             name: str(value) if isinstance(value, DataObject) else value
             for name, value in recipe.settings.items()
@@ -157,54 +106,15 @@ class FinishedRun:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """Command and package versions."""
-        return run_directory.read_provenance(self.folder)
+        return self.read_provenance()
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """Lines of the training log."""
-        lines = list(self._lines(run_directory.LOG_FILE))
+        lines = list(self.iter_lines(self.LOG_FILE))
         for number, line in enumerate(lines, 1):
-            validate(line, _Step, f"{self.folder / run_directory.LOG_FILE}:{number}")
+            validate(line, LogRecord, f"{self.folder / self.LOG_FILE}:{number}")
         return lines
-
-    @cached_property
-    def records(self) -> list[dict[str, Any]]:
-        """Predictions for the validation split, or masked samples from it."""
-        return list(self._lines(self.predictions_path.name))
-
-    @cached_property
-    def calibration(self) -> CalibrationRecord:
-        """Content of `calibration.json`; empty if the run is not calibrated."""
-        record: CalibrationRecord = self.read_json(run_directory.CALIBRATION_FILE, CalibrationRecord)
-        return record
-
-    @property
-    def is_calibrated_on_validation(self) -> bool:
-        """Whether the calibration used the validation split of the run."""
-        return self.calibration.get("data", {}).get("is_validation_split", False)
-
-    @property
-    def predictions_path(self) -> Path:
-        """Path of `records`, whether or not the file exists."""
-        paths = [self.folder / name for name in PREDICTION_FILES]
-        return next((path for path in paths if path.exists()), paths[0])
-
-    def read_json(self, name: str, schema: Any) -> Any:
-        """Read a JSON file of the run and validate it; empty if the file does not exist."""
-        path = self.folder / name
-        return validate(_parse_json(path.read_bytes(), path), schema, path) if path.exists() else {}
-
-    def make_record_error(self, index: int, problem: str) -> UserError:
-        """Build the error for an invalid record; `index` is its position in `records`."""
-        return UserError(f"{self.predictions_path}:{index + 1}: {problem}; run the training again")
-
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        path = self.folder / name
-        if not path.exists():
-            return
-        with path.open("rb") as file:  # binary mode: the parser reports invalid UTF-8 with the line
-            for number, line in enumerate(file, 1):
-                yield _parse_json(line, f"{path}:{number}")
 
 
 def load_finished_run(folder: Path) -> FinishedRun:
@@ -213,40 +123,16 @@ def load_finished_run(folder: Path) -> FinishedRun:
     Raises:
         UserError: The directory has no finished run, has several runs, or has an invalid `metrics.json`.
     """
-    metrics = run_directory.require_metrics(folder)
+    metrics = RunDir(folder).require_metrics()
     if metrics["task"] not in TASKS:
-        runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{run_directory.METRICS_FILE}"))
+        runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{RunDir.METRICS_FILE}"))
         raise UserError(f"{folder}: contains several runs; pass one of them: {format_list(runs)}")
-    validate(metrics, _Metrics, folder / run_directory.METRICS_FILE)
-    if missing := _find_missing_keys(metrics):
-        raise UserError(
-            f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; run the training again"
-        )
+    validate(metrics, RunMetricsRecord, folder / RunDir.METRICS_FILE)
+    # keys to which another part of the file refers
+    sizes, compared = metrics["data"], metrics.get("compared", {})
+    missing = [f"data.{split}" for split in EXTRA_SPLITS if metrics.get(split) and split not in sizes]
+    lost = [name for name in compared.get("difference", {}) if name not in compared.get("validation", {})]
+    missing += [f"compared.validation.{name}" for name in lost]
+    if missing:
+        raise UserError(f"{folder / RunDir.METRICS_FILE}: {format_list(missing)} missing; {RETRAIN_HINT}")
     return FinishedRun(folder, metrics, task_spec(metrics["task"]))
-
-
-def _find_missing_keys(metrics: Mapping[str, Any]) -> list[str]:
-    """Return keys that are missing although another part of `metrics.json` refers to them."""
-    sizes = metrics["data"]
-    compared = metrics.get("compared", {})
-    compared_scores = compared.get("validation", {})
-    return [
-        *(f"data.{split}" for split in EXTRA_SPLITS if metrics.get(split) and split not in sizes),
-        *(
-            f"compared.validation.{name}"
-            for name in compared.get("difference", {})
-            if name not in compared_scores
-        ),
-    ]
-
-
-def _parse_json(text: bytes, location: object) -> dict[str, Any]:
-    try:
-        content = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{location}: cannot parse as JSON ({error}); run the training again") from error
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{location}: expected a JSON object, found {shorten_repr(content)}; run the training again"
-        )
-    return content

@@ -35,14 +35,8 @@ from bertkit.report.card import (
     format_score_rows,
     name_compared_run,
 )
-from bertkit.report.finished_run import (
-    EXTRA_SPLITS,
-    CalibrationRecord,
-    FinishedRun,
-    RiskCoverage,
-    ThresholdRecord,
-)
-from bertkit.run_directory import CARD_FILE, REPORT_FILE
+from bertkit.report.finished_run import FinishedRun
+from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
 from bertkit.tasks import TASKS, task_spec
@@ -52,7 +46,6 @@ from bertkit.tasks.pretrain.view import MlmView
 from bertkit.tasks.qa.view import QaView
 from bertkit.tasks.text.view import ClassificationView, MultiLabelView, RegressionView
 from bertkit.tasks.view import Attribution, Example, View, build_error_browser
-from bertkit.utils.files import write_text
 
 RISK_NOTE = (
     "Fraction of wrong predictions among the answered rows, if the model answers only the most confident "
@@ -227,7 +220,8 @@ TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_spec(metrics["task"]))))
+    run = FinishedRun(folder, metrics, task_spec(metrics["task"]))
+    run.write_report(render_page(run))
 
 
 def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] = NO_EXPLANATIONS) -> str:
@@ -347,15 +341,15 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
     """
     if folder and metrics.get("task") in TASKS:
         return {"text/html": render_run(FinishedRun(folder, metrics, task_spec(metrics["task"])))}
-    if folder and (folder / CARD_FILE).exists():
-        return {"text/markdown": (folder / CARD_FILE).read_text("utf-8")}
+    if folder and (card := RunDir(folder).read_card()) is not None:
+        return {"text/markdown": card}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)
     return {"text/markdown": f"```json\n{content}\n```"}
 
 
 def render_run(run: FinishedRun) -> str:
     """Render the scores and the charts of a run as a fragment of HTML, in the colors of the notebook."""
-    report = run.folder / REPORT_FILE
+    report = run.folder / RunDir.REPORT_FILE
     return get_environment().get_template("notebook.html").render(
         metrics=run.metrics,
         folder=run.folder,

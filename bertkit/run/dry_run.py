@@ -1,4 +1,4 @@
-"""`--time-limit`: the number of training steps that fit into a time, from a short measurement."""
+"""Measurements before training: the steps that fit into `--time-limit`, and the estimates of `--dry-run`."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +24,10 @@ from bertkit.training.memory import (
     report_precision_errors,
     suggest_memory_fixes,
 )
-from bertkit.training.samplers import PhasedBatchSampler
+from bertkit.training.samplers import LengthGroupedBatchSampler, PhasedBatchSampler
 from bertkit.training.scoring import bind_logits
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
-
-if TYPE_CHECKING:
-    from bertkit.run.session import Session
-    from bertkit.training.samplers import LengthGroupedBatchSampler
-
 
 UNTIMED_STEPS = 2  # allocate memory, and compile the layers with --compile
 MEASURED_FRACTION = 0.02  # of the time limit
@@ -63,11 +58,6 @@ class MeasuredTimes:
         seconds = self.measurement + 2 * self.probe + 2 * self.evaluation + self.step
         return seconds / USED_FRACTION
 
-    def describe(self) -> str:
-        """Return the durations that a run consists of."""
-        probe = f", {self.probe:.1f} s per probe" if self.probe else ""
-        return f"{self.step:.2f} s per step, {self.evaluation - self.probe:.1f} s per evaluation{probe}"
-
     def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
         """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
         budget = USED_FRACTION * limit - self.measurement - self.probe - self.evaluation
@@ -93,15 +83,17 @@ def plan_time_limit(session: Session) -> None:
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
         times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
+    probe = f", {times.probe:.1f} s per probe" if times.probe else ""
+    durations = f"{times.step:.2f} s per step, {times.evaluation - times.probe:.1f} s per evaluation{probe}"
     if steps < 1:
         minutes = math.ceil(100 * times.sufficient_limit / 60) / 100  # rounded up, so that it is enough
         is_probe_longer = times.probe > times.evaluation - times.probe
         alternative = "leave out --probe" if is_probe_longer else "evaluate less with --max-eval-samples"
         raise UserError(
-            f"--time-limit {limit:g}: too short ({times.describe()}); pass at least "
-            f"{minutes:g} minutes, or {alternative}"
+            f"--time-limit {limit:g}: too short ({durations}); pass at least {minutes:g} minutes, or "
+            f"{alternative}"
         )
-    report_info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
+    report_info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({durations})")
     session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
     del session.trainer, session.model
     release_memory()
@@ -122,31 +114,6 @@ def measure_times(session: Session, limit: float) -> MeasuredTimes:
     probe = 0.0 if session.prepared.probe is None else _measure(session.score_probe)
     evaluation = _measure_evaluation(session) + probe
     return MeasuredTimes(step, evaluation, probe, time.perf_counter() - started)
-
-
-def _measure_steps(
-    run_step: Callable[[list[list[int]]], None], sampler: "LengthGroupedBatchSampler", session: Session,
-    seconds: float,
-) -> float:  # fmt: skip
-    """Return the mean duration of the steps of a phase that fit into `seconds`, of at least one."""
-    batches_per_step = session.training_args.gradient_accumulation_steps
-    steps = _repeat_steps(sampler, batches_per_step)
-    for _ in range(UNTIMED_STEPS):
-        run_step(next(steps))
-    started, count = time.perf_counter(), 0
-    # all ranks run equally many steps
-    while not count or not distributed.any_rank(time.perf_counter() - started > seconds):
-        run_step(next(steps))
-        count += 1
-    return (time.perf_counter() - started) / count
-
-
-def _repeat_steps(sampler: "LengthGroupedBatchSampler", batches_per_step: int) -> Iterator[list[list[int]]]:
-    """Yield the batches of each step of the first epoch, again and again."""
-    while True:
-        batches = iter(sampler)
-        while step := list(islice(batches, batches_per_step)):
-            yield step
 
 
 def _build_step(session: Session) -> Callable[[list[list[int]]], None]:
@@ -173,6 +140,29 @@ def _build_step(session: Session) -> Callable[[list[list[int]]], None]:
     return run_step
 
 
+def _measure_steps(
+    run_step: Callable[[list[list[int]]], None], sampler: LengthGroupedBatchSampler, session: Session,
+    seconds: float,
+) -> float:  # fmt: skip
+    """Return the mean duration of the steps of a phase that fit into `seconds`, of at least one."""
+
+    def repeat_first_epoch() -> Iterator[list[list[int]]]:
+        while True:
+            batches = iter(sampler)
+            while step := list(islice(batches, session.training_args.gradient_accumulation_steps)):
+                yield step
+
+    steps = repeat_first_epoch()
+    for _ in range(UNTIMED_STEPS):
+        run_step(next(steps))
+    started, count = time.perf_counter(), 0
+    # all ranks run equally many steps
+    while not count or not distributed.any_rank(time.perf_counter() - started > seconds):
+        run_step(next(steps))
+        count += 1
+    return (time.perf_counter() - started) / count
+
+
 def _measure_evaluation(session: Session) -> float:
     """Return the duration of an evaluation, extrapolated from some random batches."""
     features, batch_size = session.features["validation"], session.prepared.config.eval_batch_size
@@ -197,6 +187,9 @@ def _measure(function: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+# ---- the dry run
+
+
 @restore_algorithms()
 def dry_run(prepared: PreparedRun) -> dict[str, Any]:
     """Train one step on the longest batch, and estimate the time and memory of the run.
@@ -207,33 +200,27 @@ def dry_run(prepared: PreparedRun) -> dict[str, Any]:
     Returns:
         Summary of the data and the model, number of steps, and estimates of time and memory.
     """
+    config, task, features = prepared.config, prepared.task, prepared.features["train"]
     with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory
-        return _measure_step(prepared, Path(folder))
-
-
-def _measure_step(prepared: PreparedRun, folder: Path) -> dict[str, Any]:
-    session = Session(prepared, folder)
-    plan_time_limit(session)
-    session.warn_about_long_warmup()
-    config, features = prepared.config, prepared.features["train"]
-    is_trained = prepared.task.spec.trains_encoder
-    with (
-        report_out_of_memory(suggest_memory_fixes(config, session.model)),
-        report_precision_errors(session.model, prepared.precision),
-    ):
-        cost = _measure_training(session) if is_trained else _measure_forward_pass(session)
+        session = Session(prepared, Path(folder))
+        plan_time_limit(session)
+        session.warn_about_long_warmup()
+        with (
+            report_out_of_memory(suggest_memory_fixes(prepared.config, session.model)),
+            report_precision_errors(session.model, prepared.precision),
+        ):
+            measure = _measure_training if prepared.has_training_steps else _measure_forward_pass
+            cost = measure(session)
     return {
-        "task": prepared.task.spec.name,
+        "task": task.spec.name,
         "data": {
             "name": prepared.dataset.name, "source": prepared.dataset.source,
             **{split: len(rows) for split, rows in prepared.splits.items()},
         },
         "model": prepared.model_source.name,
-        "summary": prepared.task.describe(),
-        "truncated": (
-            None if prepared.task.spec.resamples_examples else features.num_truncated / len(features)
-        ),
-        "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
+        "summary": task.describe(),
+        "truncated": None if task.spec.resamples_examples else features.num_truncated / len(features),
+        "windowed": features.windowed_fraction if task.spec.uses_windows else None,
         "max_length": config.max_length,
         **cost,
         "peak_memory_mb": get_peak_memory_mb(),
@@ -243,23 +230,31 @@ def _measure_step(prepared: PreparedRun, folder: Path) -> dict[str, Any]:
 
 def _measure_training(session: Session) -> dict[str, Any]:
     """Return the longest batch, the number of steps, the loss of one step, and the estimated duration."""
-    batch_sampler, total_steps = session.trainer.build_batch_sampler(), session.trainer.total_steps
-    examples = session.trainer.train_dataset
-    longest_examples = [examples[key] for key in batch_sampler.get_longest_batch()]
-    lengths = [sum(map(len, example["input_ids"])) for example in longest_examples]
-    train_step = _build_train_step(session, longest_examples)
+    trainer, batch_sampler = session.trainer, session.trainer.build_batch_sampler()
+    examples = [trainer.train_dataset[key] for key in batch_sampler.get_longest_batch()]
+    lengths = [sum(map(len, example["input_ids"])) for example in examples]
+    trainer.create_optimizer()
+    model, collate = trainer.accelerator.prepare(trainer.model), trainer.build_training_collator()
+
+    def train_step() -> float:
+        batch = collate(examples)
+        num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
+        loss = trainer.training_step(model, batch, num_items)
+        trainer.optimizer.step()
+        return float(loss)
+
     # the first step compiles layers, and up to two more are recorded as CUDA graphs
-    for _ in range(3 if session.trainer.use_graphs else int(session.prepared.config.compile)):
+    for _ in range(3 if trainer.use_graphs else int(session.prepared.config.compile)):
         train_step()
     started = time.perf_counter()
     loss = train_step()
     step_seconds = time.perf_counter() - started
-    tokens_per_rank = batch_sampler.estimate_tokens(0, total_steps) / distributed.get_world_size()
+    num_tokens = batch_sampler.estimate_tokens(0, trainer.total_steps) / distributed.get_world_size()
     return {
-        "longest_batch": [len(longest_examples), max(lengths)],
-        "steps": total_steps,
+        "longest_batch": [len(examples), max(lengths)],
+        "steps": trainer.total_steps,
         "loss": loss,
-        "estimated_seconds": step_seconds * tokens_per_rank / sum(lengths),
+        "estimated_seconds": step_seconds * num_tokens / sum(lengths),
     }
 
 
@@ -280,19 +275,3 @@ def _measure_forward_pass(session: Session) -> dict[str, Any]:
         "loss": None,
         "estimated_seconds": seconds * float(lengths.sum() / lengths[longest].sum()),
     }
-
-
-def _build_train_step(session: Session, examples: list[Any]) -> Callable[[], float]:
-    """Return a function that runs one optimizer step on `examples` and returns the loss."""
-    trainer = session.trainer
-    trainer.create_optimizer()
-    model, collate = trainer.accelerator.prepare(trainer.model), trainer.build_training_collator()
-
-    def train_step() -> float:
-        batch = collate(examples)
-        num_items = trainer._get_num_items_in_batch([batch], trainer.args.device)
-        loss = trainer.training_step(model, batch, num_items)
-        trainer.optimizer.step()
-        return float(loss)
-
-    return train_step

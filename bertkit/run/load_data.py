@@ -1,4 +1,7 @@
-"""Split the parsed rows of a run into training and evaluation rows, by the settings of the run."""
+"""The data of a run: its rows are loaded, parsed, corrected by `--label-fixes`, and split.
+
+The data of a finished run is loaded again in the same way.
+"""
 
 import copy
 import dataclasses
@@ -14,18 +17,124 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import count_overlap, make_splits, sample_per_class, sample_rows, to_membership
-from bertkit.data.table import Rows, Splits
+from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
-from bertkit.run.settings import fill_data_dir
+from bertkit.run.settings import fill_data_dir, require_data_objects
+from bertkit.run_directory import RunDir, format_python_call
+from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import fill_unset, get_settings, is_column_setting
+from bertkit.settings.setting import ConfigT, fill_unset, get_settings, is_column_setting
+from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import SequenceTask
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import report_info, report_warning
+from bertkit.utils.reporting import report_info, report_warning, silence_reports
 from bertkit.utils.text import validate
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """The data of a run, before a model is chosen.
+
+    Attributes:
+        task: The task, with the columns and the labels that `parse_dataset` determined.
+        requested: The settings of the user, with `data` and `data_dir`, but without other defaults.
+        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
+        splits: Rows by split, after validation rows are held out and rows are sampled.
+    """
+
+    task: Task
+    requested: Any
+    dataset: LoadedDataset
+    splits: Splits
+
+    def for_run(self, settings: dict[str, Any], splits: Splits) -> "LoadedData":
+        """Return the same data with other settings and splits, for one of several runs.
+
+        The settings must not change how rows are parsed.
+        """
+        task = type(self.task)(dataclasses.replace(self.task.config, **settings))
+        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
+        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
+        vars(task).update(copy.deepcopy(state))
+        return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
+
+
+def create_task(task_name: str, config: RunConfig) -> Task:
+    """Create a task, and fill in the settings `data` and `data_dir`."""
+    config = fill_unset(config, {"data": config.resolve_data_name()})
+    if not config.data:
+        raise UserError(
+            "--data: is required; pass a known dataset (see bertkit data ls), a file, a directory, or sample"
+        )
+    return task_class(task_name)(fill_data_dir(config))
+
+
+def load_data(task_name: str, config: RunConfig) -> LoadedData:
+    """Load and parse the data, and fill in the default settings of the dataset, which defines the splits."""
+    task = create_task(task_name, config)
+    requested = task.config
+    dataset = task.load_data()
+    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    dataset = parse_all_rows(task, dataset)
+    return LoadedData(task, requested, dataset, dataset.splits)
+
+
+def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
+    """Return the default settings of a dataset, without those that the task does not have.
+
+    Settings that name columns are also left out if the rows lack these columns. A user's copy of a known
+    dataset may have other columns.
+    """
+    row_columns = set(dataset.splits["train"].columns)
+    task_settings = get_settings(task_type.spec.config)
+    selected = {}
+    for key, value in dataset.defaults.items():
+        name = task_type.spec.column_aliases.get(key, key)
+        columns = {value} if isinstance(value, str) else value
+        if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
+            selected[name] = value
+    return selected
+
+
+def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
+    """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
+
+    The fixes come before the split, so that no row is held out with a label that was changed.
+    """
+    dataset = task.parse_dataset(dataset)
+    splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
+    dataset = dataclasses.replace(dataset, splits=splits)
+    path = getattr(task.config, "label_fixes", None)
+    if path is None:
+        return dataset
+    fixed = apply_label_fixes(task, splits["train"], expand_home(path))
+    notes = [*dataset.notes, fixed.describe()]
+    if fixed.provenance["dropped"] and task.config.max_train_samples:
+        notes.append("the dropped rows change which rows --max-train-samples selects")
+    return dataclasses.replace(
+        dataset, splits={**splits, "train": fixed.rows}, notes=notes, label_fixes=fixed.provenance
+    )
+
+
+# ---- splits
+
+
+def split_parsed_rows(task: Task, dataset: LoadedDataset) -> Splits:
+    """Return the splits that a run uses, from the rows of a parsed dataset, and report how they were made."""
+    splits, notes = split_and_sample(task, dataset.splits)
+    task.validate_splits(splits)
+    for note in [*dataset.notes, *notes]:
+        report_info(note)
+    if task.config.keep_overlap and (overlap := count_overlap(splits, task.split_keys)):
+        rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
+        report_warning(
+            f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
+            "its scores are too high"
+        )
+    return splits
 
 
 def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
@@ -44,46 +153,35 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
     )
     if not config.keep_overlap:
         notes += _check_removed_classes(task, splits, all_splits)
-    sampled = {}
-    for split, rows in all_splits.items():
-        if split == "train":
-            sampled[split] = sample_training_rows(task, rows, seed)
-        else:
-            sampled[split] = sample_rows(rows, config.max_eval_samples, seed)
+    sampled = {
+        name: sample_training_rows(task, rows, seed)
+        if name == "train"
+        else sample_rows(rows, config.max_eval_samples, seed)
+        for name, rows in all_splits.items()
+    }
     return sampled, notes
 
 
 def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
-    """Return `--shots` rows per class, or at most `--max-train-samples` rows.
-
-    Raises:
-        UserError: A class has too few rows, or the settings contradict each other or the labels.
-    """
-    if not isinstance(task, SequenceTask) or task.config.shots is None:
+    """Return `--shots` rows per class, or at most `--max-train-samples` rows."""
+    shots = getattr(task.config, "shots", None)
+    if shots is None:
         return sample_rows(rows, task.config.max_train_samples, seed)
-    shots = task.config.shots
+    classifier: Any = task
     if task.config.max_train_samples is not None:
         raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
-    if not task.labels:
+    if not classifier.labels:
         raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
-    labels = task.encode_labels(rows, required=True)
-    assert labels is not None
-    return sample_per_class(rows, to_membership(labels, len(task.labels)), task.labels, shots, seed)
+    labels = classifier.encode_labels(rows, required=True)
+    membership = to_membership(labels, len(classifier.labels))
+    return sample_per_class(rows, membership, classifier.labels, shots, seed)
 
 
 def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> list[str]:
     """Check that each class still has training rows, after those in another split were removed.
 
-    Args:
-        task: The task.
-        splits: The splits before rows were removed and held out.
-        new_splits: The splits that the run uses, before rows are sampled.
-
     Returns:
         A note on the classes whose rows are all held out.
-
-    Raises:
-        UserError: All training rows of a class are also in an evaluation split.
     """
     is_held_out = "validation" not in splits
     num_held_out = len(new_splits["validation"]) if is_held_out else 0
@@ -100,15 +198,59 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
     return [f"every row of {names} is held out for validation; pass another --split-seed"] if names else []
 
 
-def warn_about_overlap(task: Task, splits: Splits) -> None:
-    """Warn about training rows that are also in an evaluation split, which makes its scores too high."""
-    if overlap := count_overlap(splits, task.split_keys):
-        rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
-        report_warning(
-            f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
-            "its scores are too high"
-        )
+# ---- the data of a finished run
 
+
+def pass_data_again(config: ConfigT, data: DataObject) -> ConfigT:
+    """Replace the data objects of a finished run, which are not saved, by one object with all splits."""
+    return dataclasses.replace(config, **{**dict.fromkeys(list_passed_data(config)), "data": data})
+
+
+def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
+    """Raise a `UserError` unless the data has the fingerprints of a finished run."""
+    if (folder / RunDir.LOGITS_FILE).exists():
+        raise UserError(f"{folder}: is a run of a study, whose splits cannot be loaded again")
+    saved = RunDir(folder).read_provenance()["data"]
+    saved = {name: fingerprint for name, fingerprint in saved.items() if name != UNLABELED_ROWS}
+    if changes := describe_changes(saved, fingerprints):
+        raise UserError(f"{folder}: the data of this run has changed ({changes}); restore the data")
+
+
+def reload_run_data(
+    folder: Path, data: DataObject | None = None, function: str = "evaluate"
+) -> tuple[LoadedDataset, Splits]:
+    """Load the data of a finished run again, with the settings of the run.
+
+    Args:
+        folder: The run directory.
+        data: The object that the run was trained on; ignored if the run was trained on files.
+        function: Python function that accepts the object, for the error message.
+
+    Returns:
+        The dataset, and the splits. Those of an ensemble are only the training rows, unless the dataset has a
+        validation split: the members were trained on all other rows.
+
+    Raises:
+        UserError: The data cannot be loaded, or has changed since the run.
+    """
+    task = load_run_task(folder, accepts_ensemble=True)
+    if data and list_passed_data(task.config):
+        task.config = pass_data_again(task.config, data)
+    require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
+    is_ensemble = bool(RunDir(folder).find_members())
+    with silence_reports():
+        dataset = task.load_data()
+        has_validation = "validation" in dataset.splits
+        dataset = parse_all_rows(task, dataset)
+        if is_ensemble and not has_validation:
+            return dataset, {"train": dataset.splits["train"]}
+        splits = split_parsed_rows(task, dataset)
+    if not is_ensemble:  # its members have the fingerprints of their own folds
+        require_same_data(folder, fingerprint_splits(splits))
+    return dataset, splits
+
+
+# ---- label fixes
 
 TEXT_DIGITS = 16  # hexadecimal digits of the SHA-256 that identifies the texts of a row
 EXPORT_HINT = "export the decisions from label_issues.html again"
@@ -128,19 +270,13 @@ class LabelFix:
     """The decision about one label.
 
     Attributes:
-        location: File and line of the decision, for errors.
-        row: Name of the file and number of the row; see `Rows.row_numbers`.
-        text: The result of `hash_inputs` for the row.
-        action: What to do with the label, or with the row if it is "drop".
-        old: The label before the change.
-        new: The label after the change.
         part: Index of the word whose tag is `old`, or the label of a label set that is present if `old` is
             true. None if `old` is the label of the row.
     """
 
-    location: str
-    row: tuple[str, int]
-    text: str
+    location: str  # file and line of the decision, for errors
+    row: tuple[str, int]  # name of the file and number of the row; see `Rows.row_numbers`
+    text: str  # result of `hash_inputs` for the row
     action: Action
     old: Any
     new: Any
@@ -148,11 +284,7 @@ class LabelFix:
 
     @classmethod
     def from_record(cls, record: Any, location: str) -> "LabelFix":
-        """Return the decision of one line.
-
-        Raises:
-            UserError: The record does not have the keys of a label fix.
-        """
+        """Return the decision of one line."""
         fields: FixRecord = validate(record, FixRecord, location, EXPORT_HINT)
         if fields["action"] == "change" and fields.get("to") is None:
             raise UserError(f"{location}: has no new label in 'to'; add it, or choose another action")
@@ -163,11 +295,7 @@ class LabelFix:
 
 
 def read_label_fixes(path: Path) -> list[LabelFix]:
-    """Return the decisions in a file.
-
-    Raises:
-        UserError: The file cannot be read, or a line is not a label fix.
-    """
+    """Return the decisions in a file."""
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -178,20 +306,18 @@ def read_label_fixes(path: Path) -> list[LabelFix]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        fix = LabelFix.from_record(_parse_line(line, f"{path}: line {number}"), f"{path}: line {number}")
+        location = f"{path}: line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{location}: cannot parse it as JSON ({error}); correct or remove the line"
+            ) from error
+        fix = LabelFix.from_record(record, location)
         if (first := seen.setdefault((fix.row, fix.part), f"line {number}")) != f"line {number}":
-            raise UserError(f"{fix.location}: decides about the same label as {first}; remove one of the two")
+            raise UserError(f"{location}: decides about the same label as {first}; remove one of the two")
         fixes.append(fix)
     return fixes
-
-
-def _parse_line(line: str, location: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{location}: cannot parse it as JSON ({error}); correct or remove the line"
-        ) from error
 
 
 def hash_inputs(rows: Rows, columns: Iterable[str]) -> list[str]:
@@ -219,18 +345,14 @@ TYPES_BY_KEY: Mapping[str, tuple[type, type]] = {"word": (int, str), "label": (s
 
 @dataclass(frozen=True)
 class FixedRows:
-    """Training rows after label fixes.
-
-    Attributes:
-        rows: The rows.
-        provenance: The file of the fixes, its checksum, and the numbers of changed and of dropped rows.
-    """
+    """Training rows after label fixes."""
 
     rows: Rows
-    provenance: dict[str, Any]
+    provenance: dict[
+        str, Any
+    ]  # the file of the fixes, its checksum, and the numbers of changed and dropped rows
 
     def describe(self) -> str:
-        """Return one line for the console."""
         changed, dropped = self.provenance["changed"], self.provenance["dropped"]
         return (
             f"{Path(self.provenance['file']).name}: {format_count(changed, 'training row')} changed, "
@@ -240,11 +362,6 @@ class FixedRows:
 
 def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
     """Change the labels of parsed training rows, and drop rows, as a file of label fixes says.
-
-    Args:
-        task: The task, whose labels are known.
-        rows: The training rows, before they are split.
-        path: The file.
 
     Raises:
         UserError: The file is not valid, or a row does not have the recorded text or label.
@@ -273,12 +390,7 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
 
 
 def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
-    """Raise a `UserError` if a fix does not select a part of the label as the labels of the task require.
-
-    Args:
-        fix: The fix.
-        key: See `InputSchema.label_key`.
-    """
+    """Check that a fix selects a part of the label as `InputSchema.label_key` of the task requires."""
     if key is None:
         if fix.part is not None:
             raise UserError(
@@ -299,30 +411,28 @@ def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
 
 
 def _match_rows(task: Task, rows: Rows, fixes: Sequence[LabelFix]) -> list[int]:
-    """Return the index of the row of each fix."""
+    """Return the index of the row of each fix: the row of its file and number, with its text."""
     numbers = [number for _, number in {fix.row for fix in fixes} if number.bit_length() < 64]
     candidates = np.flatnonzero(np.isin(rows.row_numbers, np.array(numbers, dtype=np.int64)))
     texts = hash_inputs(rows.select(candidates), task.input_schema.text_columns)
     indices_by_row: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
     for index, text in zip(candidates.tolist(), texts, strict=True):
         indices_by_row[get_row_name(rows, index)][text] = index
-    return [_find_row(fix, indices_by_row.get(fix.row, {})) for fix in fixes]
-
-
-def _find_row(fix: LabelFix, index_by_text: Mapping[str, int]) -> int:
-    """Return the index of the row with the text of a fix, among those with its file name and number."""
-    file, number = fix.row
-    if not index_by_text:
-        raise UserError(
-            f"{fix.location}: the training rows have no row {number} of {file}; pass the data that the "
-            "decisions were made on"
-        )
-    if fix.text not in index_by_text:
-        raise UserError(
-            f"{fix.location}: row {number} of {file} has another text than the reviewed row; pass the data "
-            "that the decisions were made on"
-        )
-    return index_by_text[fix.text]
+    indices = []
+    for fix in fixes:
+        (file, number), index_by_text = fix.row, indices_by_row.get(fix.row, {})
+        if not index_by_text:
+            raise UserError(
+                f"{fix.location}: the training rows have no row {number} of {file}; pass the data that the "
+                "decisions were made on"
+            )
+        if fix.text not in index_by_text:
+            raise UserError(
+                f"{fix.location}: row {number} of {file} has another text than the reviewed row; pass the "
+                "data that the decisions were made on"
+            )
+        indices.append(index_by_text[fix.text])
+    return indices
 
 
 def _check_label(fix: LabelFix, label: Any) -> None:
@@ -375,125 +485,3 @@ def _drop_rows(task: Task, rows: Rows, fixed: Rows, dropped: set[int], path: Pat
             "keep some of them, or remove the label from the data"
         )
     return fixed
-
-
-@dataclass(frozen=True)
-class LoadedData:
-    """The data of a run, before a model is chosen.
-
-    Attributes:
-        task: The task, with the columns and the labels that `parse_dataset` determined.
-        requested: The settings of the user, with `data` and `data_dir`, but without other defaults.
-        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
-        splits: Rows by split, after validation rows are held out and rows are sampled.
-    """
-
-    task: Task
-    requested: Any
-    dataset: LoadedDataset
-    splits: Splits
-
-    def for_run(self, settings: dict[str, Any], splits: Splits) -> "LoadedData":
-        """Return the same data with other settings and splits, for one of several runs.
-
-        Args:
-            settings: Values that replace those of `requested`. They must not change how rows are parsed.
-            splits: Rows by split.
-        """
-        task = type(self.task)(dataclasses.replace(self.task.config, **settings))
-        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
-        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
-        vars(task).update(copy.deepcopy(state))
-        return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
-
-
-def create_task(task_name: str, config: RunConfig) -> Task:
-    """Create a task, and fill in the settings `data` and `data_dir`.
-
-    Raises:
-        UserError: The settings do not name any data.
-    """
-    config = fill_unset(config, {"data": config.resolve_data_name()})
-    if not config.data:
-        raise UserError(
-            "--data: is required; pass a known dataset (see bertkit data ls), a file, a directory, or sample"
-        )
-    return task_class(task_name)(fill_data_dir(config))
-
-
-def load_data(task_name: str, config: RunConfig) -> LoadedData:
-    """Load and parse the data, and fill in the default settings of the dataset.
-
-    Returns:
-        The data. Its splits are those of the dataset.
-
-    Raises:
-        UserError: The data cannot be loaded or parsed.
-    """
-    task = create_task(task_name, config)
-    requested = task.config
-    dataset = task.load_data()
-    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
-    dataset = parse_all_rows(task, dataset)
-    return LoadedData(task, requested, dataset, dataset.splits)
-
-
-def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> dict[str, Any]:
-    """Return the default settings of a dataset, without those that the task does not have.
-
-    Settings that name columns are also left out if the rows lack these columns. A user's copy of a known
-    dataset may have other columns.
-    """
-    row_columns = set(dataset.splits["train"].columns)
-    task_settings = get_settings(task_type.spec.config)
-    selected = {}
-    for key, value in dataset.defaults.items():
-        name = task_type.spec.column_aliases.get(key, key)
-        columns = {value} if isinstance(value, str) else value
-        if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
-            selected[name] = value
-    return selected
-
-
-# ---- rows
-
-
-def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
-    """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
-
-    The fixes come before the split, so that no row is held out with a label that was changed.
-    """
-    dataset = task.parse_dataset(dataset)
-    splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
-    dataset = dataclasses.replace(dataset, splits=splits)
-    path = getattr(task.config, "label_fixes", None)
-    if path is None:
-        return dataset
-    fixed = apply_label_fixes(task, splits["train"], expand_home(path))
-    notes = [*dataset.notes, fixed.describe()]
-    if fixed.provenance["dropped"] and task.config.max_train_samples:
-        notes.append("the dropped rows change which rows --max-train-samples selects")
-    return dataclasses.replace(
-        dataset, splits={**splits, "train": fixed.rows}, notes=notes, label_fixes=fixed.provenance
-    )
-
-
-def parse_and_split(task: Task, dataset: LoadedDataset) -> tuple[LoadedDataset, Splits]:
-    """Parse, split and sample the rows of a dataset.
-
-    Returns:
-        The parsed dataset, and the splits that the run uses.
-    """
-    dataset = parse_all_rows(task, dataset)
-    return dataset, split_parsed_rows(task, dataset)
-
-
-def split_parsed_rows(task: Task, dataset: LoadedDataset) -> Splits:
-    """Return the splits that a run uses, from the rows of a parsed dataset."""
-    splits, notes = split_and_sample(task, dataset.splits)
-    task.validate_splits(splits)
-    for note in [*dataset.notes, *notes]:
-        report_info(note)
-    if task.config.keep_overlap:
-        warn_about_overlap(task, splits)
-    return splits

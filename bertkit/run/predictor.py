@@ -1,7 +1,7 @@
-"""Run an exported model with onnxruntime in place of the PyTorch model."""
+"""The prediction of new rows with a finished run, an ensemble, or an exported model."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from bertkit.errors import UserError, format_list
 from bertkit.models import loading
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.models.pretraining import MASKED_POSITIONS
-from bertkit.run.finished_run import TrainedModel, build_trained_model, combine_models, load_run_task
-from bertkit.run_directory import find_ensemble, read_members
+from bertkit.run_directory import RunDir
 from bertkit.settings.setting import get_column_settings
 from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
+from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
 from bertkit.utils import devices
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import expand_home
@@ -27,6 +27,149 @@ from bertkit.utils.system import resume_collection
 
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
 LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
+
+
+@dataclass(frozen=True)
+class Predictor(TrainedModel):
+    """A task with its model and tokenizer, which predicts new rows.
+
+    Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict)  # by setting; they replace those of training
+
+    def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield one record for each row, in the order of the rows, with the keys of `predictions.jsonl`.
+
+        Rows are read in chunks, so `rows` may be an iterator of any length.
+        """
+
+        def validate(row: Mapping[str, Any]) -> dict[str, Any]:
+            if not isinstance(row, Mapping):
+                raise UserError(
+                    f"rows: expected dictionaries of columns, found {row!r}; pass rows such as "
+                    "{'text': '...'}"
+                )
+            return dict(row)
+
+        chunks = chunk_records(map(validate, rows), "rows", CHUNK_ROWS)
+        for chunk in align_chunks_to_groups(self.task, chunks):
+            self.map_columns(chunk)
+            yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))
+
+    def map_columns(self, rows: Rows) -> None:
+        """Make the task read the columns of new rows, and report them if they differ from training."""
+        trained_columns = self.task.input_schema.text_columns
+        self.task.map_columns(rows, self.columns)
+        if self.task.input_schema.text_columns != trained_columns:
+            columns = format_list(self.task.input_schema.text_columns)
+            report_info(
+                f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
+            )
+
+    def evaluate_without_labels(self, rows: Rows, description: str = "scoring") -> Evaluation:
+        """Predict rows without using their labels."""
+        gold = self.task.input_schema.gold_columns
+        inputs = {name: values for name, values in rows.columns.items() if name not in gold}
+        parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
+        return self.task.evaluate(self.compute_outputs(parsed, description))
+
+    def copy_columns_from(self, other: Task) -> "Predictor":
+        """Copy the column settings of another task; return this predictor."""
+        self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
+        self.task.load_state(self.model.config)
+        return self
+
+    def use_columns(self, columns: Mapping[str, Any]) -> "Predictor":
+        """Return a predictor that reads these columns, by setting, instead of those of training."""
+        return dataclasses.replace(self, columns=columns)
+
+    def use_batch_size(self, batch_size: int | None) -> "Predictor":
+        """Set the number of rows per batch, unless it is None; return this predictor."""
+        if batch_size:
+            self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
+        return self
+
+    @property
+    def loaded_models(self) -> list[Any]:
+        """The models with one encoder each: that of the run, or those of an ensemble; not an exported one."""
+        models = getattr(self.model, "members", [self.model])
+        return [model for model in models if not isinstance(model, OnnxModel)]
+
+    def iter_records(
+        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
+    ) -> Iterator[dict[str, Any]]:
+        """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
+
+        The key `gold` is left out. Gold labels appear only as a column of the input. `rows` are the rows
+        before they were parsed.
+        """
+        inputs = self.task.input_schema
+        parsed = evaluation.outputs.rows
+        first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
+        gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
+        output_rows = parsed
+        if len(rows) == len(parsed):  # unless normalization has changed the number of rows
+            columns = {**parsed.columns, **gold}
+            output_rows = rows.replace_columns(
+                {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
+            )
+        hidden = inputs.hidden_columns - set(gold)
+        predictions = zip(output_rows, evaluation.iter_records(scores), strict=True)
+        for row_id, (row, prediction) in enumerate(predictions, first_id):
+            prediction.pop("gold", None)
+            yield merge_prediction(row_id, row, hidden, prediction)
+
+
+def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
+    """Regroup rows into chunks that never split a group, such as the sentences of a document."""
+    pending: Rows | None = None
+    for chunk in chunks:
+        pending = chunk if pending is None else Rows.concatenate([pending, chunk])
+        groups = task.input_schema.get_group_ids(pending)
+        # the first row of the last group, which may have more rows in the next chunk
+        end = len(pending)
+        if groups is not None:
+            starts = (index for index in range(end - 1, 0, -1) if groups[index] != groups[index - 1])
+            end = next(starts, 0)
+        if end:
+            yield pending.select(range(end))
+            pending = pending.select(range(end, len(pending)))
+    if pending is not None and len(pending):
+        yield pending
+
+
+def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
+    """Load a finished run, an exported model or an ensemble, also that of a study, for prediction.
+
+    Args:
+        run: The directory.
+        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
+    """
+    run_dir = expand_home(run)
+    if folders := RunDir(run_dir).find_members():
+        return combine_models(folders, [load_predictor(member) for member in folders])
+    task = load_run_task(run_dir)
+    if not task.spec.predicts_rows:
+        raise UserError(
+            f"{run}: is a run of {task.spec.name}, which does not predict rows; "
+            f"use bertkit fill-mask {run} or bertkit embed {run}"
+        )
+    onnx_source = find_onnx_model(run_dir)
+    if onnx_source is None:
+        trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
+        return Predictor(trained.task, trained.model, trained.tokenizer)
+    if devices.is_requested() and devices.has_accelerator():
+        raise UserError(f"--device {devices.get_device()}: exported models run on the CPU; leave it out")
+    task.use_cache = False
+    with silence_libraries():
+        task.load_state(loading.load_config(onnx_source))
+        model, tokenizer = load_onnx_model(onnx_source).eval(), loading.load_tokenizer(onnx_source)
+    resume_collection()
+    return Predictor(task, model, tokenizer)
+
+
+# ---- exported models
 
 
 class OnnxOutput(dict[str, torch.Tensor]):
@@ -38,10 +181,8 @@ class OnnxOutput(dict[str, torch.Tensor]):
 class OnnxModel(nn.Module):
     """A model for inference whose forward pass runs an ONNX graph.
 
-    The graph runs on the CPU with as many threads as PyTorch uses.
-
-    Args:
-        path: ONNX file. Inputs of `forward` that the graph does not have are ignored.
+    The graph runs on the CPU with as many threads as PyTorch uses. Inputs of `forward` that it does not have
+    are ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,11 +232,7 @@ def find_onnx_model(folder: Path) -> ModelSource | None:
 
 
 def load_onnx_model(source: ModelSource) -> OnnxModel:
-    """Load the model that `find_onnx_model` returned.
-
-    Raises:
-        UserError: The package onnxruntime is not installed, or cannot read the file.
-    """
+    """Load the model that `find_onnx_model` returned."""
     require_extra("onnx", ["onnxruntime"], f"{source.folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
@@ -106,166 +243,3 @@ def load_onnx_model(source: ModelSource) -> OnnxModel:
         raise UserError(
             f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
         ) from error
-
-
-@dataclass(frozen=True)
-class Predictor(TrainedModel):
-    """A task with its model and tokenizer, which predicts new rows.
-
-    Truncation, windows, pooling and decoding are the same as in training, because the same code runs.
-
-    Attributes:
-        columns: Columns of new rows by setting, which replace those of training.
-    """
-
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-    def predict(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield one record for each row, in the order of the rows, with the keys of `predictions.jsonl`.
-
-        Rows are read in chunks, so `rows` may be an iterator of any length.
-
-        Raises:
-            UserError: A row is not a dictionary, or has no text column.
-        """
-        chunks = chunk_records(map(_validate_row, rows), "rows", CHUNK_ROWS)
-        for chunk in align_chunks_to_groups(self.task, chunks):
-            self.map_columns(chunk)
-            yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))
-
-    def map_columns(self, rows: Rows) -> None:
-        """Make the task read the columns of new rows, and report them if they differ from training."""
-        trained_columns = self.task.input_schema.text_columns
-        self.task.map_columns(rows, self.columns)
-        if self.task.input_schema.text_columns != trained_columns:
-            columns = format_list(self.task.input_schema.text_columns)
-            report_info(
-                f"reading columns {columns} in place of the training columns {format_list(trained_columns)}"
-            )
-
-    def evaluate_without_labels(self, rows: Rows, description: str = "scoring") -> Evaluation:
-        """Predict rows without using their labels."""
-        gold = self.task.input_schema.gold_columns
-        inputs = {name: values for name, values in rows.columns.items() if name not in gold}
-        parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
-        return self.task.evaluate(self.compute_outputs(parsed, description))
-
-    def copy_columns_from(self, other: Task) -> "Predictor":
-        """Copy the column settings of another task; return this predictor."""
-        self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
-        self.task.load_state(self.model.config)
-        return self
-
-    def use_columns(self, columns: Mapping[str, Any]) -> "Predictor":
-        """Return a predictor that reads these columns, by setting, instead of those of training."""
-        return dataclasses.replace(self, columns=columns)
-
-    def use_batch_size(self, batch_size: int | None) -> "Predictor":
-        """Set the number of rows per batch, unless it is None; return this predictor."""
-        if batch_size:
-            self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
-        return self
-
-    @property
-    def loaded_models(self) -> list[Any]:
-        """The models with one encoder each: that of the run, or those of an ensemble; not an exported one."""
-        models = getattr(self.model, "members", [self.model])
-        return [model for model in models if not isinstance(model, OnnxModel)]
-
-    def iter_records(
-        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
-    ) -> Iterator[dict[str, Any]]:
-        """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
-
-        The key `gold` is left out. Gold labels appear only as a column of the input.
-
-        Args:
-            rows: The rows before parsing.
-            evaluation: The predictions for these rows.
-            scores: See `Evaluation.iter_records`.
-        """
-        inputs = self.task.input_schema
-        parsed = evaluation.outputs.rows
-        first_id = int(rows.row_numbers[0]) - 1 if len(rows) else 0
-        gold = {name: rows[name] for name in inputs.gold_columns if name in rows.columns}
-        output_rows = parsed
-        if len(rows) == len(parsed):  # unless normalization has changed the number of rows
-            columns = {**parsed.columns, **gold}
-            output_rows = rows.replace_columns(
-                {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
-            )
-        hidden = inputs.hidden_columns - set(gold)
-        predictions = zip(output_rows, evaluation.iter_records(scores), strict=True)
-        for row_id, (row, prediction) in enumerate(predictions, first_id):
-            prediction.pop("gold", None)
-            yield merge_prediction(row_id, row, hidden, prediction)
-
-
-def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
-    """Regroup rows into chunks that never split a group, such as the sentences of a document."""
-    pending: Rows | None = None
-    for chunk in chunks:
-        pending = chunk if pending is None else Rows.concatenate([pending, chunk])
-        groups = task.input_schema.get_group_ids(pending)
-        end = len(pending) if groups is None else _find_last_group_start(groups)
-        if end:
-            yield pending.select(range(end))
-            pending = pending.select(range(end, len(pending)))
-    if pending is not None and len(pending):
-        yield pending
-
-
-def _find_last_group_start(groups: Sequence[Any]) -> int:
-    """Return the index of the first row of the last group."""
-    return next((index for index in range(len(groups) - 1, 0, -1) if groups[index] != groups[index - 1]), 0)
-
-
-def _validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        raise UserError(
-            f"rows: expected dictionaries of columns, found {row!r}; pass rows such as {{'text': '...'}}"
-        )
-    return dict(row)
-
-
-def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
-    """Load a finished run, an exported model or an ensemble for prediction.
-
-    Args:
-        run: Directory of the run, of the exported model, of the ensemble, or of a study with an ensemble.
-        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
-
-    Raises:
-        UserError: The directory is neither a run nor an exported model, or its task does not predict rows.
-    """
-    run_dir = expand_home(run)
-    if ensemble := find_ensemble(run_dir):
-        folders = read_members(ensemble)
-        return combine_models(folders, [load_predictor(member) for member in folders])
-    task = load_run_task(run_dir)
-    if not task.spec.predicts_rows:
-        raise UserError(
-            f"{run}: is a run of {task.spec.name}, which does not predict rows; "
-            f"use bertkit fill-mask {run} or bertkit embed {run}"
-        )
-    onnx_source = find_onnx_model(run_dir)
-    if onnx_source is None:
-        trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
-        return Predictor(trained.task, trained.model, trained.tokenizer)
-    return _load_onnx_predictor(task, onnx_source)
-
-
-def _load_onnx_predictor(task: Task, source: loading.ModelSource) -> Predictor:
-    """Load an exported model, which runs on the CPU.
-
-    Raises:
-        UserError: The user requested another device.
-    """
-    if devices.is_requested() and devices.has_accelerator():
-        raise UserError(f"--device {devices.get_device()}: exported models run on the CPU; leave it out")
-    task.use_cache = False
-    with silence_libraries():
-        task.load_state(loading.load_config(source))
-        predictor = Predictor(task, load_onnx_model(source).eval(), loading.load_tokenizer(source))
-    resume_collection()
-    return predictor

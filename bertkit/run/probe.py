@@ -15,11 +15,11 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.tasks import task_spec
 from bertkit.tasks.text.baselines import score_probe
 from bertkit.tasks.text.task import SequenceTask
+from bertkit.training.callbacks import EvaluateAndSaveCallback, ProbeCallback
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info, silence_reports
 
 if TYPE_CHECKING:
-    from bertkit.training.callbacks import EvaluateAndSaveCallback
     from bertkit.training.trainer import BertkitTrainer
 
 
@@ -71,15 +71,10 @@ class Probe:
 
 
 def load_probe(config: RunConfig) -> Probe | None:
-    """Load the dataset of `--probe`; return None if it is not set.
-
-    Raises:
-        UserError: It cannot be loaded, or its rows have no labels.
-    """
+    """Load the dataset of `--probe`; return None if it is not set."""
     name = getattr(config, "probe", None)
     if name is None:
         return None
-
     probe_config = task_spec("classify").config(
         data=name,
         data_dir=config.data_dir,
@@ -92,7 +87,14 @@ def load_probe(config: RunConfig) -> Probe | None:
             data = load_data("classify", probe_config)
             splits = split_parsed_rows(data.task, data.dataset)
     except UserError as error:
-        raise UserError(_rewrite_data_error(str(error), name)) from error
+        message = str(error)  # about the data of `classify`
+        if "--data" in message:
+            raise UserError(re.sub(r"--data(?![\w-])", "--probe", message)) from error
+        problem = message.partition("; ")[0].removeprefix(f"{name}: ")
+        raise UserError(
+            f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other "
+            "flags"
+        ) from error
     if data.task.new_tokens:
         raise UserError(
             f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
@@ -105,22 +107,11 @@ def load_probe(config: RunConfig) -> Probe | None:
     return probe
 
 
-def _rewrite_data_error(message: str, name: str) -> str:
-    """Return an error about the data of `classify` as an error about `--probe`."""
-    if "--data" in message:
-        return re.sub(r"--data(?![\w-])", "--probe", message)
-    problem = message.partition("; ")[0].removeprefix(f"{name}: ")
-    return (
-        f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other flags"
-    )
-
-
 def add_probe(
-    trainer: "BertkitTrainer", probe: Probe, schedule: "EvaluateAndSaveCallback",
+    trainer: "BertkitTrainer", probe: Probe, schedule: EvaluateAndSaveCallback,
     score: Callable[[], float],
 ) -> None:  # fmt: skip
     """Score a probe before training, and whenever the trainer evaluates or saves; log the scores."""
-    from bertkit.training.callbacks import ProbeCallback
 
     def log_score() -> None:
         started = time.perf_counter()

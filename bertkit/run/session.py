@@ -1,4 +1,4 @@
-"""Replacement of parts of a model by faster equivalents."""
+"""The model and the trainer of a run."""
 
 import dataclasses
 import time
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from transformers import PrinterCallback, set_seed
 
-from bertkit import run_directory
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
+from bertkit.methods.base import TrainingInputs
 from bertkit.models.cpu.acceleration import accelerate_on_cpu
 from bertkit.models.layers import (
     check_activation_checkpointing,
@@ -23,29 +23,27 @@ from bertkit.models.layers import (
     list_submodels,
     use_autocast_layer_norm,
 )
-from bertkit.models.loading import resize_embeddings
-from bertkit.models.lora import add_adapters, merge_adapters, require_trainable_adapters
-from bertkit.models.packing import (
-    build_masks_from_lengths,
-    describe_packed_attention,
-    enable_packing,
-    set_attention_dropout,
-)
-from bertkit.run.distill import add_teacher_logits, make_loss
-from bertkit.run.load_check import (
+from bertkit.models.load_check import (
     NUM_TEXTS,
     find_precision_error,
     require_readable_lengths,
     warn_about_padding,
     warn_about_tokenizer,
 )
-from bertkit.run.prepare import PreparedRun, build_model, count_parameters, get_num_layers
+from bertkit.models.loading import resize_embeddings
+from bertkit.models.packing import (
+    build_masks_from_lengths,
+    describe_packed_attention,
+    enable_packing,
+    set_attention_dropout,
+)
+from bertkit.run.prepare import PreparedRun, build_model, get_num_layers
 from bertkit.run.probe import add_probe
 from bertkit.run.upload import format_resume_command
+from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks.base import Scores
 from bertkit.tasks.evaluation import Outputs
-from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
 from bertkit.training.memory import (
@@ -62,21 +60,17 @@ from bertkit.utils.reporting import get_reporter, report_info, report_warning
 from bertkit.utils.system import keep_freed_memory, resume_collection
 
 if TYPE_CHECKING:
-    from bertkit.training.scoring import MeanLoss
     from bertkit.training.trainer import BertkitTrainer
+
+T = TypeVar("T")
+SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # transformers ignores their warmup
+HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
+# Exceptions that Trainer raises for an invalid value of an argument.
+TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
 
 
 def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
-    """Prepare `model` for fast training, and compile its layers if requested.
-
-    Args:
-        model: A model with a head.
-        config: The settings of the run.
-        precision: Training precision: "fp32", "bf16" or "fp16".
-
-    Raises:
-        UserError: The architecture does not support a setting.
-    """
+    """Prepare a model with a head for fast training, and compile its layers if requested."""
     if config.attention_dropout is not None:
         for submodel in list_submodels(model):
             set_attention_dropout(submodel, config.attention_dropout)
@@ -103,58 +97,15 @@ def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
         report_info("the encoder is compiled during the first steps, which therefore take longer")
 
 
-def build_trainable_model(prepared: PreparedRun) -> Any:
-    """Build the model of a run, with the adapters of `--lora` and the layers of `--freeze` frozen.
-
-    Args:
-        prepared: The run.
-
-    Raises:
-        UserError: The architecture does not support a setting, or nothing is left to train.
-    """
-    config = prepared.config
-    model = build_model(prepared.task, prepared.model_config, prepared.model_source)
-    resize_embeddings(model, prepared.tokenizer)
-    if config.lora is not None:
-        add_adapters(model, config.lora)
-    freeze_layers(model, config.freeze)
-    if config.lora is not None:
-        require_trainable_adapters(model, config.lora, config.freeze)
-        report_info(_describe_adapters(prepared, count_trainable_parameters(model)))
-    optimize_model(model, config, prepared.precision)
-    return model
-
-
-def _describe_adapters(prepared: PreparedRun, num_trainable: int) -> str:
-    total = count_parameters(prepared.model_config)
-    return (
-        f"--lora {prepared.config.lora}: trains {num_trainable:,} parameters, those of the adapters and the "
-        f"head; the encoder has {total:,}"
-    )
-
-
 def check_sharding(prepared: PreparedRun) -> None:
-    """Check that a run whose weights are sharded (FSDP or DeepSpeed) uses no setting that needs all of them.
-
-    Raises:
-        UserError: It uses one.
-    """
-    config = prepared.config
-    flags = {
-        f"--lora {config.lora}": config.lora is not None,
-        "--probe": prepared.probe is not None,
-        "--objective rtd": getattr(config, "objective", None) == "rtd",
-        f"--method {getattr(config, 'method', None)}": prepared.task.training_method.fits_head,
-    }
-    for flag in (flag for flag, is_used in flags.items() if is_used):
-        raise UserError(f"{flag}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
-
-
-T = TypeVar("T")
-SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # transformers ignores their warmup
-HEAD_CHECK_ROWS = 200  # number of validation rows that verify the label order of an existing head
-# Exceptions that Trainer raises for an invalid value of an argument.
-TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OSError)
+    """Refuse settings that need all weights in a run whose weights are sharded (FSDP or DeepSpeed)."""
+    flags = [method.flag for method in prepared.methods if method.needs_all_weights]
+    if prepared.probe is not None:
+        flags.append("--probe")
+    if getattr(prepared.config, "objective", None) == "rtd":
+        flags.append("--objective rtd")
+    if flags:
+        raise UserError(f"{flags[0]}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
 
 
 class Session:
@@ -163,12 +114,11 @@ class Session:
     Args:
         prepared: The prepared run.
         folder: The run directory. Nothing is written there before `train`.
-        reporter: Receives progress.
     """
 
     def __init__(self, prepared: PreparedRun, folder: Path) -> None:
         self.prepared = prepared
-        self.folder = folder
+        self.folder, self.run_dir = folder, RunDir(folder)
         self.stop_request = StopRequest()
         self.set_up()
         if not prepared.model_source.is_new and not self.trainer.is_sharded:
@@ -176,20 +126,23 @@ class Session:
 
     def set_up(self) -> None:
         """Create the model and the trainer in their state before the first step."""
-        from bertkit.training import trainer  # noqa: F401
+        from bertkit.training.trainer import BertkitTrainer  # slow; not needed to report an error in the data
 
         resume_collection()  # after the imports, and before the model: its memory must be freed for a retry
-        prepared = self.prepared
+        prepared, config = self.prepared, self.prepared.config
         self.features = dict(prepared.features)
         self.best_logits: dict[int, Any] = {}  # validation logits by step; holds only the best step so far
-        checkpoints = self.folder / run_directory.CHECKPOINTS_DIR
-        self.training_args = build_training_arguments(prepared.config, checkpoints, prepared.precision)
-        set_seed(prepared.config.seed)
-        self.model = build_trainable_model(prepared)
+        self.training_args = build_training_arguments(config, self.run_dir.checkpoints, prepared.precision)
+        set_seed(config.seed)
+        self.model = build_model(prepared.task, prepared.model_config, prepared.model_source)
+        resize_embeddings(self.model, prepared.tokenizer)
+        for method in prepared.methods:
+            method.adapt_model(prepared, self.model)
+        freeze_layers(self.model, config.freeze)
+        optimize_model(self.model, config, prepared.precision)
         self.num_trainable_parameters = count_trainable_parameters(self.model)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
-        self.loss = make_loss(prepared)
-        self.trainer = self._create_trainer()
+        self.trainer = self._create_trainer(BertkitTrainer)
         if self.trainer.is_sharded:
             check_sharding(prepared)
         elif self.trainer.args.fsdp:  # accelerate ignores it on a CPU
@@ -197,14 +150,70 @@ class Session:
                 "--set fsdp: FSDP shards weights over accelerators, of which there are none; omit it"
             )
         if distributed.get_rank():  # all ranks start with the same weights, but use different dropout masks
-            set_seed((prepared.config.seed + distributed.get_rank()) % 2**32)
+            set_seed((config.seed + distributed.get_rank()) % 2**32)
+
+    def _create_trainer(self, trainer_class: "type[BertkitTrainer]") -> "BertkitTrainer":
+        prepared, config, args = self.prepared, self.prepared.config, self.training_args
+        # Gradient checkpointing reads the state of the random number generator in each pass, and packing
+        # builds indices from the lengths of each batch, which a CUDA graph cannot do. LOMO changes weights in
+        # the backward pass, with the learning rate of the step.
+        excludes_graphs = config.gradient_checkpointing or config.pack or "lomo" in str(args.optim)
+        excludes_graphs = excludes_graphs or args.torch_empty_cache_steps or distributed.get_world_size() > 1
+        use_graphs = config.cuda_graphs and not excludes_graphs and devices.supports_graphs()
+        inputs = self._make_training_inputs()
+        trainer = self._convert_trainer_errors(lambda: trainer_class(
+            model=self.model, args=args, train_dataset=inputs.examples,
+            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
+            best_metric=prepared.task.spec.best_metric,
+            early_stopping=config.early_stopping, layer_decay=config.layer_decay,
+            tokens_per_batch=config.tokens_per_batch,
+            use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
+            use_graphs=use_graphs, has_compiled_layers=config.compile,
+            pad_token_id=prepared.tokenizer.pad_token_id,
+        ))  # fmt: skip
+        self._convert_trainer_errors(trainer.validate_optimizer)
+        trainer.remove_callback(PrinterCallback)
+        set_tensorboard_dir(trainer, self.folder / RunDir.TENSORBOARD_DIR)
+        self.first_step_timer = FirstStepTimer()
+        trainer.add_callback(self.first_step_timer)
+        schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
+        if prepared.probe is not None:
+            add_probe(trainer, prepared.probe, schedule, self.score_probe)
+        trainer.add_callback(schedule)
+        trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
+        for callback in prepared.options.callbacks:
+            trainer.add_callback(callback)
+        return trainer
+
+    def _make_training_inputs(self) -> TrainingInputs:
+        inputs = TrainingInputs(self.features["train"], self.collator, self.prepared.loss)
+        for method in self.prepared.methods:
+            inputs = method.convert(self.prepared, inputs)
+        return inputs
+
+    def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
+        """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
+
+        These are the settings that the user changed and that bertkit passes to Trainer without validation.
+        """
+        config = self.prepared.config
+        values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
+        defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
+        changed = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
+        try:
+            return function()
+        except TRAINER_ERRORS as error:
+            if not changed:
+                raise
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{', '.join(changed)}: rejected by Trainer ({reason}); correct the value"
+            ) from error
+
+    # ---- checks before training
 
     def _check_model(self) -> None:
-        """Check the loaded model, and train it in fp32 if it cannot be trained in bf16.
-
-        Raises:
-            UserError: The model cannot be trained in the precision that the user chose.
-        """
+        """Check the loaded model, and train it in fp32 if it cannot be trained in bf16."""
         prepared, model = self.prepared, self.model
         tokenizer, max_length = prepared.tokenizer, prepared.config.max_length
         texts = prepared.task.input_schema.sample_texts(prepared.splits["train"], NUM_TEXTS)
@@ -227,99 +236,29 @@ class Session:
     def warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
-        is_trained = self.prepared.task.spec.trains_encoder
-        has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
+        has_warmup = (
+            self.prepared.has_training_steps and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
+        )
         if has_warmup and args.get_warmup_steps(total_steps) >= total_steps > 0:
             report_warning(
                 f"--warmup {config.warmup:g}: the run has only {format_count(total_steps, 'step')}, so "
                 f"the learning rate never reaches {config.learning_rate:g}; lower --warmup, or train longer"
             )
 
-    def _create_trainer(self) -> "BertkitTrainer":
-        from bertkit.training.trainer import BertkitTrainer
-
-        config = self.prepared.config
-        inputs = self._make_training_inputs()
-        trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
-            model=self.model, args=self.training_args, train_dataset=inputs.examples,
-            data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
-            best_metric=self.prepared.task.spec.best_metric,
-            early_stopping=config.early_stopping, layer_decay=config.layer_decay,
-            tokens_per_batch=config.tokens_per_batch,
-            use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
-            use_graphs=self._uses_graphs(), has_compiled_layers=config.compile,
-            pad_token_id=self.prepared.tokenizer.pad_token_id,
-        ))  # fmt: skip
-        self._convert_trainer_errors(trainer.validate_optimizer)
-        trainer.remove_callback(PrinterCallback)
-        set_tensorboard_dir(trainer, self.folder / run_directory.TENSORBOARD_DIR)
-        self.first_step_timer = FirstStepTimer()
-        trainer.add_callback(self.first_step_timer)
-        schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
-        if self.prepared.probe is not None:
-            add_probe(trainer, self.prepared.probe, schedule, self.score_probe)
-        trainer.add_callback(schedule)
-        trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
-        for callback in self.prepared.options.callbacks:
-            trainer.add_callback(callback)
-        return trainer
-
-    def _uses_graphs(self) -> bool:
-        """Return whether passes run as CUDA graphs.
-
-        Gradient checkpointing reads the state of the random number generator in each pass, and packing builds
-        indices from the lengths of each batch, which a graph cannot do. LOMO changes weights in the backward
-        pass, with the learning rate of the step.
-        """
-        config, args = self.prepared.config, self.training_args
-        excludes = config.gradient_checkpointing or config.pack or "lomo" in str(args.optim)
-        is_excluded = excludes or args.torch_empty_cache_steps or distributed.get_world_size() > 1
-        return config.cuda_graphs and not is_excluded and devices.supports_graphs()
-
-    def score_probe(self) -> float:
-        """Return the score of `--probe`, which must be set, with the current weights."""
-        assert self.prepared.probe is not None
-        return self.prepared.probe.score(self.model, self.prepared.tokenizer, self.prepared.config.max_length)
-
-    def _make_training_inputs(self) -> TrainingInputs:
-        inputs = TrainingInputs(self.features["train"], self.collator, self.loss)
-        return self.prepared.task.training_method.convert_inputs(inputs)
-
-    def _convert_trainer_errors(self, function: Callable[[], T]) -> T:
-        """Call `function`, and turn its exceptions into a `UserError` that names the settings in question.
-
-        These are the settings that the user changed and that bertkit passes to Trainer without validation.
-        """
-        config = self.prepared.config
-        values = {"--set": config.set, "--optim": config.optim, "--lr-scheduler": config.lr_scheduler}
-        defaults = {"--set": [], "--optim": type(config).optim, "--lr-scheduler": type(config).lr_scheduler}
-        changed = [f"{flag} {value}" for flag, value in values.items() if value and value != defaults[flag]]
-        try:
-            return function()
-        except TRAINER_ERRORS as error:
-            if not changed:
-                raise
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"{', '.join(changed)}: rejected by Trainer ({reason}); correct the value"
-            ) from error
-
     def verify_label_order(self) -> None:
-        """Check that the outputs of an existing head are in the order of the labels in the model config.
-
-        Raises:
-            UserError: The outputs are in another order.
-        """
-        # With fewer layers, an untrained model may well predict labels in another order.
-        if not self.prepared.task.has_new_head and get_num_layers(self.prepared.config) is None:
-            self.prepared.task.verify_label_order(self._compute_sample_outputs)
-
-    def _compute_sample_outputs(self) -> Outputs:
-        """Return the outputs of the model for a sample of the validation rows."""
+        """Check that the outputs of an existing head are in the order of the labels in the model config."""
         prepared = self.prepared
-        rows = sample_rows(prepared.splits["validation"], HEAD_CHECK_ROWS, prepared.config.seed)
-        features = prepared.task.featurize(rows, prepared.tokenizer)
-        return Outputs(self._compute_logits(features), features, rows)
+
+        def predict_sample() -> Outputs:
+            rows = sample_rows(prepared.splits["validation"], HEAD_CHECK_ROWS, prepared.config.seed)
+            features = prepared.task.featurize(rows, prepared.tokenizer)
+            return Outputs(self._compute_logits(features), features, rows)
+
+        # With fewer layers, an untrained model may well predict labels in another order.
+        if not prepared.task.has_new_head and get_num_layers(prepared.config) is None:
+            prepared.task.verify_label_order(predict_sample)
+
+    # ---- training
 
     def train(self, resume: bool) -> dict[str, Any]:
         """Train to the end, and load the best weights.
@@ -334,32 +273,44 @@ class Session:
             RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
-        if not self.prepared.task.spec.trains_encoder:
+        prepared, trainer = self.prepared, self.trainer
+        if not prepared.has_training_steps:
             return self._fit_head()
-        checkpoint = run_directory.find_last_checkpoint(self.folder) if resume else None
-        self._precompute_features()
+        checkpoint = self.run_dir.find_last_checkpoint() if resume else None
+        for method in prepared.methods:
+            self.features = distributed.main_process_first(
+                method.precompute, prepared, self.model, self.features, self.collator
+            )
+        trainer.train_dataset = self._make_training_inputs().examples
         started = time.perf_counter()
         try:
             with (
                 self.stop_request,
-                report_out_of_memory(suggest_memory_fixes(self.prepared.config, self.model)),
-                report_precision_errors(self.model, self.prepared.precision),
+                report_out_of_memory(suggest_memory_fixes(prepared.config, self.model)),
+                report_precision_errors(self.model, prepared.precision),
             ):
-                self.trainer.train_or_resume(checkpoint)
+                trainer.train_or_resume(checkpoint)
         finally:
             get_reporter().on_train_end()
-        seconds = time.perf_counter() - started - self.trainer.evaluation_seconds
-        state = self.trainer.state
+        seconds = time.perf_counter() - started - trainer.evaluation_seconds
+        step, best_step = trainer.state.global_step, trainer.state.best_global_step
         if self.stop_request.is_requested_on_any_rank():
             raise RunInterrupted(
-                f"interrupted at step {state.global_step} of {state.max_steps}; {self.resume_hint}"
+                f"interrupted at step {step} of {trainer.state.max_steps}; {self.resume_hint}"
             )
-        self._load_best_weights()
-        steps_before_resume = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-        metrics = self._build_metrics(seconds, steps_before_resume)
-        if self.prepared.config.lora is not None:
-            self._merge_adapters()
-        return metrics
+        if step and best_step is None:  # with 0 epochs, there is no other checkpoint
+            name, _ = prepared.task.spec.best_metric
+            report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
+        elif step and best_step != step:
+            trainer.load_weights(self.run_dir.get_checkpoint(best_step))
+            report_info(f"restored the best weights, of step {best_step}")
+        return self._build_metrics(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+
+    @property
+    def resume_hint(self) -> str:
+        """Hint for messages: the command that resumes the run."""
+        name, config = self.prepared.task.spec.name, self.prepared.config
+        return f"resume with: {format_resume_command(name, self.folder, config)}"
 
     def _fit_head(self) -> dict[str, Any]:
         """Fit the head of an encoder that is not trained, and return the section "training"."""
@@ -378,23 +329,6 @@ class Session:
             "device": devices.describe_device(),
             **({"processes": world_size} if world_size > 1 else {}),
         }
-
-    def _precompute_features(self) -> None:
-        """Compute the outputs of frozen parts of the model, and those of a teacher, once."""
-        prepared, method = self.prepared, self.prepared.task.training_method
-        for split, features in prepared.features.items():
-            self.features[split] = distributed.main_process_first(
-                method.precompute_features, self.model, features, self.collator
-            )
-        if prepared.distillation is not None:
-            self.features["train"] = distributed.main_process_first(add_teacher_logits, prepared)
-        self.trainer.train_dataset = self._make_training_inputs().examples
-
-    @property
-    def resume_hint(self) -> str:
-        """Hint for messages: the command that resumes the run."""
-        command = format_resume_command(self.prepared.task.spec.name, self.folder, self.prepared.config)
-        return f"resume with: {command}"
 
     def _build_metrics(self, seconds: float, steps_before_resume: int) -> dict[str, Any]:
         """Return the section "training" of `metrics.json`.
@@ -426,35 +360,18 @@ class Session:
             **({"processes": world_size} if world_size > 1 else {}),
         }
 
-    def _load_best_weights(self) -> None:
-        """Load the weights of the best checkpoint; without a best one, warn and keep the current weights."""
-        best_step = self.trainer.state.best_global_step
-        if not self.trainer.state.global_step:  # with 0 epochs, there is no other checkpoint
-            return
-        if best_step is None:
-            name, _ = self.prepared.task.spec.best_metric
-            report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
-        elif best_step != self.trainer.state.global_step:
-            self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")
-            report_info(f"restored the best weights, of step {best_step}")
-
-    def _merge_adapters(self) -> None:
-        """Merge the adapters of `--lora`, and discard logits that were computed before.
-
-        Merging changes the last bits of the logits. The predictions must be those of the saved model.
-        """
-        merge_adapters(self.model)
-        self.best_logits.clear()
-
     # ---- evaluation
 
-    def _evaluate_validation(self) -> Scores:
-        """Return the validation scores and loss of the current weights, and keep the logits of the best.
+    def score_probe(self) -> float:
+        """Return the score of `--probe`, which must be set, with the current weights."""
+        assert self.prepared.probe is not None
+        return self.prepared.probe.score(self.model, self.prepared.tokenizer, self.prepared.config.max_length)
 
-        A head that is not trained together with the encoder is fitted first.
-        """
-        task, mean_loss = self.prepared.task, MeanLoss(self.loss)
-        task.training_method.fit_head(self.model, self.features["train"], self.collator)
+    def _evaluate_validation(self) -> Scores:
+        """Return the validation scores and loss of the current weights, and keep the logits of the best."""
+        task, mean_loss = self.prepared.task, MeanLoss(self.prepared.loss)
+        for method in self.prepared.methods:
+            method.before_evaluation(self.prepared, self.model, self.features["train"], self.collator)
         outputs = self._compute_outputs("validation", mean_loss)
         loss = mean_loss.compute()
         modules = self.prepared.metric_modules
@@ -464,27 +381,26 @@ class Session:
             self.best_logits = {self.trainer.state.global_step: outputs.logits}
         return scores
 
-    def get_final_outputs(self, split: str) -> Outputs:
-        """Return the outputs of the best weights for a split, after training.
+    def finish(self) -> dict[str, Outputs]:
+        """Complete the best weights, and return their outputs for each evaluation split.
 
-        The validation logits of the best step are reused if this process computed them.
+        The validation logits of the best step are reused if this process computed them. All ranks must call
+        this.
         """
-        best_step = self.trainer.state.best_global_step
-        if split == "validation" and best_step in self.best_logits:
-            logits = self.best_logits[best_step]
-            return Outputs(logits, self.features[split], self.prepared.splits[split])
-        return self._compute_outputs(split)
+        prepared, best_step = self.prepared, self.trainer.state.best_global_step
+        for method in prepared.methods:
+            if method.finish(prepared, self.model):
+                self.best_logits.clear()
+        outputs = {}
+        for split, rows in prepared.splits.items():
+            if split == "validation" and best_step in self.best_logits:
+                outputs[split] = Outputs(self.best_logits[best_step], self.features[split], rows)
+            elif split != "train":
+                outputs[split] = self._compute_outputs(split)
+        return outputs
 
     def _compute_outputs(self, split: str, mean_loss: MeanLoss | None = None) -> Outputs:
-        """Run the model with its current weights on a split.
-
-        Args:
-            split: Name of the split.
-            mean_loss: Receives the losses.
-
-        Raises:
-            TrainingFailed: Logits are NaN or infinite.
-        """
+        """Run the model with its current weights on a split; `mean_loss` receives the losses."""
         features = self.features[split]
         logits = self._compute_logits(features, mean_loss)
         # Padding positions and missing choices have the logit -inf, so only the maximum of a row must be
@@ -495,11 +411,8 @@ class Session:
         return Outputs(logits, features, self.prepared.splits[split])
 
     def _compute_logits(self, features: Features, mean_loss: MeanLoss | None = None) -> np.ndarray:
-        """Return the logits of the model with its current weights."""
-        batch_size = self.prepared.config.eval_batch_size
-        is_sharded = self.trainer.is_sharded
+        is_sharded, batch_size = self.trainer.is_sharded, self.prepared.config.eval_batch_size
         model = self.trainer.model_wrapped if is_sharded else self.model
         return predict_logits(
-            model, features, self.collator, batch_size, is_sharded=is_sharded,
-            mean_loss=mean_loss,
-        )  # fmt: skip
+            model, features, self.collator, batch_size, is_sharded=is_sharded, mean_loss=mean_loss
+        )

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertkit import run_directory
 from bertkit.data.sources import resolve_data_dir
 from bertkit.errors import UserError, format_count
 from bertkit.run.results import require_named_modules
-from bertkit.run_directory import format_python_call
+from bertkit.run_directory import RUN, RunDir, format_python_call
 from bertkit.settings.recipes import (
     COMMAND_NAME,
     Recipe,
@@ -84,7 +83,7 @@ def resolve_settings(
     _check_alternatives(config)
     if config.output_dir is not None:
         _check_output_is_not_data(config, config.output_dir)
-        check_output_directory(Path(config.output_dir), run_directory.RUN, config.overwrite)
+        check_output_directory(Path(config.output_dir), RUN, config.overwrite)
     return config, None
 
 
@@ -201,16 +200,16 @@ def _resume_settings(
 ) -> tuple[RunConfig, dict[str, str]]:
     """Return the saved settings of a run with those of this call, and the fingerprints of the run's data."""
     folder = _find_run_to_resume(name, values)
-    recipe = read_recipe(str(folder / run_directory.SETTINGS_FILE), name, config_class)
+    recipe = read_recipe(str(RunDir(folder).settings_file), name, config_class)
     saved = config_class(**recipe.settings)
     _check_resumed_processes(folder, recipe)
-    if not (folder / run_directory.METRICS_FILE).exists():  # a finished run is not scored again
+    if not RunDir(folder).is_finished:  # a finished run is not scored again
         named_modules = values.get("metric") or ()
         require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
     objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
     passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
     saved = dataclasses.replace(saved, **passed_again)
-    if not (folder / run_directory.METRICS_FILE).exists():
+    if not RunDir(folder).is_finished:
         arguments = {"output_dir": str(folder), "resume": True}
         require_data_objects(saved, format_python_call(name, arguments, list_passed_data(saved)))
         _require_peft(saved)
@@ -223,7 +222,7 @@ def _resume_settings(
         if key in values and not setting.is_saved
     }
     check_tracker(saved.report_to)
-    fingerprints = run_directory.read_provenance(folder)["data"]
+    fingerprints = RunDir(folder).read_provenance()["data"]
     return dataclasses.replace(saved, **call_settings), fingerprints
 
 
@@ -240,11 +239,11 @@ def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
     folder = values.get("output_dir")
     if folder is None:
         raise UserError("--resume: needs a run to resume; pass its directory with --output-dir")
-    if not (Path(folder) / run_directory.SETTINGS_FILE).exists():
+    if not RunDir(Path(folder)).is_started:
         raise UserError(
             f"--resume: {folder} does not contain a run; pass the directory of a run with --output-dir"
         )
-    command = read_recipe_file(Path(folder) / run_directory.SETTINGS_FILE).get("task")
+    command = read_recipe_file(RunDir(Path(folder)).settings_file).get("task")
     if isinstance(command, str) and COMMAND_NAME.fullmatch(command) and command != name:
         raise UserError(
             f"--resume: {folder} was written by bertkit {command}; resume with: "
@@ -259,7 +258,7 @@ def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
     A finished run does not train, so any number is accepted.
     """
     processes = recipe.provenance.get("processes", 1)
-    is_finished = (folder / run_directory.METRICS_FILE).exists()
+    is_finished = RunDir(folder).is_finished
     if processes != system.get_launched_world_size() and not is_finished:
         raise UserError(
             f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "

@@ -12,13 +12,13 @@ from huggingface_hub import CommitOperationAdd, EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from bertkit import run_directory
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
 from bertkit.data.layouts import find_dataset_spec
 from bertkit.data.sources import parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import PACKAGED_MODELS
 from bertkit.report.card import rewrite_for_hub, uses_pipeline
+from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks import task_class
 from bertkit.utils import distributed
@@ -26,12 +26,6 @@ from bertkit.utils.files import join_command
 from bertkit.utils.reporting import report_info
 
 PUSH_FLAG = "--push-to-hub"
-# Files to upload in addition to the model card. Predictions are not uploaded, because they contain rows of
-# the data, which may be private.
-UPLOADED_PATTERNS = [
-    *run_directory.MODEL_PATTERNS, run_directory.METRICS_FILE, run_directory.SETTINGS_FILE,
-    run_directory.CALIBRATION_FILE,
-]  # fmt: skip
 LOGIN_HINT = "log in with: hf auth login, or set HF_TOKEN to a token with write access"
 UPLOAD_ERRORS = (ValueError, RuntimeError)  # the Hub refuses the model card, or cannot store a large file
 
@@ -40,11 +34,7 @@ UPLOAD_ERRORS = (ValueError, RuntimeError)  # the Hub refuses the model card, or
 
 
 def check_hub_access(config: RunConfig) -> None:
-    """With `--push-to-hub`, check that the Hub can be reached and that the token is not read-only.
-
-    Raises:
-        UserError: The upload would fail, or a setting of the upload has no effect without `--push-to-hub`.
-    """
+    """With `--push-to-hub`, check that the Hub can be reached and that the token is not read-only."""
     if not config.push_to_hub:
         if config.hub_model_id or config.hub_private_repo:
             flag = "--hub-model-id" if config.hub_model_id else "--hub-private-repo"
@@ -84,9 +74,6 @@ def create_hub_repo(config: RunConfig, folder: Path) -> str:
 
     Returns:
         Full name of the repository, `ORG/NAME`.
-
-    Raises:
-        UserError: The token has no write access, or the connection is lost.
     """
     from huggingface_hub import HfApi, whoami
 
@@ -108,9 +95,7 @@ def create_hub_repo(config: RunConfig, folder: Path) -> str:
 def upload_run(task: str, folder: Path, config: RunConfig) -> None:
     """Upload the model of a finished run with its card, metrics and settings.
 
-    Raises:
-        UserError: The upload failed. The message contains the command that uploads the run later.
-        RunInterrupted: The user interrupted the upload.
+    An error contains the command that uploads the run later.
     """
     from huggingface_hub import HfApi
 
@@ -120,20 +105,16 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
         repo = create_hub_repo(config, folder)
         report_info(f"uploading to {repo}")
         with translate_errors(problem, hint=fix, more_errors=UPLOAD_ERRORS):
-            operations = _list_operations(folder, build_hub_card(folder, repo))
+            card = build_hub_card(folder, repo)
+            files = {path for pattern in RunDir.UPLOADED_PATTERNS for path in folder.glob(pattern)}
+            operations = [
+                CommitOperationAdd(RunDir.CARD_FILE, card.encode()),
+                *(CommitOperationAdd(path.name, path) for path in sorted(files)),
+            ]
             commit = HfApi().create_commit(repo, operations, commit_message=f"bertkit {task}")
     except KeyboardInterrupt:
         raise RunInterrupted(f"{problem}; {fix}") from None
     report_info(f"uploaded to {commit.repo_url}")
-
-
-def _list_operations(folder: Path, card: str) -> list[Any]:
-    """Return the operations of the commit: one for each uploaded file."""
-    files = sorted({path for pattern in UPLOADED_PATTERNS for path in folder.glob(pattern)})
-    return [
-        CommitOperationAdd(run_directory.CARD_FILE, card.encode()),
-        *(CommitOperationAdd(path.name, path) for path in files),
-    ]
 
 
 def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
@@ -156,16 +137,11 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
 
 
 def build_hub_card(folder: Path, repo: str) -> str:
-    """Return the model card of a finished run with the metadata of the Hub.
-
-    Args:
-        folder: The run directory.
-        repo: Repository of the upload, `ORG/NAME`.
-    """
-    metrics = run_directory.read_metrics(folder) or {}
-    text = rewrite_for_hub((folder / run_directory.CARD_FILE).read_text("utf-8"), repo)
+    """Return the model card of a finished run with the metadata of the Hub; `repo` is `ORG/NAME`."""
+    run_dir = RunDir(folder)
+    metrics, text = run_dir.require_metrics(), rewrite_for_hub(run_dir.read_card() or "", repo)
     library = "transformers" if uses_pipeline(text) else "bertkit"
-    metadata = build_card_metadata(metrics, run_directory.read_settings(folder), repo, library)
+    metadata = build_card_metadata(metrics, run_dir.read_settings(), repo, library)
     return f"---\n{metadata.to_yaml()}\n---\n\n{text}"
 
 
@@ -175,12 +151,6 @@ def build_card_metadata(
     """Return the `ModelCardData` of a run, by which the Hub displays and finds the model.
 
     Language and license are left out, because bertkit does not know them.
-
-    Args:
-        metrics: Content of `metrics.json`.
-        settings: Settings of the run.
-        repo: Repository of the upload, `ORG/NAME`.
-        library: Name of the library that loads the model.
     """
     task_type = task_class(metrics["task"])
     task = task_type(task_type.spec.config(**settings))
@@ -194,35 +164,25 @@ def build_card_metadata(
         datasets=[dataset] if dataset else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
-        eval_results=_list_eval_results(metrics, task.spec.pipeline.task, dataset),
+        eval_results=[
+            EvalResult(
+                task_type=task.spec.pipeline.task,
+                dataset_type=dataset or metrics["data"]["name"],
+                dataset_name=metrics["data"]["name"],
+                dataset_split=split,
+                metric_type=metric,
+                metric_value=value,
+            )
+            for split in ("validation", "test")
+            for metric, value in metrics[split].items()
+        ],
     )
 
 
 def find_hub_dataset(data: str) -> str | None:
-    """Return the Hub repository of a dataset, or None if no repository is known.
-
-    Args:
-        data: Value of `--data`.
-    """
+    """Return the Hub repository of a value of `--data`, or None if no repository is known."""
     if Path(data).is_absolute():
         return None
     spec = find_dataset_spec(data)
     location = spec.hub if spec else parse_hub_name(data)
     return location["id"] if location else None
-
-
-def _list_eval_results(metrics: Mapping[str, Any], hub_task: str, dataset: str | None) -> list[Any]:
-    """Return the validation and test scores as `EvalResult`, for the `model-index` of the model card."""
-    name = metrics["data"]["name"]
-    return [
-        EvalResult(
-            task_type=hub_task,
-            dataset_type=dataset or name,
-            dataset_name=name,
-            dataset_split=split,
-            metric_type=metric,
-            metric_value=value,
-        )
-        for split in ("validation", "test")
-        for metric, value in metrics[split].items()
-    ]

@@ -18,11 +18,10 @@ from prometheus_client import (
     generate_latest,
 )
 
-from bertkit import run_directory
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.run.load_check import depends_on_padding
+from bertkit.models.load_check import depends_on_padding
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
-from bertkit.run_directory import find_ensemble, read_members
+from bertkit.run_directory import RunDir
 from bertkit.serve.batcher import Batcher, Job, Records, TokenLimit, compute_jobs, predict_rows
 from bertkit.serve.requests import RowDecoder
 from bertkit.utils.files import expand_home
@@ -187,9 +186,8 @@ def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Met
 
 def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecoder) -> dict[str, Any]:
     """Return the description of a run in `/info`, without paths of this machine."""
-    ensemble, task = find_ensemble(run), predictor.task
-    members = read_members(ensemble) if ensemble else [run]
-    metrics = run_directory.require_metrics(members[0])
+    task, members = predictor.task, RunDir(run).find_members()
+    metrics = RunDir(members[0] if members else run).require_metrics()
     info: dict[str, Any] = {
         "name": name,
         "task": task.spec.name,
@@ -197,11 +195,11 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
         "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
         "max_length": task.config.max_length,
         "backend": "onnxruntime" if find_onnx_model(run) else "pytorch",
-        "members": len(members),
+        "members": len(members) or 1,
         "model": metrics["model"],
         "data": metrics["data"]["name"],
     }
-    if not ensemble:
+    if not members:
         info |= {key: metrics[key] for key in ("validation", "intervals") if metrics.get(key)}
     return info
 

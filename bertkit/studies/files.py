@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit import run_directory
 from bertkit.data.table import Splits
 from bertkit.report.tables import render_study_page
 from bertkit.run.results import summarize_data
-from bertkit.run_directory import ENSEMBLE_DIR
+from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import serialize_settings
 from bertkit.studies.final_runs import RUN_DIRS
 from bertkit.studies.gain import measure_gain
@@ -27,7 +26,7 @@ from bertkit.utils.text import dump_yaml
 
 STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
 OUTPUT_NAMES = [
-    STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE, TRIALS_FILE, TRIALS_DIR, ENSEMBLE_DIR, *RUN_DIRS,
+    STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE, TRIALS_FILE, TRIALS_DIR, RunDir.ENSEMBLE_DIR, *RUN_DIRS,
     "label_issues*",
 ]  # fmt: skip
 
@@ -36,7 +35,7 @@ def write_results(
     plan: StudyPlan, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
 ) -> dict[str, Any]:
     """Write all results into the directory of the study, with `metrics.json` last."""
-    write_ensemble_run(folder / ENSEMBLE_DIR, best)
+    write_ensemble_run(folder / RunDir.ENSEMBLE_DIR, best)
     metrics = _compute_metrics(plan, folder, store, best, defaults)
     if plan.config.folds:
         predictions = HeldOutPredictions.load(best.runs, plan.splits.rows)
@@ -45,9 +44,9 @@ def write_results(
     _write_page(folder, metrics)
     table = build_study_table(metrics, folder)
     notes = "".join(f"* {note}\n" for note in table.notes)
-    write_text(folder / run_directory.CARD_FILE, f"{table.to_markdown()}\n## Notes\n\n{notes}")
+    RunDir(folder).write_card(f"{table.to_markdown()}\n## Notes\n\n{notes}")
     write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
-    run_directory.write_metrics(folder, metrics)
+    RunDir(folder).write_metrics(metrics)
     return metrics
 
 
@@ -70,7 +69,7 @@ def _compute_metrics(
         "search": _summarize_search(plan, store, held_out_score) if store else None,
         "comparison": comparison,
         "baselines": plan.baselines,
-        "ensemble": measure_gain(plan, folder / ENSEMBLE_DIR),
+        "ensemble": measure_gain(plan, folder / RunDir.ENSEMBLE_DIR),
     }
 
 
@@ -103,7 +102,7 @@ def _write_page(folder: Path, metrics: dict[str, Any]) -> None:
     if metrics["search"]:
         tables["Trials"] = build_trial_table(metrics)
     page = render_study_page(metrics, tables, describe_results(metrics))
-    write_text(folder / run_directory.REPORT_FILE, page)
+    RunDir(folder).write_report(page)
 
 
 def _summarize(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.run.prepare import RunOptions
-from bertkit.run_directory import LOGITS_FILE
 from bertkit.studies.planned_runs import PlannedRun
 from bertkit.studies.run_group import RunGroup
 from bertkit.studies.splits import FinalSplits
@@ -44,7 +43,7 @@ def plan_final_runs(
     splits: Sequence[FinalSplits],
 ) -> list[FinalRun]:
     """Return a run for each fold and seed, in the directories `foldK-seedS`, or `seedS` without folds."""
-    options = RunOptions(has_report=False, logits_file=LOGITS_FILE)
+    options = RunOptions(has_report=False, has_logits=True)
     runs = []
     for part in splits:
         for seed in seeds:

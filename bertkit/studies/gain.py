@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows
 from bertkit.run.predictor import load_predictor
-from bertkit.run_directory import read_members
+from bertkit.run_directory import RunDir
 from bertkit.stats.scores import Scores
 from bertkit.studies.plan import StudyPlan, parse_labeled_rows
 from bertkit.studies.splits import get_split_seed
@@ -29,7 +29,7 @@ def measure_gain(plan: StudyPlan, ensemble: Path) -> dict[str, Any]:
     Returns:
         `members` and `reason`. The reason is None if the gain was measured; further keys then follow.
     """
-    members = read_members(ensemble)
+    members = RunDir(ensemble).find_members()
     result: dict[str, Any] = {"members": len(members), "reason": "it has a single member"}
     if len(members) == 1:
         return result
@@ -62,7 +62,7 @@ def _find_rows(plan: StudyPlan) -> tuple[str, Rows | None]:
 def _measure(plan: StudyPlan, ensemble: Path, rows: Rows) -> dict[str, Any] | None:
     """Return the scores of the ensemble and its members; None if bertkit does not compute the metric."""
     members = []
-    for folder in read_members(ensemble):
+    for folder in RunDir(ensemble).find_members():
         members.append(_score(folder, rows))
         release_memory()
     scores, seconds = _score(ensemble, rows)

@@ -10,8 +10,7 @@ import torch
 
 from bertkit.data.table import Rows
 from bertkit.run.prepare import PreparedRun
-from bertkit.run.results import read_logits
-from bertkit.run_directory import LOGITS_FILE
+from bertkit.run_directory import RunDir
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.studies.final_runs import FinalRun
@@ -67,7 +66,7 @@ class HeldOutPredictions:
     def _collect_logits(self, seed: int) -> tuple[np.ndarray, dict[str, float]]:
         """Return the logits of all rows, and the means of the fitted parameters of the runs."""
         runs = [run for run in self.runs if run.seed == seed]
-        contents = [read_logits(run.folder / LOGITS_FILE) for run in runs]
+        contents = [RunDir(run.folder).read_logits() for run in runs]
         offsets = _get_logit_offsets(self.prepared.features["validation"])
         num_outputs = max(logits.shape[-1] for logits, _ in contents)
         joined = np.full((offsets[-1], *contents[0][0].shape[1:-1], num_outputs), -np.inf, np.float32)

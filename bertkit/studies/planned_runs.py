@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertkit import run_directory
 from bertkit.data.table import Splits
 from bertkit.errors import TrainingFailed, format_count
 from bertkit.run.prepare import RunOptions
 from bertkit.run.train import require_unchanged_data, train_prepared
+from bertkit.run_directory import RunDir
 from bertkit.studies.run_group import RunGroup
 from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
@@ -49,17 +49,17 @@ class PlannedRun:
         Returns:
             Content of `metrics.json`.
         """
-        if (metrics := run_directory.read_metrics(self.folder)) is None:
+        if (metrics := RunDir(self.folder).read_metrics()) is None:
             saved = _read_saved_settings(self.folder)
             settings = {**self.settings, "seed": self.seed, **saved, "output_dir": str(self.folder)}
             prepared = self.run_group.prepare(settings, self.splits, self.options)
             if saved:
-                fingerprints = run_directory.read_provenance(self.folder)["data"]
+                fingerprints = RunDir(self.folder).read_provenance()["data"]
                 require_unchanged_data(self.folder, fingerprints, prepared.fingerprints)
             with report_out_of_memory(LOADING_MEMORY), use_reporter(self.run_group.reporter):
                 metrics = train_prepared(prepared, self.folder).metrics
         # A finished run needs no checkpoints, and those of all runs could fill the disk.
-        shutil.rmtree(self.folder / run_directory.CHECKPOINTS_DIR, ignore_errors=True)
+        shutil.rmtree(self.folder / RunDir.CHECKPOINTS_DIR, ignore_errors=True)
         return metrics
 
 
@@ -68,9 +68,9 @@ def _read_saved_settings(folder: Path) -> dict[str, Any]:
 
     Its batches are smaller than those of a new run if memory ran out.
     """
-    if not (folder / run_directory.SETTINGS_FILE).exists():
+    if not (folder / RunDir.SETTINGS_FILE).exists():
         return {}
-    saved = run_directory.read_settings(folder)
+    saved = RunDir(folder).read_settings()
     return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}
 
 

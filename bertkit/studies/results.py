@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import run_directory
-from bertkit.run_directory import write_ensemble
+from bertkit.run_directory import RunDir
 from bertkit.stats.significance import average_values, compare_scorers, compute_intervals, compute_t_interval
 from bertkit.studies.final_runs import FinalRun
 from bertkit.studies.held_out import HeldOutPredictions
@@ -92,18 +91,18 @@ def write_ensemble_run(folder: Path, finished: FinishedRuns) -> None:
         finished: The runs.
     """
     runs = [run.folder for run in finished.runs]
-    write_ensemble(folder, runs)
+    RunDir(folder).write_members(runs)
     for path in _list_settings_files(runs[0]):
         shutil.copyfile(path, folder / path.name)
     metrics = [finished.metrics[run] for run in runs]
     training = {"seconds": sum(member["training"]["seconds"] for member in metrics)}
     own_metrics = {name: metrics[0][name] for name in ("task", "data", "model")}
     sections: dict[str, Any] = {"validation": {}, "test": {}, "intervals": {}, "baselines": {}}
-    run_directory.write_metrics(folder, {**own_metrics, **sections, "training": training})
+    RunDir(folder).write_metrics({**own_metrics, **sections, "training": training})
 
 
 def _list_settings_files(run: Path) -> list[Path]:
     """Return the files of a run that describe its settings, its model and its tokenizer, without weights."""
-    patterns = [run_directory.SETTINGS_FILE, *run_directory.MODEL_PATTERNS]
+    patterns = [RunDir.SETTINGS_FILE, *RunDir.MODEL_PATTERNS]
     paths = {path for pattern in patterns for path in run.glob(pattern)}
     return sorted(path for path in paths if ".safetensors" not in path.name)

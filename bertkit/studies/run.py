@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit import run_directory
 from bertkit.data.tokens import share_tokens
 from bertkit.errors import UserError, format_list
+from bertkit.run.results import Run
 from bertkit.run.settings import resolve_settings
-from bertkit.run.train import Run, require_unchanged_data
-from bertkit.run_directory import ENSEMBLE_DIR
+from bertkit.run.train import require_unchanged_data
+from bertkit.run_directory import RunDir, create_default_directory
 from bertkit.settings.recipes import STUDY_PREFIX
 from bertkit.settings.run_settings import MAX_SEED
 from bertkit.studies.config import list_study_tasks, make_study_config
@@ -56,7 +56,7 @@ def run_study(
     resolve = partial(resolve_settings, STUDY_PREFIX + task_name, config_class, settings, recipe)
     config, fingerprints = resolve()
     folder = Path(config.output_dir) if config.output_dir else None
-    if config.resume and folder and (metrics := run_directory.read_metrics(folder)):
+    if config.resume and folder and (metrics := RunDir(folder).read_metrics()):
         report_info("the study is already finished; showing its scores")
         return Run(folder, metrics)
     space = _check_settings(task_name, config)
@@ -97,7 +97,7 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
 def _run_in_directory(plan: StudyPlan, folder: Path | None, started: float) -> Run:
     """Create the directory of a study, or resume the study in it."""
     name_parts = ("study", plan.task_name, plan.prepared.dataset.name, plan.prepared.model_source.name)
-    folder = folder or run_directory.create_default_directory(*name_parts)
+    folder = folder or create_default_directory(*name_parts)
     directory = RunsDirectory(folder, STUDY_PREFIX + plan.task_name, OUTPUT_NAMES)
     with directory.open(plan.config, plan.fingerprints):
         return _run(plan, folder, started)
@@ -113,10 +113,10 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
     best = _train(plan, plan.plan_final_runs(folder, best_settings), "best settings" if store else "")
     defaults = _train(plan, plan.plan_default_runs(folder), "defaults") if best_settings else None
     with ExitStack() as stack:
-        if not locks.try_lock(stack, folder / ENSEMBLE_DIR):
+        if not locks.try_lock(stack, folder / RunDir.ENSEMBLE_DIR):
             report_info("waiting for another process, which writes the results")
-            stack.enter_context(locks.wait_for_lock(folder / ENSEMBLE_DIR))
-        metrics = run_directory.read_metrics(folder)  # another process may have written them
+            stack.enter_context(locks.wait_for_lock(folder / RunDir.ENSEMBLE_DIR))
+        metrics = RunDir(folder).read_metrics()  # another process may have written them
         if metrics is None:
             metrics = write_results(plan, folder, store, best, defaults)
     return Run(folder, metrics)

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit import run_directory
 from bertkit.errors import RunInterrupted
+from bertkit.run_directory import RUN, RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.utils import locks
 from bertkit.utils.files import check_output_directory, join_command
@@ -75,12 +75,12 @@ class RunsDirectory:
                 yield
 
     def _create(self, config: RunConfig, fingerprints: Mapping[str, str]) -> None:
-        check_output_directory(self.folder, run_directory.RUN, config.overwrite)
+        check_output_directory(self.folder, RUN, config.overwrite)
         locks.require_unshared(self.folder)
         for path in [*self._find(), *self._find("/*/")]:
             locks.require_unlocked(path)
-        run_directory.back_up_run(self.folder, self.output_names)
-        run_directory.write_settings(self.folder, self.command, config, fingerprints)
+        RunDir(self.folder).back_up(self.output_names)
+        RunDir(self.folder).write_settings(self.command, config, fingerprints)
 
     def _find(self, pattern: str = "") -> list[Path]:
         """Return the outputs, or paths in them that match a pattern."""
@@ -88,13 +88,13 @@ class RunsDirectory:
 
     def _has_runs(self) -> bool:
         """Return whether a run has started."""
-        return bool(self._find(f"/**/{run_directory.SETTINGS_FILE}"))
+        return bool(self._find(f"/**/{RunDir.SETTINGS_FILE}"))
 
     def _clean_up(self) -> None:
         """Delete the backup of the replaced runs, or restore the backup if no run has started."""
         if self._has_runs():
-            run_directory.delete_backup(self.folder)
+            RunDir(self.folder).delete_backup()
             return
         for path in self._find():
             shutil.rmtree(path, ignore_errors=True)
-        run_directory.discard_unstarted_run(self.folder)
+        RunDir(self.folder).discard_unstarted()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit import run_directory
 from bertkit.data.table import Splits
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.run.prepare import RunOptions
+from bertkit.run_directory import RunDir
 from bertkit.studies.planned_runs import PlannedRun, Wait
 from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.run_group import RunGroup
@@ -22,7 +22,7 @@ from bertkit.utils.locks import try_lock, wait_for_lock
 from bertkit.utils.reporting import report_info
 
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
-KEPT_FILES = {run_directory.METRICS_FILE, run_directory.LOG_FILE, run_directory.SETTINGS_FILE}
+KEPT_FILES = {RunDir.METRICS_FILE, RunDir.LOG_FILE, RunDir.SETTINGS_FILE}
 
 
 @dataclass(frozen=True)

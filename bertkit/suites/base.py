@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertkit import run_directory
 from bertkit.charts import Chart
 from bertkit.data.layouts import normalize_name
 from bertkit.data.readers.delimited import Dialect
 from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.report.tables import ResultTable, render_suite_page
+from bertkit.run.results import Run
 from bertkit.run.settings import fill_data_dir, resolve_settings
-from bertkit.run.train import Run
+from bertkit.run_directory import RunDir, create_default_directory
 from bertkit.settings.recipes import list_passed_data, serialize_settings
 from bertkit.settings.setting import get_settings
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
@@ -29,7 +29,6 @@ from bertkit.suites import SUITES, suite_class
 from bertkit.tasks import task_spec
 from bertkit.training import arguments
 from bertkit.utils import distributed, locks
-from bertkit.utils.files import write_text
 from bertkit.utils.reporting import get_reporter, report_info, report_warning, silence_libraries
 
 RunMetrics = dict[Path, dict[str, Any]]  # content of `metrics.json`, by run directory
@@ -128,13 +127,11 @@ class Suite(ABC):
 
     def run(self, name_parts: list[str]) -> Run:
         """Execute the unfinished runs, and write the table and the metrics."""
-        folder = Path(
-            self.config.output_dir or run_directory.create_default_directory(self.name, *name_parts)
-        )
+        folder = Path(self.config.output_dir or create_default_directory(self.name, *name_parts))
         with RunsDirectory(folder, self.name, self.output_names).open(self.config, {}):
             results = self.execute_runs(folder)
             with locks.wait_for_lock(folder):
-                metrics = run_directory.read_metrics(folder)  # another process may have written them
+                metrics = RunDir(folder).read_metrics()  # another process may have written them
                 if metrics is None or metrics.get("failed"):
                     metrics = self._write_results(folder, results)
         return Run(folder, metrics)
@@ -149,10 +146,10 @@ class Suite(ABC):
         table = self.build_table(metrics, folder)
         tables = {"Scores": table, **details}
         sections = [detail.to_markdown(f"## {heading}") for heading, detail in details.items()]
-        write_text(folder / run_directory.CARD_FILE, "\n".join([table.to_markdown(), *sections]))
+        RunDir(folder).write_card("\n".join([table.to_markdown(), *sections]))
         names = [path.relative_to(folder).as_posix() for path in results]
-        write_text(folder / run_directory.REPORT_FILE, render_suite_page(tables, charts, names))
-        run_directory.write_metrics(folder, metrics)
+        RunDir(folder).write_report(render_suite_page(tables, charts, names))
+        RunDir(folder).write_metrics(metrics)
         return metrics
 
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
@@ -182,7 +179,7 @@ class Suite(ABC):
         already_finished: set[Path] = set()
 
         def announce(run: SuiteRun) -> None:
-            if (run.folder / run_directory.METRICS_FILE).exists():
+            if (run.folder / RunDir.METRICS_FILE).exists():
                 already_finished.add(run.folder)
             else:
                 report_info(str(run.folder))
@@ -215,7 +212,7 @@ def run_suite(name: str, settings: Mapping[str, Any], recipe: str | None = None)
             "with Dataset.save_to_disk, and pass the directory"
         )
     folder = Path(config.output_dir or "")
-    metrics = run_directory.read_metrics(folder) if config.resume else None
+    metrics = RunDir(folder).read_metrics() if config.resume else None
     if metrics and not metrics.get("failed"):
         report_info(f"{folder}: all runs are already finished; showing their scores")
         return Run(folder, metrics)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertkit import run_directory
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
 from bertkit.report.tables import ResultTable
+from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe_task
 from bertkit.settings.setting import fill_unset
 from bertkit.stats.significance import MIN_SCORES, average_values, compute_t_interval
@@ -192,7 +192,7 @@ def _summarize(
         "majority": best_metrics["baselines"].get("majority", {}),
         "baselines": best_metrics["baselines"],
         "rows": {split: best_metrics["data"].get(split) for split in ("train", "validation")},
-        "learning_rate": run_directory.read_settings(best.folder)["learning_rate"],
+        "learning_rate": RunDir(best.folder).read_settings()["learning_rate"],
         "seeds": [run.seed for run in runs],
         "seconds": sum(run_metrics["training"]["seconds"] for run_metrics in metrics),
     }

@@ -17,7 +17,6 @@ from bertkit.models.forward import average_probabilities
 from bertkit.models.loading import takes_token_type_ids
 from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks.definition import TaskSpec
-from bertkit.tasks.training_method import TrainingMethod
 from bertkit.utils.reporting import report_warning
 
 if TYPE_CHECKING:
@@ -345,11 +344,6 @@ class Task(ABC):
         return PaddingCollator(
             tokenizer.pad_token_id, takes_token_type_ids(model), self.spec.sequence_grouping
         )
-
-    @property
-    def training_method(self) -> TrainingMethod:
-        """How the encoder and the head are trained; by default, together."""
-        return TrainingMethod()
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
         """Check the label order of a head that is not re-initialized, before training.

@@ -56,8 +56,6 @@ class TaskSpec:
         scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
-        trains_encoder: Whether the encoder is trained. Otherwise, the head is fitted to the vectors of texts
-            (see `TrainingMethod.fit_head`), and the run has no training steps.
         training_phrase: Words between the initial model and the name of the task in the model card.
     """
 
@@ -77,7 +75,6 @@ class TaskSpec:
     scores_tokens: bool = False
     predicts_rows: bool = True
     predictions_name: str = "predictions"
-    trains_encoder: bool = True
     training_phrase: str = "fine-tuned for"
 
     def make_dialect(self, encoding: str | None) -> "Dialect":

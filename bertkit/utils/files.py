@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bertkit.errors import UserError, format_list
 from bertkit.utils import system
@@ -52,7 +52,7 @@ def replace_path(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def open_atomic(path: Path) -> Iterator[TextIO]:
+def open_atomic(path: Path, is_binary: bool = False) -> Iterator[Any]:
     """Open a temporary file for writing, and rename it to `path` at the end of the block.
 
     Raises:
@@ -61,14 +61,15 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
     """
     if path.exists() and not path.is_file():  # such as a device, which the renaming would replace
         raise UserError(f"{path}: is not a regular file; choose another file")
+    # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
+    # correctly. Lines end in \n on every system.
+    text_options: Any = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}
     try:
         handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
     except OSError as error:
         raise _create_write_error(path, error) from error
     try:
-        # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
-        # correctly. Lines end in \n on every system.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        with os.fdopen(handle, "wb") if is_binary else os.fdopen(handle, "w", **text_options) as file:
             yield file
         Path(partial).chmod(0o644)
         replace_path(Path(partial), path)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.run_directory import find_last_checkpoint
+from bertkit.run_directory import RunDir
 from faults.forked_process import PHASES, ForkedProcess
 from faults.harness import FaultHarness
 
@@ -135,7 +135,9 @@ def _call_before(name: str, function: Callable[[], object]) -> None:
 def _damage_checkpoint(harness: FaultHarness) -> FaultOutcome:
     """Truncate, change or remove one of its files; without the folder, --resume must work."""
     harness.stop_at_checkpoint()
-    if (harness.run / "metrics.json").exists() or (folder := find_last_checkpoint(harness.run)) is None:
+    if (harness.run / "metrics.json").exists() or (
+        folder := RunDir(harness.run).find_last_checkpoint()
+    ) is None:
         return FaultOutcome(harness.resume(), (0,))
     path = harness.rng.choice(sorted(path for path in folder.iterdir() if path.is_file()))
     _damage_file(path, harness.rng)

@@ -13,7 +13,6 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits, replace_values
 from bertkit.errors import UserError, format_list
-from bertkit.models.encoder import VectorFeatures, compute_vectors
 from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels, verify_label_order
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
@@ -36,25 +35,6 @@ from bertkit.tasks.ner.rows import (
     match_split_columns,
 )
 from bertkit.tasks.ner.tags import Scheme, TagSet, build_iob2_labels, from_iob2, to_iob2
-from bertkit.tasks.training_method import TrainingMethod
-
-# A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
-FROZEN_DEFAULTS = {"learning_rate": 1e-3, "epochs": 10.0}
-
-
-class FrozenEncoderMethod(TrainingMethod):
-    """The head is trained on the vectors of a frozen encoder, which are computed once (section 5.3).
-
-    Args:
-        batch_size: Number of sentences per forward pass.
-    """
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-
-    def precompute_features(self, model: Any, features: Any, collator: Any) -> Features:
-        """Return features with the outputs of the encoder instead of token ids."""
-        return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size))
 
 
 class Ner(Task):
@@ -78,8 +58,6 @@ class Ner(Task):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        if self.config.features is not None:
-            self.spec = dataclasses.replace(self.spec, default_hyperparameters=FROZEN_DEFAULTS)
         if self._uses_tagger_class:
             pipeline = dataclasses.replace(self.spec.pipeline, caveat="cannot load the head of this model")
             self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
@@ -276,13 +254,6 @@ class Ner(Task):
                 source, model_config, self.config.features, self.config.head, self.has_new_head
             )
         return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
-
-    @property
-    def training_method(self) -> TrainingMethod:
-        """With `--features`, only the head is trained."""
-        if self.config.features is None:
-            return super().training_method
-        return FrozenEncoderMethod(self.config.eval_batch_size)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         """Refuse a head whose entity types are evidently in the wrong order."""

@@ -48,7 +48,6 @@ from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remo
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.text.baselines import score_text_baselines
 from bertkit.tasks.text.config import CLASSIFY, NLI, ClassifyConfig
-from bertkit.tasks.text.fitted_head import METHODS
 from bertkit.tasks.text.labels import LabelType, MultiLabel, Regression, SingleLabel, infer_positive_label
 from bertkit.tasks.text.predictions import SequenceEvaluation
 from bertkit.tasks.text.relations import (
@@ -58,7 +57,6 @@ from bertkit.tasks.text.relations import (
     list_markers,
     mark_rows,
 )
-from bertkit.tasks.training_method import TrainingMethod
 
 if TYPE_CHECKING:
     from bertkit.data.features import Features, TextFeatures
@@ -390,7 +388,6 @@ class SequenceTask(Task):
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
 ENTITY_TYPES_KEY = "bertkit_entity_types"  # the same: types of the subjects, types of the objects
 VECTOR_CAVEAT = "has no class for the head of this model"
-CONTRASTIVE_HYPERPARAMETERS = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
 
 
 class Classify(SequenceTask):
@@ -405,13 +402,10 @@ class Classify(SequenceTask):
         if self._has_fitted_head:
             self._set_caveat(VECTOR_CAVEAT)
         if config.method == "contrastive":
-            self.spec = dataclasses.replace(
-                self.spec, default_hyperparameters=CONTRASTIVE_HYPERPARAMETERS,
-                training_phrase="trained on pairs of rows for",
-            )  # fmt: skip
+            self.spec = dataclasses.replace(self.spec, training_phrase="trained on pairs of rows for")
         if config.method == "linear-probe":
             phrase = "with a linear layer on its vectors, fitted for"
-            self.spec = dataclasses.replace(self.spec, trains_encoder=False, training_phrase=phrase)
+            self.spec = dataclasses.replace(self.spec, training_phrase=phrase)
 
     @property
     def _has_fitted_head(self) -> bool:
@@ -559,7 +553,7 @@ class Classify(SequenceTask):
             value = getattr(self.config, name)
             if value not in (getattr(defaults, name), []):
                 raise UserError(f"{self._get_flag(name)} {value}: {reason}; omit it")
-        if self.config.bf16 and not self.spec.trains_encoder:
+        if self.config.bf16 and method == "linear-probe":
             raise UserError(f"--bf16: with --method {method}, the encoder is not trained; omit it")
         if self.config.long_texts == "windows" and method == "contrastive":
             raise UserError(
@@ -574,7 +568,7 @@ class Classify(SequenceTask):
             setattr(model_config, ENTITY_TYPES_KEY, self.entity_types)
         if isinstance(self.label_type, MultiLabel):
             setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
-        if self._has_fitted_head and self.spec.trains_encoder:
+        if self.config.method == "contrastive":
             from bertkit.models.own_models import read_vector_pooling
 
             read_vector_pooling(source, model_config)  # refuses other models before weights are loaded
@@ -628,16 +622,11 @@ class Classify(SequenceTask):
             return super().build_model(model_config, source)
         from bertkit.models.own_models import load_vector_classifier, read_vector_pooling
 
-        if self.has_new_head and not self.spec.trains_encoder:
+        if self.has_new_head and self.config.method == "linear-probe":
             pooling: Pooling = "mean"  # until the head is fitted, which chooses the pooling
         else:
             pooling = read_vector_pooling(source, model_config)
         return load_vector_classifier(source, model_config, self.has_new_head, pooling)
-
-    @property
-    def training_method(self) -> TrainingMethod:
-        """That of `--method`."""
-        return METHODS[self.config.method](self) if self._has_fitted_head else super().training_method
 
 
 STANDARD_LABELS = [

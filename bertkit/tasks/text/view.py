@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from bertkit import run_directory
 from bertkit.charts import Chart, plot_confusion_matrix, plot_scatter
 from bertkit.errors import UserError, shorten_repr
 from bertkit.stats.scores import score_multi_label, score_regression, score_single_label
@@ -90,10 +89,9 @@ class ClassificationView(View):
         """Return a scorer of accuracy, F1 and all other single-label scores."""
         positive = self.run.settings.get("positive_label")
         if positive not in (None, *self.labels):
-            path = self.run.folder / run_directory.SETTINGS_FILE
             raise UserError(
-                f"{path}: positive_label: {shorten_repr(positive)} is not a label of the run; "
-                "run the training again"
+                f"{self.run.settings_file}: positive_label: {shorten_repr(positive)} is not a label of the "
+                "run; run the training again"
             )
         positive_id = None if positive is None else self.labels.index(positive)
 

@@ -6,14 +6,58 @@ to W, so the model has its original layers again. Adapters are added to the laye
 default.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from bertkit.errors import UserError
-from bertkit.models.layers import find_head_parameters, find_layer_stack
+from bertkit.methods.base import Method
+from bertkit.models.layers import (
+    count_trainable_parameters,
+    find_head_parameters,
+    find_layer_stack,
+    freeze_layers,
+)
+from bertkit.utils.reporting import report_info
+
+if TYPE_CHECKING:
+    from bertkit.run.prepare import PreparedRun
 
 ALPHA_PER_RANK = 2  # Hu et al. 2021, table 9, use 1 or 2 for RoBERTa
+
+
+class Lora(Method):
+    """Adapters and the head are trained, and added to the weights after training."""
+
+    trains_adapters = True
+    needs_all_weights = True
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.flag = f"--lora {rank}"
+
+    def adapt_model(self, run: "PreparedRun", model: Any) -> None:
+        freeze = run.config.freeze
+        add_adapters(model, self.rank)
+        freeze_layers(model, freeze)
+        layers = _find_adapted_layers(model).values()
+        if not any(parameter.requires_grad for layer in layers for parameter in layer.parameters()):
+            raise UserError(
+                f"{self.flag}: --freeze {freeze} freezes all layers, so no adapter is trained; freeze fewer "
+                "layers, or leave out --lora"
+            )
+        report_info(
+            f"{self.flag}: trains {count_trainable_parameters(model):,} parameters, those of the adapters "
+            f"and the head; the encoder has {run.num_encoder_parameters:,}"
+        )
+
+    def finish(self, run: "PreparedRun", model: Any) -> bool:
+        """Merge the adapters, which changes the last bits of the logits.
+
+        The predictions of the run must be those of the saved model.
+        """
+        merge_adapters(model)
+        return True
 
 
 def add_adapters(model: Any, rank: int) -> None:
@@ -80,17 +124,3 @@ def _find_adapted_layers(model: Any) -> dict[str, Any]:
     from peft.tuners.lora import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-
-
-def require_trainable_adapters(model: Any, rank: int, freeze: int) -> None:
-    """Check that `--freeze` leaves adapters to train.
-
-    Raises:
-        UserError: All layers are frozen.
-    """
-    layers = _find_adapted_layers(model).values()
-    if not any(parameter.requires_grad for layer in layers for parameter in layer.parameters()):
-        raise UserError(
-            f"--lora {rank}: --freeze {freeze} freezes all layers, so no adapter is trained; freeze fewer "
-            "layers, or leave out --lora"
-        )

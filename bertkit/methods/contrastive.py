@@ -7,74 +7,65 @@ import numpy as np
 
 from bertkit.data.features import Features, VectorCollator
 from bertkit.data.split import to_membership
+from bertkit.methods.base import Method, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.models.losses import CosineSimilarityLoss
+from bertkit.stats.linear_probe import LinearProbe as FittedProbe
 from bertkit.stats.linear_probe import fit_linear_layer
 from bertkit.tasks.text.baselines import fit_probe
-from bertkit.tasks.training_method import TrainingInputs, TrainingMethod
+from bertkit.training.scoring import predict_logits
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
-    from bertkit.data.features import Features
-    from bertkit.stats.linear_probe import LinearProbe
-    from bertkit.tasks.text.task import SequenceTask
+    from bertkit.run.prepare import PreparedRun
 
 
-class ContrastiveMethod(TrainingMethod):
-    """The encoder is trained on pairs of rows, and the head is fitted to its vectors (Tunstall et al. 2022).
+class Contrastive(Method):
+    """The encoder learns from pairs of rows, and the head is fitted to its vectors (Tunstall et al. 2022)."""
 
-    Args:
-        task: The task, with its labels.
-    """
+    flag = "--method contrastive"
+    default_hyperparameters = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
+    needs_all_weights = True
 
-    fits_head = True
-
-    def __init__(self, task: "SequenceTask") -> None:
-        self.task = task
-
-    def convert_inputs(self, inputs: TrainingInputs) -> TrainingInputs:
+    def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
         """Return pairs of rows with the cosine similarity of their vectors."""
-        membership = to_membership(_require_labels(inputs.examples), len(self.task.labels))
-        pairs = PairFeatures.from_rows(inputs.examples, membership, self.task.config.seed)
+        task: Any = run.task  # with classes, like every task that has the setting `method`
+        membership = to_membership(_require_labels(inputs.examples), len(task.labels))
+        pairs = PairFeatures.from_rows(inputs.examples, membership, run.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
-    def fit_head(self, model: Any, features: Features, collator: Any) -> None:
+    def before_evaluation(self, run: "PreparedRun", model: Any, features: Features, collator: Any) -> None:
         """Fit a head by logistic regression to the vectors of the current weights."""
-        from bertkit.training.scoring import predict_logits
-
-        config = self.task.config
+        task: Any = run.task
+        config = run.config
         vectors = predict_logits(
             model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
         layer = distributed.on_main_process(
-            fit_linear_layer, vectors, _require_labels(features), len(self.task.labels),
+            fit_linear_layer, vectors, _require_labels(features), len(task.labels),
             balanced=config.class_weights == "balanced",
         )  # fmt: skip
         model.set_output_layer(layer.weight, layer.bias)
 
 
-class LinearProbeMethod(TrainingMethod):
-    """The encoder is not trained, and the head is fitted to its vectors.
+class LinearProbe(Method):
+    """The encoder is not trained, and the head is fitted to its vectors."""
 
-    Args:
-        task: The task, with its labels.
-    """
+    flag = "--method linear-probe"
+    has_training_steps = False
+    needs_all_weights = True
 
-    fits_head = True
-
-    def __init__(self, task: "SequenceTask") -> None:
-        self.task = task
-
-    def fit_head(self, model: Any, features: Any, collator: Any) -> None:
+    def before_evaluation(self, run: "PreparedRun", model: Any, features: Any, collator: Any) -> None:
         """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
-        config = self.task.config
+        task: Any = run.task
+        config = run.config
         encoder = FrozenEncoder(config.model, collator.pad_token_id)
 
-        def fit() -> "LinearProbe":
+        def fit() -> FittedProbe:
             vectors = encoder.compute_vectors(features)
             balanced = config.class_weights == "balanced"
-            return fit_probe(self.task, vectors, _require_labels(features), balanced)
+            return fit_probe(task, vectors, _require_labels(features), balanced)
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]
@@ -83,13 +74,12 @@ class LinearProbeMethod(TrainingMethod):
         model.set_output_layer(*probe.layer)
 
 
-METHODS = {"contrastive": ContrastiveMethod, "linear-probe": LinearProbeMethod}
-
-
 def _require_labels(features: Features) -> np.ndarray:
     assert features.labels is not None
     return features.labels
 
+
+# ---- pairs
 
 # Pairs of each kind per row and epoch. Tunstall et al. 2022, section 3.1, have 20. On one of two datasets
 # with 16 rows, 20 were better than 5; with 128 rows, they were not (docs/few-labels.md).
@@ -100,27 +90,17 @@ MAX_ATTEMPTS = 100  # for a partner without a common label, which may not exist
 
 
 class Pairs(NamedTuple):
-    """The pairs of an epoch.
+    """The pairs of an epoch."""
 
-    Attributes:
-        rows: [pairs, 2] indices of the rows.
-        similarity: [pairs] 1.0 if both rows have a common label, else 0.0.
-    """
-
-    rows: np.ndarray
-    similarity: np.ndarray
+    rows: np.ndarray  # [pairs, 2] indices of the rows
+    similarity: np.ndarray  # [pairs] 1.0 if both rows have a common label, else 0.0
 
 
 def sample_pairs(membership: np.ndarray, repeats: int, rng: np.random.Generator) -> Pairs:
     """Pair each row `repeats` times with a row that has a common label, and as often with one that has none.
 
     The number of pairs depends only on `membership` and `repeats`. If a row has a common label with all
-    others, it is paired with any of them.
-
-    Args:
-        membership: [n, labels] whether a row has a label.
-        repeats: Number of pairs of each kind per row.
-        rng: Source of random numbers.
+    others, it is paired with any of them. `membership` is [n, labels], whether a row has a label.
     """
     num_rows = len(membership)
     labeled = np.tile(np.flatnonzero(membership.any(1)), repeats)
@@ -184,7 +164,6 @@ class PairFeatures(Features):
 
     @classmethod
     def from_rows(cls, row_features: Features, membership: np.ndarray, seed: int) -> "PairFeatures":
-        """Return the pairs of these rows."""
         num_rows = len(membership)
         repeats = choose_repeats(num_rows)
         num_pairs = repeats * int(num_rows + membership.any(1).sum())
@@ -194,7 +173,6 @@ class PairFeatures(Features):
         )  # fmt: skip
 
     def get_pairs(self, epoch: int) -> Pairs:
-        """Return the pairs of an epoch."""
         if epoch not in self.cached_pairs:
             rng = np.random.default_rng([self.seed, epoch])
             self.cached_pairs.clear()
@@ -222,9 +200,7 @@ class PairFeatures(Features):
         return self.row_features.sequence_lengths[self.get_pairs(epoch).rows].max(1)
 
     def batch_size_for(self, tokens: int) -> int:
-        """Return the batch size with which the longest pairs stay within a budget of `tokens`."""
         return max(1, tokens // (2 * int(self.row_features.sequence_lengths.max())))
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """Return the keys `epoch * n + index`."""
         return epoch * len(self) + examples

@@ -1,0 +1,439 @@
+"""Distillation: a model, the student, learns the predictions of a finished run, its teacher.
+
+The loss is that of Hinton et al. 2015, section 2.
+"""
+
+import copy
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.data.columns import add_renamed_columns
+from bertkit.data.features import (
+    TEACHER_LOGITS,
+    UNLABELED,
+    UNLABELED_NUMBER,
+    Features,
+    LogitsWriter,
+    StoredLogits,
+    update_with_tokens,
+)
+from bertkit.data.sources import load_dataset
+from bertkit.data.split import find_remaining, sample_rows
+from bertkit.data.table import UNLABELED_ROWS, Rows, describe_changes, fingerprint_splits
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.methods.base import Method, TrainingInputs
+from bertkit.models import loading
+from bertkit.models.forward import batch_by_length
+from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
+from bertkit.models.loading import ModelSource
+from bertkit.models.losses import LabelLoss
+from bertkit.run_directory import RunDir
+from bertkit.tasks.evaluation import Evaluation, Outputs
+from bertkit.tasks.trained_model import (
+    TrainedModel,
+    build_trained_model,
+    combine_models,
+    load_trained_model,
+    serialize_tokenizer,
+)
+from bertkit.training.scoring import bind_logits, predict_batches, score_with_halving
+from bertkit.utils.arrays import compute_offsets
+from bertkit.utils.cache import cache_or_write
+from bertkit.utils.reporting import report_info, track_progress
+
+if TYPE_CHECKING:
+    from bertkit.run.prepare import PreparedRun
+
+SPEED_ROWS, SPEED_ROUNDS = 128, 3  # validation rows on which the speed is measured, and repetitions
+# Keys of `config.json` that do not affect the logits.
+IRRELEVANT_CONFIG_KEYS = {"_name_or_path", "transformers_version", "id2label", "label2id", "dtype"}
+
+
+class Distillation(Method):
+    """The student learns the labels, and the predictions of its teacher on labeled and unlabeled rows.
+
+    Attributes:
+        folder: The run of the teacher, or a study whose ensemble is the teacher.
+        has_same_tokenizer: Whether teacher and student have the same tokenizer. The teacher then reads the
+            features of the student; otherwise it tokenizes the rows itself.
+        label_order: Index of each output of the student among those of the teacher; None for the same order.
+        unlabeled_rows: Rows without labels, on which the student learns only the predictions of the teacher.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.members = RunDir(folder).find_members()
+
+    # ---- preparation
+
+    def prepare(self, run: "PreparedRun") -> None:
+        """Check that the student can learn from its teacher, and add the unlabeled rows."""
+        self._require_same_evaluation_rows(run)
+        member = self.members[0] if self.members else self.folder
+        source = ModelSource(member.name, member)
+        teacher_config, teacher_tokenizer = loading.load_config(source), loading.load_tokenizer(source)
+        self.has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(run.tokenizer)
+        max_length, max_positions = run.config.max_length, loading.get_max_positions(teacher_config)
+        if self.has_same_tokenizer and max_positions is not None and max_length > max_positions:
+            raise UserError(
+                f"--max-length {max_length}: {self.folder} has only {max_positions} positions; use at most "
+                "that many"
+            )
+        if not self.has_same_tokenizer and run.task.spec.scores_tokens:
+            raise UserError(
+                f"{self.folder}: has another tokenizer than {run.model_source.name}, so that the tokens of "
+                f"{run.task.spec.name} differ; choose a student with the same tokenizer"
+            )
+        if run.config.unlabeled is not None:
+            self.unlabeled_rows = _load_unlabeled_rows(run)
+        self.label_order = self._match_labels(teacher_config, run.model_config)
+        if self.unlabeled_rows is not None:
+            labeled = run.features["train"]
+            unlabeled = add_placeholder_labels(
+                run.task.featurize(self.unlabeled_rows, run.tokenizer), labeled
+            )
+            run.features["train"] = ConcatenatedFeatures.from_parts([labeled, unlabeled])
+
+    def _require_same_evaluation_rows(self, run: "PreparedRun") -> None:
+        """Check that no evaluation row of the student was a training row of the teacher."""
+        if self.members:
+            if "validation" in run.dataset.splits:
+                return
+            raise UserError(
+                f"{self.folder}: the members of this ensemble were trained on all labeled rows, so none can "
+                "validate the student; pass one of the runs, or use data with a validation split"
+            )
+        saved = RunDir(self.folder).read_provenance()["data"]
+        saved = {name: value for name, value in saved.items() if name not in ("train", UNLABELED_ROWS)}
+        current = fingerprint_splits({name: rows for name, rows in run.splits.items() if name != "train"})
+        if changes := describe_changes(saved, current):
+            raise UserError(f"{self.folder}: the data of this run has changed ({changes}); restore the data")
+
+    def _match_labels(self, teacher_config: Any, student_config: Any) -> np.ndarray | None:
+        """Return the index of each label of the student among those of the teacher; None if all are equal."""
+        if not has_head(teacher_config, SEQUENCE_HEAD, TOKEN_HEAD, TAGGER_HEAD):
+            return None
+        teacher, student = (
+            [config.id2label[index] for index in range(config.num_labels)]
+            for config in (teacher_config, student_config)
+        )
+        if sorted(teacher) != sorted(student):
+            raise UserError(
+                f"{self.folder}: was trained for {format_list(teacher)}, the student for "
+                f"{format_list(student)}; use the same labels"
+            )
+        return None if teacher == student else np.array([teacher.index(label) for label in student])
+
+    # ---- training
+
+    def load_teacher(self) -> TrainedModel:
+        """Load the model of the run, or those of the ensemble."""
+        if self.members:
+            return combine_models(self.members, [load_trained_model(member) for member in self.members])
+        return load_trained_model(self.folder)
+
+    def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
+        """Return the inputs with the loss of a student."""
+        label_loss: Any = inputs.loss
+        config, has_unlabeled = run.config, self.unlabeled_rows is not None
+        return inputs._replace(
+            loss=DistillationLoss(label_loss, config.alpha, config.temperature, has_unlabeled)
+        )
+
+    def precompute(
+        self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
+    ) -> dict[str, Features]:
+        """Return training features with the logits of the teacher, which are cached."""
+        if run.config.alpha == 0:
+            return {**features, "train": run.features["train"]}
+        train, teacher = run.features["train"], self.load_teacher()
+        parts = train.parts if isinstance(train, ConcatenatedFeatures) else [train]
+        rows: list[Any] = [run.splits["train"], self.unlabeled_rows]
+        taught = [
+            self._add_teacher_logits(run, teacher, part, part_rows)
+            for part, part_rows in zip(parts, rows, strict=False)
+        ]
+        return {
+            **features,
+            "train": ConcatenatedFeatures.from_parts(taught) if len(taught) > 1 else taught[0],
+        }
+
+    def _add_teacher_logits(
+        self, run: "PreparedRun", teacher: TrainedModel, features: Features, rows: Rows
+    ) -> Features:
+        inputs = features if self.has_same_tokenizer else teacher.task.featurize(rows, teacher.tokenizer)
+        collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
+        logits = compute_teacher_logits(teacher.model, inputs, collator, run.config.eval_batch_size)
+        if self.label_order is not None:
+            logits = logits.reorder_labels(self.label_order)
+        return dataclasses.replace(features, teacher_logits=logits)
+
+    # ---- comparison
+
+    def finish(self, run: "PreparedRun", model: Any) -> bool:
+        """Compute the outputs of the teacher for the validation split."""
+        self.teacher = self.load_teacher()
+        self.teacher.task.use_cache = True  # unlike in prediction, a whole split is tokenized
+        self.teacher_outputs: Outputs = self.teacher.compute_outputs(run.splits["validation"], "teacher")
+        return False
+
+    def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+        """Return the comparison of both models, the settings of the loss, and the sizes and speeds."""
+        config = run.config
+        student = build_trained_model(type(run.task)(config), ModelSource(folder.name, folder))
+        models = [self.teacher, student]
+        folders = [self.members or [self.folder], [folder]]
+        sample = sample_rows(run.splits["validation"], SPEED_ROWS, config.seed)
+        speeds = measure_speeds(models, sample, config.eval_batch_size)
+        sizes = [
+            {
+                "parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+                "megabytes": sum(
+                    path.stat().st_size for member in members for path in member.glob("*.safetensors")
+                ) / 1e6,
+                "rows_per_second": speed,
+            }
+            for trained, members, speed in zip(models, folders, speeds, strict=True)
+        ]  # fmt: skip
+        teacher_evaluation = self.teacher.task.evaluate(self.teacher_outputs)
+        return {
+            "compared": run.metric_modules.describe_difference(
+                str(self.folder), teacher_evaluation, evaluation, config.seed
+            ),
+            "distillation": {
+                "teacher": str(self.folder),
+                "temperature": config.temperature,
+                "alpha": config.alpha,
+                "unlabeled_rows": 0 if self.unlabeled_rows is None else len(self.unlabeled_rows),
+                "models": dict(zip(("teacher", "student"), sizes, strict=True)),
+            },
+        }
+
+
+def _load_unlabeled_rows(run: "PreparedRun") -> Rows:
+    """Load the unlabeled rows with the columns of the training rows, without those of an evaluation split."""
+    task, config = run.task, run.config
+    dialect = task.spec.make_dialect(config.encoding)
+    dataset = load_dataset(config.unlabeled, task.spec.name, config.data_dir, dialect)
+    dataset.require_training_split()
+    read_rows = dataset.splits["train"]
+    reader = copy.copy(task)
+    reader.map_columns(read_rows, {})
+    gold = reader.input_schema.gold_columns
+    inputs = {name: values for name, values in read_rows.columns.items() if name not in gold}
+    parsed, _ = reader.parse_rows(read_rows.replace_columns(inputs))
+    rows = add_renamed_columns(parsed, reader.config, task.config)
+    evaluation = {name: split for name, split in run.splits.items() if name != "train"}
+    remaining = find_remaining(evaluation, task.split_keys, task.split_keys(rows))
+    removed = len(rows) - len(remaining)
+    note = f" ({removed:,} left out: also in an evaluation split)" if removed else ""
+    if not len(remaining):
+        raise UserError(f"--data {config.unlabeled}: no unlabeled {task.spec.unit} remains{note}; add rows")
+    count = format_count(len(remaining), f"unlabeled {task.spec.unit}")
+    report_info(f"{count} from {dataset.source}{note}")
+    return rows.select(remaining)
+
+
+def measure_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) -> list[float]:
+    """Return the rows per second of each model, without tokenization; the best of some rounds.
+
+    The models take turns, so that other load on the machine affects all of them.
+    """
+    features = [model.task.featurize(rows, model.tokenizer) for model in models]
+    collators = [model.task.make_collator(model.tokenizer, model.model) for model in models]
+    best = [float("inf")] * len(models)
+    for _ in range(SPEED_ROUNDS):
+        for number, model in enumerate(models):
+            started = time.perf_counter()
+            predict_batches(model.model, features[number], collators[number], batch_size)
+            best[number] = min(best[number], time.perf_counter() - started)
+    return [len(rows) / seconds for seconds in best]
+
+
+# ---- the loss
+
+
+@dataclass(frozen=True)
+class DistillationLoss:
+    """The mean loss towards the labels, plus the mean loss towards the teacher's predictions.
+
+    The two parts are averaged separately: "labels" over the labeled items and "teacher" over all items. A
+    batch without logits of the teacher has the plain loss towards the labels. So the validation loss can be
+    compared with that of the teacher.
+
+    Args:
+        label_loss: The loss of the task.
+        alpha: Weight of the part "teacher"; the part "labels" has the weight 1 - alpha.
+        temperature: Number by which the logits of both models are divided.
+        has_unlabeled: Whether batches may have unlabeled examples; their labels are placeholders.
+    """
+
+    label_loss: LabelLoss
+    alpha: float
+    temperature: float
+    has_unlabeled: bool = False
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        labeled = self._mask_labeled(batch["labels"])
+        labeled_batch = batch if labeled is None else {"labels": batch["labels"][labeled]}
+        counts = self.label_loss.count_items(labeled_batch)
+        if TEACHER_LOGITS not in batch:
+            return counts
+        labels = batch["labels"]
+        return {
+            "labels": counts["loss"],
+            "teacher": torch.full((), float(labels.numel()), device=labels.device),
+        }
+
+    def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        labeled = self._mask_labeled(batch["labels"])
+        labeled_logits = logits if labeled is None else logits[labeled]
+        labeled_batch = batch if labeled is None else {"labels": batch["labels"][labeled]}
+        sums = self.label_loss.sum_losses(labeled_logits, labeled_batch)
+        if TEACHER_LOGITS not in batch:
+            return sums
+        targets = unflatten_logits(batch[TEACHER_LOGITS], logits)
+        teacher = self.label_loss.sum_teacher_losses(logits.float(), targets, self.temperature)
+        return {"labels": (1 - self.alpha) * sums["loss"], "teacher": self.alpha * teacher}
+
+    def _mask_labeled(self, labels: torch.Tensor) -> torch.Tensor | None:
+        """Return which examples (for `ner`, words) are labeled; None if all of them are."""
+        if not self.has_unlabeled:
+            return None
+        first = labels.flatten(1)[:, 0] if labels.dim() > 1 else labels
+        return ~first.isnan() if first.is_floating_point() else first != UNLABELED
+
+
+def unflatten_logits(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the teacher's logits in the shape of the student's, with -inf where the student has -inf.
+
+    Args:
+        flat: The finite logits of all examples of a batch, concatenated.
+        like: Logits of the student, as `bertkit.models.forward.compute_logits` returns them. They are -inf
+            at padding.
+    """
+    is_finite = like != -torch.inf
+    indices = is_finite.flatten().cumsum(0).clamp(min=1) - 1  # a CUDA graph has no `masked_scatter`
+    return flat.float()[indices].view_as(like).masked_fill(~is_finite, -torch.inf)
+
+
+# ---- the logits of the teacher
+
+
+def compute_teacher_logits(
+    model: Any,
+    features: Features,
+    collator: Callable[..., dict[str, torch.Tensor]],
+    batch_size: int,
+) -> StoredLogits:
+    """Compute the logits of all examples as the teacher reads them, or load them from the cache."""
+
+    def write(folder: Path) -> None:
+        with LogitsWriter(folder) as writer:
+            _write_logits(writer, model, features, collator, batch_size)
+
+    key = _compute_cache_key(model, features)
+    return StoredLogits.load(cache_or_write("teacher-logits", key, write, "the teacher's logits"))
+
+
+def _write_logits(
+    writer: LogitsWriter,
+    model: Any,
+    features: Features,
+    collator: Callable[..., dict[str, torch.Tensor]],
+    batch_size: int,
+) -> None:
+    """Compute the logits of all examples. The longest ones come first: memory runs out at once or never."""
+    compute, device = bind_logits(model), next(model.parameters()).device
+    counts = np.diff(features.logit_offsets)
+
+    def score(examples: np.ndarray) -> np.ndarray:
+        batch = collator([features[index] for index in examples])
+        logits: torch.Tensor = compute({name: tensor.to(device) for name, tensor in batch.items()})
+        return logits.float().cpu().numpy()
+
+    batches = batch_by_length(features, batch_size)
+    with torch.no_grad():
+        for batch_examples in track_progress(batches, len(batches), "computing the teacher's predictions"):
+            for examples, logits in score_with_halving(score, batch_examples):
+                if np.isnan(logits).any():
+                    raise UserError("teacher: its logits are NaN; train it again")
+                writer.add(examples, logits, counts[examples])
+
+
+def _compute_cache_key(model: Any, features: Features) -> str:
+    """Return a digest of everything that the logits depend on: the model, and the inputs in their order."""
+    config = {
+        key: value for key, value in model.config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS
+    }
+    digest = blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest.update(np.ascontiguousarray(features.sequence_offsets).data)
+    digest.update(np.ascontiguousarray(features.sequence_lengths).data)
+    update_with_tokens(digest, features)
+    if positions := getattr(features, "positions", None):  # of the words of `ner`
+        digest.update(np.ascontiguousarray(positions.offsets).data)
+        digest.update(np.ascontiguousarray(positions.values).data)
+    return digest.hexdigest()
+
+
+# ---- the features of labeled and unlabeled rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConcatenatedFeatures(Features):
+    """The examples of several datasets, one after another, for training."""
+
+    parts: Sequence[Features]
+
+    @classmethod
+    def from_parts(cls, parts: Sequence[Features]) -> "ConcatenatedFeatures":
+        """Concatenate datasets; the statistics are those of the first one."""
+        counts = np.concatenate([np.diff(part.sequence_offsets) for part in parts])
+        first = parts[0]
+        return cls(
+            parts=parts, sequence_offsets=compute_offsets(counts), labels=None,
+            num_truncated=first.num_truncated, max_untruncated_length=first.max_untruncated_length,
+            unk_fraction=first.unk_fraction, warnings=first.warnings,
+        )  # fmt: skip
+
+    @cached_property
+    def _first_examples(self) -> np.ndarray:
+        return compute_offsets(np.array([len(part) for part in self.parts]))
+
+    @cached_property
+    def _first_sequences(self) -> np.ndarray:
+        return compute_offsets(np.array([len(part.sequence_lengths) for part in self.parts]))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        part = int(np.searchsorted(self._first_examples, index, side="right")) - 1
+        return self.parts[part][index - int(self._first_examples[part])]
+
+    def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        part = int(np.searchsorted(self._first_sequences, number, side="right")) - 1
+        return self.parts[part].get_sequence(number - int(self._first_sequences[part]))
+
+    @cached_property
+    def sequence_lengths(self) -> np.ndarray:  # type: ignore[override]
+        return np.concatenate([part.sequence_lengths for part in self.parts])
+
+
+def add_placeholder_labels(features: Features, labeled: Features) -> Features:
+    """Return unlabeled features with labels that mark them as unlabeled, in shape and type of `labeled`."""
+    assert labeled.labels is not None
+    dtype = labeled.labels.dtype
+    value = UNLABELED_NUMBER if np.issubdtype(dtype, np.floating) else UNLABELED
+    shape = (int(features.logit_offsets[-1]), *labeled.labels.shape[1:])
+    return dataclasses.replace(features, labels=np.full(shape, value, dtype))

@@ -1,0 +1,151 @@
+"""The trained model of a finished run or of an ensemble, with its task and its tokenizer."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
+from bertkit.models import loading
+from bertkit.models.forward import EnsembleModel, prepare_for_inference
+from bertkit.models.load_check import report_length_errors
+from bertkit.models.loading import ModelSource
+from bertkit.run_directory import RunDir
+from bertkit.settings.recipes import read_recipe
+from bertkit.stats.significance import average_values
+from bertkit.tasks import TASKS, task_class
+from bertkit.tasks.base import NOT_FITTED, Task
+from bertkit.tasks.evaluation import Outputs
+from bertkit.training.scoring import predict_logits
+from bertkit.utils.reporting import silence_libraries
+from bertkit.utils.system import resume_collection
+
+# Attributes of a model's config that decide what its outputs mean.
+OUTPUT_ATTRIBUTES = ("id2label", "problem_type", "tag_scheme", "first_ending", "label_separator")
+
+
+def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
+    """Return the task of a finished run, with the settings of the run.
+
+    Args:
+        folder: The run directory.
+        accepts_ensemble: Whether the directory may be an ensemble, which has the task of its first member.
+
+    Raises:
+        UserError: The directory does not contain exactly one finished training run, or is an ensemble.
+    """
+    run = RunDir(folder)
+    if not accepts_ensemble:
+        run.refuse_ensemble()
+    elif members := run.find_members():
+        return load_run_task(members[0])
+    metrics = run.require_metrics()
+    if metrics["task"] not in TASKS:
+        raise UserError(f"{folder}: contains several runs; pass one of its subdirectories")
+    if "training" not in metrics:
+        raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
+    task_type = task_class(metrics["task"])
+    recipe = read_recipe(str(run.settings_file), task_type.spec.name, task_type.spec.config)
+    if not recipe.provenance:
+        raise UserError(
+            f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
+        )
+    return task_type(task_type.spec.config(**recipe.settings))
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A task with its trained model and its tokenizer.
+
+    Attributes:
+        task: The task, with the settings of the run.
+        model: The model, in evaluation mode. If its head reads [CLS], its last hidden states are valid only
+            there; see `bertkit.models.layers`.
+        tokenizer: The tokenizer of the model.
+    """
+
+    task: Task
+    model: Any
+    tokenizer: Any
+
+    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
+        """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
+        features = self.task.featurize(rows, self.tokenizer)
+        collator = self.task.make_collator(self.tokenizer, self.model)
+        batch_size = self.task.config.eval_batch_size
+        with report_length_errors(self.model, features):
+            logits = predict_logits(self.model, features, collator, batch_size, description)
+        return Outputs(logits, features, rows)
+
+
+def load_trained_model(run: Path, keep_stock_layers: bool = False) -> TrainedModel:
+    """Load the model of a finished run.
+
+    Args:
+        run: The run directory.
+        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU.
+    """
+    return build_trained_model(load_run_task(run), loading.find_run_model(run), keep_stock_layers)
+
+
+def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool = False) -> TrainedModel:
+    """Build the model that a run saved; the task receives its labels and its fitted parameters."""
+    task.use_cache = False
+    with silence_libraries():
+        config, tokenizer = loading.load_config(source), loading.load_tokenizer(source)
+        loading.require_embeddings(source, config, tokenizer)
+        task.load_state(config)
+        model = task.build_model(config, source)
+        model = model if keep_stock_layers else prepare_for_inference(model)
+    resume_collection()
+    return TrainedModel(task, model.eval(), tokenizer)
+
+
+def serialize_tokenizer(tokenizer: Any) -> str:
+    """Return a text that is equal for tokenizers that make the same tokens."""
+    serialized: str = tokenizer.backend_tokenizer.to_str()
+    return serialized
+
+
+M = TypeVar("M", bound=TrainedModel)
+
+
+def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
+    """Return a model with the averaged predictions of its members, the models of the runs in `folders`.
+
+    Truncation, windows and decoding are those of the first member. Thresholds are the means of the members'
+    thresholds. An ensemble neither abstains nor has prediction sets.
+
+    Raises:
+        UserError: The members differ in their task, labels, tokenizer or maximum length.
+    """
+    first, tasks = members[0], [member.task for member in members]
+    for folder, member in zip(folders[1:], members[1:], strict=True):
+        if difference := _find_difference(first, member):
+            raise UserError(
+                f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the same"
+            )
+    tasks[0].fitted_confidence = NOT_FITTED  # the confidence of the mean differs from that of a member
+    tasks[0].fitted_params = average_values([task.fitted_params for task in tasks])
+    label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
+    if label_types:
+        label_types[0].thresholds = average_values([label_type.thresholds for label_type in label_types])
+    model = EnsembleModel([member.model for member in members], first.task.combine_logits)
+    return dataclasses.replace(first, model=model.eval())
+
+
+def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
+    """Return what distinguishes two members that cannot be combined; None if they can."""
+    configs = first.model.config, other.model.config
+    if first.task.spec.name != other.task.spec.name:
+        return "another task"
+    for name in OUTPUT_ATTRIBUTES:
+        if getattr(configs[0], name, None) != getattr(configs[1], name, None):
+            return "other labels"
+    if serialize_tokenizer(first.tokenizer) != serialize_tokenizer(other.tokenizer):
+        return "another tokenizer"
+    if first.task.config.max_length != other.task.config.max_length:
+        return "another maximum length"
+    return None
