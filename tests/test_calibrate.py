@@ -259,7 +259,7 @@ def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, monkeypatch):
         write_text(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.utils.files.write_text", interrupt_second_call)
+        patched.setattr("bertkit.commands.calibrate.write_text", interrupt_second_call)
         with pytest.raises(KeyboardInterrupt):
             bertkit.calibrate(run, data=new_rows)
     assert not (run / "calibration.json").exists()  # it would describe other weights

@@ -18,7 +18,7 @@ from conftest import (
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, parse_and_split
+from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, split_parsed_rows
 from bertkit.tasks import task_spec
 
 
@@ -168,7 +168,7 @@ def test_no_row_is_held_out_with_its_old_label(tmp_path):
              for n, row in enumerate(rows)]  # fmt: skip
     task, _ = load(tmp_path, "classify", rows, fixes)
     task.config = dataclasses.replace(task.config, validation_fraction=0.5)
-    _, splits = parse_and_split(task, task.load_data())
+    splits = split_parsed_rows(task, parse_all_rows(task, task.load_data()))
     old = {row["text"]: row["label"] for row in rows}
     for split in splits.values():
         assert [old[text] for text in split["text"]] == [swapped[label] for label in split["label"]]

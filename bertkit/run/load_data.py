@@ -110,13 +110,12 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     path = getattr(task.config, "label_fixes", None)
     if path is None:
         return dataset
-    fixed = apply_label_fixes(task, splits["train"], expand_home(path))
-    notes = [*dataset.notes, fixed.describe()]
-    if fixed.provenance["dropped"] and task.config.max_train_samples:
+    splits["train"], fixes = apply_label_fixes(task, splits["train"], expand_home(path))
+    changed = format_count(fixes["changed"], "training row")
+    notes = [*dataset.notes, f"{Path(fixes['file']).name}: {changed} changed, {fixes['dropped']:,} dropped"]
+    if fixes["dropped"] and task.config.max_train_samples:
         notes.append("the dropped rows change which rows --max-train-samples selects")
-    return dataclasses.replace(
-        dataset, splits={**splits, "train": fixed.rows}, notes=notes, label_fixes=fixed.provenance
-    )
+    return dataclasses.replace(dataset, splits=splits, notes=notes, label_fixes=fixes)
 
 
 # ---- splits
@@ -343,25 +342,11 @@ def get_row_name(rows: Rows, index: int) -> tuple[str, int]:
 TYPES_BY_KEY: Mapping[str, tuple[type, type]] = {"word": (int, str), "label": (str, bool)}
 
 
-@dataclass(frozen=True)
-class FixedRows:
-    """Training rows after label fixes."""
-
-    rows: Rows
-    provenance: dict[
-        str, Any
-    ]  # the file of the fixes, its checksum, and the numbers of changed and dropped rows
-
-    def describe(self) -> str:
-        changed, dropped = self.provenance["changed"], self.provenance["dropped"]
-        return (
-            f"{Path(self.provenance['file']).name}: {format_count(changed, 'training row')} changed, "
-            f"{dropped:,} dropped"
-        )
-
-
-def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
+def apply_label_fixes(task: Task, rows: Rows, path: Path) -> tuple[Rows, dict[str, Any]]:
     """Change the labels of parsed training rows, and drop rows, as a file of label fixes says.
+
+    Returns:
+        The rows, and the file with its checksum and the numbers of changed and of dropped rows.
 
     Raises:
         UserError: The file is not valid, or a row does not have the recorded text or label.
@@ -383,10 +368,10 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> FixedRows:
     changed = {index: label for index, label in new_labels.items() if index not in dropped}
     locations = {index: fix.location for fix, index in zip(fixes, indices, strict=True)}
     fixed = _replace_labels(task, rows, changed, locations)
-    return FixedRows(_drop_rows(task, rows, fixed, dropped, path), {
+    return _drop_rows(task, rows, fixed, dropped, path), {
         "file": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "changed": len(changed), "dropped": len(dropped),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _check_part(fix: LabelFix, key: Literal["word", "label"] | None) -> None:
