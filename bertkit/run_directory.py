@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from bertkit.errors import MAX_REPR_LENGTH, UserError, shorten_repr
 from bertkit.settings.recipes import PASSED_DATA, list_passed_data, serialize_settings
 from bertkit.settings.run_settings import RunConfig
-from bertkit.utils import devices, distributed, locks
+from bertkit.utils import distributed, locks
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import (
     OutputKind,
     create_directory,
     join_command,
     make_relative,
-    open_atomic,
+    replace_file,
     replace_path,
     report_creation_errors,
     write_chunks,
@@ -271,6 +271,8 @@ class RunDir:
             data: Fingerprints of the rows by split.
             label_fixes: What `--label-fixes` changed; empty without fixes.
         """
+        from bertkit.utils import devices  # imports torch
+
         processes, passed_data = distributed.get_world_size(), list_passed_data(config)
         program = Path(sys.argv[0]).name
         is_command = program in ("bertkit", "bertkit.exe", "__main__.py")
@@ -394,8 +396,12 @@ class RunDir:
         """Write the logits of the test split, and `Task.fitted_params`."""
         import numpy as np
 
-        with open_atomic(self.folder / self.LOGITS_FILE, is_binary=True) as file:
-            np.savez(file, **{"logits": logits, **fitted_params})  # type: ignore[arg-type]
+        path = self.folder / self.LOGITS_FILE
+        try:
+            with replace_file(path) as partial, partial.open("wb") as file:
+                np.savez(file, **{"logits": logits, **fitted_params})  # type: ignore[arg-type]
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror}); free disk space") from error
 
     def read_logits(self) -> tuple["np.ndarray", dict[str, float]]:
         """Return what `write_logits` wrote: the logits, and the fitted parameters."""
