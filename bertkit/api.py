@@ -20,8 +20,8 @@ from bertkit.commands.configs import (
     TokenizerConfig,
 )
 from bertkit.errors import UserError
+from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.settings.setting import Settings, get_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.tasks.choice.config import SwagConfig
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
@@ -192,37 +192,37 @@ def train_tokenizer(**settings: Any) -> "TrainedTokenizer":
     return train(settings)
 
 
-# ---- suites
+# ---- experiments
 
 
-def _run_suite(name: str, settings: dict[str, Any], recipe: str | None) -> "Run":
-    from bertkit.suites.base import run_suite
+def _run_experiment(command: str, settings: dict[str, Any], recipe: str | None) -> "Run":
+    from bertkit.experiments.experiment import run_experiment
 
-    return run_suite(name, settings, recipe)
+    return run_experiment(command, settings, recipe)
 
 
 @accepts(GlueConfig)
 def glue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the GLUE tasks, like `bertkit glue`."""
-    return _run_suite("glue", settings, recipe)
+    return _run_experiment("glue", settings, recipe)
 
 
 @accepts(KlueConfig)
 def klue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the KLUE tasks, like `bertkit klue`."""
-    return _run_suite("klue", settings, recipe)
+    return _run_experiment("klue", settings, recipe)
 
 
 @accepts(FeatureBasedConfig)
 def feature_based(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
-    return _run_suite("feature-based", settings, recipe)
+    return _run_experiment("feature-based", settings, recipe)
 
 
 @accepts(AblationConfig)
 def ablation(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
-    return _run_suite("ablation", settings, recipe)
+    return _run_experiment("ablation", settings, recipe)
 
 
 @_accept_reporter
@@ -236,14 +236,13 @@ def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
         task: Name of the task, such as "classify".
         recipe: Recipe of the task; settings override the recipe.
         reporter: Receives messages and progress; by default, they are shown in Jupyter only.
-        **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search` and `time_limit`.
+        **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search`,
+            `time_limit` and `jobs`.
 
     Raises:
         UserError: The caller can fix the problem; the message says how.
     """
-    from bertkit.studies.run import run_study
-
-    return run_study(task, settings, recipe)
+    return _run_experiment(f"study {task}", settings, recipe)
 
 
 # ---- before training

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
+from bertkit.experiments.config import AblationConfig, FeatureBasedConfig
 from bertkit.settings.recipes import serialize_settings
 from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig
 from bertkit.tasks import TASKS, task_spec
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.text.config import ClassifyConfig

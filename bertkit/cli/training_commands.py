@@ -1,4 +1,4 @@
-"""The training commands: one for each task, and one for each suite."""
+"""The training commands: one for each task, and one for each experiment."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.cli.launch import exit_with_launcher, launch
 from bertkit.cli.options import build_training_command
 from bertkit.errors import format_count
-from bertkit.suites import SUITES, suite_class
+from bertkit.experiments.config import SUITES, find_experiment
 from bertkit.tasks import TASKS, task_spec
 from bertkit.utils import devices, distributed, system
 
@@ -43,19 +43,21 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
         print_scores(run.metrics, run.output_dir)
 
 
-def run_suite_command(name: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
-    """Run a suite and print its table, or its metrics as one JSON object."""
+def run_experiment_command(command: str, settings: dict[str, Any], recipe: str | None, as_json: bool) -> None:
+    """Run an experiment and print its tables, or its metrics as one JSON object."""
     from bertkit.cli.console import out_console, print_run_json
-    from bertkit.suites.base import run_suite
+    from bertkit.experiments.experiment import run_experiment
 
-    run = run_suite(name, settings, recipe)
+    run = run_experiment(command, settings, recipe)
     if as_json:
         print_run_json(run)
     elif run.output_dir is None:
         print_plan(run.metrics)
     else:
-        print_result_table(suite_class(name).build_table(run.metrics, run.output_dir))
-        out_console.print(f"runs: {run.output_dir}", markup=False, soft_wrap=True)
+        experiment = find_experiment(command)
+        for table in experiment.build_tables(run.metrics, run.output_dir):
+            print_result_table(table)
+        out_console.print(f"{experiment.noun}: {run.output_dir}", markup=False, soft_wrap=True)
 
 
 def print_plan(metrics: Mapping[str, Any]) -> None:
@@ -78,7 +80,7 @@ def print_plan(metrics: Mapping[str, Any]) -> None:
 
 
 def print_result_table(result: "ResultTable") -> None:
-    """Print the table of a suite, its caption and its notes."""
+    """Print the table of an experiment, its caption and its notes."""
     from rich.table import Table
 
     from bertkit.cli.console import out_console
@@ -100,6 +102,6 @@ TASK_COMMANDS = {
     for name in TASKS
 }
 SUITE_COMMANDS = {
-    name: build_training_command(name, spec.config, spec.help, run_suite_command)
+    name: build_training_command(name, spec.config, spec.help, run_experiment_command)
     for name, spec in SUITES.items()
 }

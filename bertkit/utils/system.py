@@ -190,6 +190,15 @@ def start_process_group(command: Sequence[str], environment: Mapping[str, str]) 
     )
 
 
+def leave_process_group() -> None:
+    """Give this process a group of its own, so that Ctrl-C in the terminal does not reach it.
+
+    On Windows, where this is possible only when a process is started, Ctrl-C reaches it.
+    """
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+
+
 def request_stop(process: subprocess.Popen) -> None:
     """Ask a process of `start_process_group` to stop; it can save its work."""
     if process.poll() is None:

@@ -14,8 +14,10 @@ from bertkit.data.table import Rows, Splits
 from bertkit.errors import UserError, format_count
 from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
 from bertkit.settings.run_settings import RunConfig
+from bertkit.utils.reporting import report_info
 
 OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
+SPLITS = ("train", "validation", "test")
 TRIAL_FOLD = 0  # the fold on which the trials are scored
 
 
@@ -42,13 +44,11 @@ class StudySplits:
         search: The splits "train" and "validation" of the trials.
         final: The splits of the final runs.
         rows: The rows that the final runs predict, each once per seed.
-        notes: Remarks for the console.
     """
 
     search: Splits
     final: list[FinalSplits]
     rows: Rows
-    notes: list[str]
 
 
 def get_split_seed(config: RunConfig) -> int:
@@ -56,20 +56,47 @@ def get_split_seed(config: RunConfig) -> int:
     return config.seed if config.split_seed is None else config.split_seed
 
 
+def split_data(data: LoadedData, num_folds: int | None) -> StudySplits:
+    """Return the splits of all runs of a study, and report how the rows were split.
+
+    Args:
+        data: The parsed data.
+        num_folds: Number of folds; None for a study without folds.
+    """
+    if num_folds:
+        return split_into_folds(data, num_folds)
+    if parse_labeled_rows(data, "test") is None:
+        data = hold_out_test_rows(data)
+        rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
+        report_info(f"{rows} of the training data are held out as test split, which has no labels")
+    splits = split_parsed_rows(data.task, data.dataset)
+    test = splits["test"]
+    final = FinalSplits(None, {name: splits[name] for name in SPLITS}, np.arange(len(test)))
+    return StudySplits({name: splits[name] for name in ("train", "validation")}, [final], test)
+
+
+def parse_labeled_rows(data: LoadedData, split: str) -> Rows | None:
+    """Return the rows of a split of the dataset if all of them have labels, else None."""
+    rows = data.dataset.splits.get(split)
+    if rows is None:
+        return None
+    try:
+        labeled, _ = data.task.parse_rows(rows, split, require_labels=True)
+    except UserError:
+        return None
+    return labeled if len(labeled) == len(rows) else None
+
+
 def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
     """Return the splits of a study with folds.
 
     A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds. A
     trial trains on all folds but one, and is scored on that one.
-
-    Args:
-        data: The parsed data.
-        num_folds: Number of folds.
-
-    Raises:
-        UserError: There are too few rows.
     """
-    rows, notes = _select_training_rows(data)
+    rows, notes = data.dataset.splits["train"], list(data.dataset.notes)
+    if not data.task.config.keep_overlap:
+        rows = remove_overlap(data.dataset.splits, data.task.split_keys, notes)
+    rows = sample_training_rows(data.task, rows, get_split_seed(data.task.config))
     keys, seed = data.task.split_keys(rows), get_split_seed(data.task.config)
     groups = join_groups(keys)
     num_groups = len(np.unique(groups))
@@ -95,17 +122,9 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
         "train": rows.select(np.flatnonzero(fold != TRIAL_FOLD)),
         "validation": rows.select(np.flatnonzero(fold == TRIAL_FOLD)),
     }
-    notes.append(f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})")
-    return StudySplits(search, final, rows, notes)
-
-
-def _select_training_rows(data: LoadedData) -> tuple[Rows, list[str]]:
-    """Return the training rows that are in no other split, sampled as for a single run."""
-    task, notes = data.task, list(data.dataset.notes)
-    rows = data.dataset.splits["train"]
-    if not task.config.keep_overlap:
-        rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
-    return sample_training_rows(task, rows, get_split_seed(task.config)), notes
+    for note in [*notes, f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})"]:
+        report_info(note)
+    return StudySplits(search, final, rows)
 
 
 def hold_out_test_rows(data: LoadedData) -> LoadedData:
@@ -121,12 +140,3 @@ def hold_out_test_rows(data: LoadedData) -> LoadedData:
         )
     splits = {**data.dataset.splits, "train": rows.select(train), "test": rows.select(test)}
     return dataclasses.replace(data, dataset=dataclasses.replace(data.dataset, splits=splits))
-
-
-def split_without_folds(data: LoadedData) -> StudySplits:
-    """Return the splits of a study without folds: those of the dataset, whose test split must be labeled."""
-    splits = split_parsed_rows(data.task, data.dataset)
-    final = {name: splits[name] for name in ("train", "validation", "test")}
-    search = {name: splits[name] for name in ("train", "validation")}
-    test = splits["test"]
-    return StudySplits(search, [FinalSplits(None, final, np.arange(len(test)))], test, [])
