@@ -44,11 +44,6 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
 
     Args:
         layer: An index as a text, counted from the end if negative, or "concat-last-4".
-        config: The model's config.
-        name: The model's name, for the error.
-
-    Raises:
-        UserError: The model has no such layer.
     """
     num_layers = config.num_hidden_layers
     available = (
@@ -81,7 +76,6 @@ def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.n
         pooling: "mean" for all tokens, or "cls" for [CLS]. In a causal model, "cls" is the last token, which
             is the only one that attends to the whole text.
         lengths: `[n]` number of tokens of each text.
-        config: The model's config.
     """
     if pooling == "mean":
         return np.stack([np.zeros_like(lengths), lengths], 1)
@@ -111,11 +105,7 @@ class Encoder:
     """An encoder in fp32 for inference, on the accelerator if there is one.
 
     Args:
-        source: The model whose weights are loaded.
-        config: The model's config.
-        pad_token_id: Id of the padding token.
         layers: Indices of the layers whose vectors are concatenated (0: embeddings).
-        normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(
@@ -140,7 +130,6 @@ class Encoder:
 
     @property
     def dimension(self) -> int:
-        """Size of a vector."""
         return self.model.config.hidden_size * len(self.layers)
 
     def encode_into(
@@ -150,12 +139,6 @@ class Encoder:
 
         Args:
             vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
-            features: The examples, with one sequence each.
-            pool: How hidden states become vectors, such as `average_ranges`.
-            batch_size: Examples per forward pass.
-
-        Raises:
-            UserError: The model produces NaN or infinity.
         """
         batches = batch_by_length(features, batch_size)
         for rows in track_progress(batches, len(batches), "embedding"):
@@ -199,7 +182,6 @@ class VectorFeatures(TextFeatures):
     """Features with vectors in place of token ids.
 
     Args:
-        features: The features that the vectors were computed from.
         vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
     """
 
@@ -219,7 +201,6 @@ class VectorFeatures(TextFeatures):
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped features."""
         # `copy` and `pickle` request private names before `features` is set.
         if name.startswith("_") or name == "features":
             raise AttributeError(name)
@@ -227,17 +208,14 @@ class VectorFeatures(TextFeatures):
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] lengths of the wrapped features."""
         return self.features.lengths
 
     @property
     def logit_offsets(self) -> np.ndarray:
-        """[n + 1] logit offsets of the wrapped features."""
         return self.features.logit_offsets
 
     @property
     def length_keys(self) -> np.ndarray:
-        """[n] length keys of the wrapped features."""
         return self.features.length_keys
 
 
@@ -250,17 +228,11 @@ def compute_vectors(
     """Compute the fp16 vectors of all tokens, or load them from the cache.
 
     Args:
-        model: A tagger with a frozen encoder, on the device to use.
-        features: The tokens of all sequences.
         collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
             takes them, `token_type_ids`. The batch must have the order of the items.
-        batch_size: Examples per batch.
 
     Returns:
         [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
-
-    Raises:
-        UserError: The disk is full, or a vector exceeds the range of fp16.
     """
     shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 
@@ -275,22 +247,7 @@ def compute_vectors(
 def load_or_compute(
     kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
 ) -> np.ndarray:
-    """Return an array of vectors from the cache, or compute it and write it to the cache.
-
-    Args:
-        kind: Kind of content in the cache.
-        key: Digest of everything that the vectors depend on.
-        shape: Shape of the array.
-        dtype: Type of its elements.
-        fill: Computes the vectors, and writes them into an array of this shape.
-        advice: What the user can do if the disk is full.
-
-    Returns:
-        The array, memory-mapped if the cache directory is writable.
-
-    Raises:
-        UserError: The disk is full.
-    """
+    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it to the cache."""
 
     def write(folder: Path) -> None:
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -368,13 +325,7 @@ BATCH_SIZE = 32  # the same in all commands, so that a vector is always the same
 
 
 class FrozenEncoder:
-    """An encoder as loaded from its checkpoint, in fp32. Its weights are loaded if the cache lacks vectors.
-
-    Args:
-        model: Name or path of the model.
-        pad_token_id: Id of the padding token.
-        reporter: Shows the progress.
-    """
+    """An encoder as its checkpoint has it, in fp32. Its weights are loaded if the cache lacks vectors."""
 
     def __init__(self, model: str, pad_token_id: int) -> None:
         self.model, self.pad_token_id = model, pad_token_id
@@ -397,23 +348,13 @@ class FrozenEncoder:
         return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
 
     def require_embeddings(self, tokenizer: Any) -> None:
-        """Check that the encoder has an embedding for each token; a run may have added embeddings.
-
-        Raises:
-            UserError: It lacks embeddings, or the model cannot be loaded.
-        """
+        """Check that the encoder has an embedding for each token; a run may have added embeddings."""
         require_embeddings(self._source, self._config, tokenizer)
 
     def compute_vectors(self, features: TextFeatures) -> np.ndarray:
         """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.
 
         The vector of a text that is split into windows is the mean of the vectors of its windows.
-
-        Args:
-            features: The texts.
-
-        Raises:
-            UserError: The model cannot be loaded, or its vectors contain NaN or infinity.
         """
         num_sequences = len(features.sequence_lengths)
         shape = (num_sequences, len(POOLINGS), self._config.hidden_size)

@@ -171,10 +171,8 @@ def integrate_gradients(
 
     Args:
         model: A model in evaluation mode, in fp32.
-        batch: The output of `PaddingCollator`.
         score: Maps the logits [examples, outputs] to the score of each example [examples].
         baseline_ids: [sequences, seq_len] token ids of the baseline.
-        num_steps: Number of points at which gradients are computed.
     """
     embedding = model.get_input_embeddings()
     with torch.no_grad():
@@ -249,7 +247,6 @@ class EnsembleModel(nn.Module):
     """Models that all score each batch.
 
     Args:
-        members: The models.
         combine: Maps the logits of all members `[members, ...]` to those of the ensemble `[...]`.
     """
 

@@ -56,11 +56,7 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
 
 
 def find_output_layer(model: Any) -> tuple[str, torch.nn.Linear]:
-    """Return the name and the module of a model's output layer, its last linear layer outside of the encoder.
-
-    Raises:
-        UserError: There is no linear layer outside of the encoder.
-    """
+    """Return the name and the module of the output layer: the last linear layer outside of the encoder."""
     encoder_prefix = model.base_model_prefix + "."
     layers = [
         (name, module)
@@ -88,16 +84,11 @@ def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> t
     LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean.
 
     Args:
-        config: The checkpoint's config.
         labels: The data's labels; empty for regression.
-        model: The model's name, for the error.
         kind: The kind of head that the task needs, see `has_head`.
 
     Returns:
         Whether the head must be re-initialized, and the data's labels in the order of the outputs.
-
-    Raises:
-        UserError: The head was trained for labels that differ from the data's labels.
     """
     if not has_head(config, kind):
         return True, list(labels)
@@ -130,12 +121,6 @@ def verify_label_order(
     Args:
         gold: `[n]` label ids of the data.
         predicted: `[n]` label ids predicted by the head.
-        labels: Label names by id.
-        model: The model's name, for the error.
-        what: Noun for the labeled items, for the error.
-
-    Raises:
-        UserError: The labels fit far better in another order. The message names the order if it is unique.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -174,7 +159,6 @@ def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
     Args:
         labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
             `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
-        num_classes: Number of classes.
     """
     if labels.ndim == 2:
         positives = labels.sum(0)
@@ -210,9 +194,7 @@ class BiLstm(nn.Module):
     """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
 
     Args:
-        input_size: Size of the input vectors.
         hidden_size: Size of the output of each direction.
-        dropout: Dropout probability between the two layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
@@ -292,17 +274,9 @@ def load_with_pooling(
     """Load a transformers model, and add a BiLSTM and pooling if it needs them.
 
     Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
-        new_head: Whether to re-initialize the head, including the BiLSTM.
         head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
         pooling: What the head reads: "mean" for the mean over all tokens except padding, or "cls" for [CLS],
             or the last token of a causal model.
-
-    Raises:
-        UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size
-            is odd.
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
@@ -407,9 +381,6 @@ def read_temperature(run: Path) -> float:
     """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
 
     The file of weights itself states the temperature, so that both are always replaced together.
-
-    Raises:
-        UserError: The weights are not in a single file.
     """
     path = run / WEIGHTS_FILE
     if not path.exists():
@@ -421,11 +392,7 @@ def read_temperature(run: Path) -> float:
 
 
 def divide_output_layer(model: Any, divisor: float) -> list[str]:
-    """Divide the weight and the bias of a loaded model's output layer; return the names of both parameters.
-
-    Raises:
-        UserError: The model has no linear output layer.
-    """
+    """Divide the weight and the bias of the output layer; return the names of both parameters."""
     name, layer = find_output_layer(model)
     parameters = dict(layer.named_parameters(name))
     with torch.no_grad():
@@ -437,18 +404,7 @@ def divide_output_layer(model: Any, divisor: float) -> list[str]:
 def write_divided_weights(
     run: Path, staging: Path, names: list[str], divisor: float, temperature: float
 ) -> None:
-    """Write the weights of a run into another directory, with some parameters divided.
-
-    Args:
-        run: The run directory.
-        staging: The other directory.
-        names: Names of the parameters of the output layer.
-        divisor: Number that these parameters are divided by.
-        temperature: The temperature that the new weights contain.
-
-    Raises:
-        UserError: The file has other names, those of the file that the model was loaded from in training.
-    """
+    """Write the weights of a run into another directory, with some parameters divided."""
     with safe_open(run / WEIGHTS_FILE, "pt") as file:
         metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -24,13 +24,6 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Return the layer index of each parameter by name.
 
     The index is 0 for the embeddings, 1 to L for the encoder's layers, and L + 1 for the head.
-
-    Args:
-        model: A model with an encoder of L layers.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
     layers_name, num_layers = require_encoder_layers(model, flag)
     layer_by_parameter = {}
@@ -55,15 +48,7 @@ def find_encoder_layers(model: Any) -> tuple[str, int] | None:
 
 
 def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
-    """Return the name of the module list of encoder layers and their number.
-
-    Args:
-        model: A model with an encoder.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
-    """
+    """Return the name of the module list of encoder layers and their number."""
     if found := find_encoder_layers(model):
         return found
     raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
@@ -87,16 +72,7 @@ def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
 
 
 def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
-    """Remove the other encoder layers from a model.
-
-    Args:
-        model: A model.
-        indices: The layers to keep.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
-    """
+    """Remove the other encoder layers from a model."""
     layers_name, _ = require_encoder_layers(model, flag)
     parent, _, name = layers_name.rpartition(".")
     layers = model.get_submodule(layers_name)
@@ -120,15 +96,7 @@ def _are_layers(modules: nn.ModuleList) -> bool:
 
 
 def find_layer_stack(model: Any, flag: str) -> str:
-    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`.
-
-    Args:
-        model: A model with an encoder.
-        flag: The flag that needs the layers, for the error.
-
-    Raises:
-        UserError: The layers cannot be found.
-    """
+    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
     found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
     if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
         raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
@@ -150,7 +118,6 @@ def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
 
 
 def count_trainable_parameters(model: Any) -> int:
-    """Return the number of parameters that training changes."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -159,9 +126,6 @@ def freeze_layers(model: Any, count: int) -> int:
 
     Returns:
         The number of frozen parameters.
-
-    Raises:
-        UserError: The model has fewer layers, or no separate layers.
     """
     if count == 0:
         return 0
@@ -181,11 +145,7 @@ def supports_activation_checkpointing(model: Any) -> bool:
 
 
 def check_activation_checkpointing(model: Any) -> None:
-    """Check that `--gradient-checkpointing` is possible.
-
-    Raises:
-        UserError: transformers does not support it for the architecture.
-    """
+    """Check that `--gradient-checkpointing` is possible."""
     if not supports_activation_checkpointing(model):
         raise UserError(
             f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
@@ -287,7 +247,6 @@ class AutocastLayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the normalized input; in the format of autocast if it is enabled."""
         device = input.device.type
         if not torch.is_autocast_enabled(device):
             return super().forward(input)

@@ -55,8 +55,6 @@ class ModelSource:
     """A model that `--model` resolved to.
 
     Attributes:
-        name: Name of the model in messages and files.
-        folder: Folder that contains the model's files.
         is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
         is_run: Whether it is a run that the user passed, and not a model for `--model`.
     """
@@ -88,13 +86,7 @@ def find_model(
     """Resolve a packaged name, a path, or a Hub name to a model folder.
 
     Args:
-        model: The name or path that the user passed.
-        flag: The flag that the model was passed to, for errors.
         needs_weights: Whether weights are required. Weights that are not required are not downloaded.
-        alternative: What the user can pass in place of a Hub name, for the error.
-
-    Raises:
-        UserError: The model does not exist, lacks a file, or is neither cached nor reachable.
     """
     path = expand_home(model)
     if path.exists():
@@ -113,11 +105,7 @@ def find_model(
 
 
 def find_run_model(run: Path) -> ModelSource:
-    """Return the model of a run that the user passed.
-
-    Raises:
-        UserError: The run lacks a file of its model.
-    """
+    """Return the model of a run that the user passed."""
     return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
 
 
@@ -143,12 +131,7 @@ def _describe_missing_weights(folder: Path) -> str:
 
 
 def load_config(source: ModelSource) -> Any:
-    """Load the model's config.
-
-    Raises:
-        UserError: The config cannot be parsed, requires custom code, or has an architecture that transformers
-            does not know.
-    """
+    """Load the model's config."""
     from transformers import AutoConfig
 
     try:
@@ -190,9 +173,6 @@ def load_tokenizer(source: ModelSource) -> Any:
 
     The tokenizer always pads on the right. Padding on the left would shift the positions of BERT's tokens,
     and heads expect [CLS] at position 0.
-
-    Raises:
-        UserError: The tokenizer cannot be loaded, is not fast, or has no vocabulary or padding token.
     """
     from transformers import AutoTokenizer
 
@@ -251,9 +231,6 @@ def require_token_types(source: ModelSource, model_config: Any, tokenizer: Any) 
     """Check that the model has each token type that its tokenizer gives to a pair of texts.
 
     Models with one token type get none; see `takes_token_type_ids`.
-
-    Raises:
-        UserError: It lacks a token type.
     """
     num_types = getattr(model_config, "type_vocab_size", None)
     if num_types and has_token_types(model_config) and count_token_types(tokenizer) > num_types:
@@ -268,9 +245,6 @@ def require_embeddings(source: ModelSource, model_config: Any, tokenizer: Any) -
     """Check that the model has an embedding for each token and each token type of its tokenizer.
 
     PyTorch would fail at the first text that contains a token without embedding, on a GPU for good.
-
-    Raises:
-        UserError: It lacks embeddings.
     """
     require_token_types(source, model_config, tokenizer)
     if count_missing_embeddings(model_config, tokenizer):
@@ -300,14 +274,8 @@ def load_model(
     The pooler of BERT is part of the head here: `AutoModel` returns it, but vectors do not depend on it.
 
     Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
         new_head: Whether to re-initialize the output layer even if the weights contain one.
         may_lack_head: Whether a head that the weights lack is initialized, but not one that they contain.
-
-    Raises:
-        UserError: The weights cannot be read, do not fit the config, or lack a weight of the model.
     """
     head_config = copy.deepcopy(config)
     if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads
@@ -322,18 +290,7 @@ def load_model(
 
 
 def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, head: str, fix: str) -> Any:
-    """Load the model with its trained head, in fp32.
-
-    Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
-        head: Name of the head, for the error.
-        fix: Advice for the user, for the error.
-
-    Raises:
-        UserError: The weights cannot be read, do not fit the config, or lack the head.
-    """
+    """Load the model with its trained head, in fp32."""
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=False)
     if missing_keys:
         raise UserError(f"{source.name}: its weights have no {head}; {fix}")
@@ -390,11 +347,7 @@ def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_ke
 
 
 def _require_weights(model: Any, source: ModelSource, missing: set[str], may_lack_head: bool) -> None:
-    """Check that no weights are missing, except those of a new head: transformers initializes them silently.
-
-    Raises:
-        UserError: Other weights are missing.
-    """
+    """Check that only weights of a new head are missing: transformers initializes missing ones silently."""
     is_encoder = model.base_model is model
     encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
     can_initialize_pooler = is_encoder or may_lack_head
@@ -412,11 +365,7 @@ def _require_weights(model: Any, source: ModelSource, missing: set[str], may_lac
 
 
 def list_weight_names(folder: Path) -> set[str]:
-    """Return the names of the weights in a folder.
-
-    Raises:
-        UserError: A file of weights cannot be read.
-    """
+    """Return the names of the weights in a folder."""
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         try:
@@ -443,11 +392,6 @@ def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str
     """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
 
     transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
-
-    Args:
-        model: The loaded model.
-        auto_class: The auto class that loaded the model.
-        initialized: Names of the parameters that transformers has initialized.
     """
     output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
     output_layer = {

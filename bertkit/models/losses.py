@@ -46,7 +46,6 @@ class LabelLoss(Loss, Protocol):
         Args:
             logits: fp32 logits of the student.
             teacher_logits: fp32 logits of the teacher, of the same shape, and -inf at the same positions.
-            temperature: Number by which the logits of both models are divided.
         """
 
 
@@ -81,14 +80,12 @@ class CrossEntropy:
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
         if self.class_weights is None:
             return {"loss": (labels != IGNORE_INDEX).sum().float()}
         return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropy in nats."""
         weights = None if self.class_weights is None else copy_to_device(self.class_weights, logits.device)
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
@@ -120,12 +117,10 @@ class BinaryCrossEntropy:
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of labels: examples times classes."""
         labels = batch["labels"]
         return {"loss": _full(labels.numel(), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
         pos_weights = None if self.pos_weights is None else copy_to_device(self.pos_weights, logits.device)
         loss = F.binary_cross_entropy_with_logits(
@@ -147,12 +142,10 @@ class SquaredError:
     """Squared error for regression: logits `[batch, 1]`, float labels `[batch]`."""
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of examples."""
         labels = batch["labels"]
         return {"loss": _full(len(labels), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
@@ -171,12 +164,10 @@ class CosineSimilarityLoss:
     """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of pairs."""
         labels = batch["labels"]
         return {"loss": _full(len(labels), labels.device)}
 
     def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed squared error."""
         first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
         error = F.cosine_similarity(first, second) - batch["labels"].float()
         return {"loss": error.square().sum()}
@@ -191,7 +182,6 @@ class PretrainingLoss:
     """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of predicted tokens and, for sentence pairs, the number of pairs."""
         counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
@@ -201,7 +191,6 @@ class PretrainingLoss:
     def sum_losses(
         self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropy in nats."""
         return {
             part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
             for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
@@ -210,7 +199,6 @@ class PretrainingLoss:
     def count_correct(
         self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the number of correctly predicted tokens and, for sentence pairs, of correct pairs."""
         return {
             part: (part_logits.argmax(-1) == labels).sum()
             for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()

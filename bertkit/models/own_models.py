@@ -62,7 +62,6 @@ class EncoderWithHead(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """The encoder, as in transformers' models."""
         return getattr(self, self.base_model_prefix)
 
     def select_inputs(
@@ -75,11 +74,7 @@ class EncoderWithHead(nn.Module):
         return inputs
 
     def load_head(self, source: ModelSource) -> None:
-        """Load the weights of the head, all of which must exist.
-
-        Raises:
-            UserError: The weights cannot be read, or do not match.
-        """
+        """Load the weights of the head, all of which must exist."""
         encoder_prefix = self.base_model_prefix + "."
         try:
             saved = read_weights(source.folder, lambda name: not name.startswith(encoder_prefix))
@@ -100,15 +95,12 @@ class EncoderWithHead(nn.Module):
     # ---- methods of transformers' models that bertkit calls
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the word embeddings."""
         return self.base_model.get_input_embeddings()
 
     def resize_token_embeddings(self, num_tokens: int) -> None:
-        """Change the number of word embeddings."""
         self.base_model.resize_token_embeddings(num_tokens)
 
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
-        """Enable activation checkpointing in the encoder."""
         enable_activation_checkpointing(self.base_model, kwargs)
 
     gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.23
@@ -141,9 +133,6 @@ def select_layers(config: Any, features: str | None) -> list[int]:
     """Return the indices of the hidden states that `features` selects (0: embeddings, 1 to L: layers).
 
     None selects the last layer.
-
-    Raises:
-        UserError: The encoder has too few layers.
     """
     num_layers = config.num_hidden_layers
     if features is not None and num_layers < _count_required_layers(features):
@@ -252,19 +241,7 @@ class Tagger(EncoderWithHead):
 def load_tagger(
     source: ModelSource, model_config: Any, features: str | None, head: Head, new_head: bool
 ) -> Tagger:
-    """Load a tagger: the encoder, and also the head unless a new head is requested.
-
-    Args:
-        source: The model whose weights are loaded.
-        model_config: The model's config.
-        features: Layers of a frozen encoder, or None, see `Tagger`.
-        head: Type of the head.
-        new_head: Whether to initialize a new head.
-
-    Raises:
-        UserError: The encoder has too few layers, the weights cannot be read, or the saved head differs from
-            the requested one.
-    """
+    """Load a tagger: the encoder, and also the head unless a new one is requested; see `Tagger`."""
     select_layers(model_config, features)
     if not new_head:
         _check_head(source, model_config, features, head)
@@ -310,10 +287,8 @@ class LinearLayer:
     """A module `Dense`: `activation(x @ weight.T + bias)`.
 
     Attributes:
-        name: Its folder.
         weight: `[out_features, in_features]`.
         bias: `[out_features]`, or None.
-        activation: Function of the outputs.
     """
 
     name: str
@@ -333,8 +308,6 @@ class SentenceModules:
 
     Attributes:
         modes: Pooling modes, whose vectors are concatenated.
-        linear_layers: The linear layers after the pooling.
-        normalize: Whether vectors are scaled to unit length at the end.
     """
 
     modes: tuple[str, ...] = ("cls",)
@@ -388,15 +361,7 @@ def _pool(states: torch.Tensor, lengths: torch.Tensor, mode: str) -> torch.Tenso
 
 
 def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules | None:
-    """Return the modules that a model was trained with; None for models without them.
-
-    Args:
-        source: The model; that of sentence-transformers has files of its modules.
-        config: The model's config, which has the pooling mode if bertkit trained the model.
-
-    Raises:
-        UserError: A file cannot be read, or bertkit cannot compute a module.
-    """
+    """Return the modules that a model was trained with; None for models without them."""
     if pooling := getattr(config, POOLING_KEY, None):
         return SentenceModules((str(pooling),))
     if not (source.folder / MODULES_FILE).is_file():
@@ -522,10 +487,8 @@ class VectorClassifier(EncoderWithHead):
     """A linear classifier of the vectors of texts.
 
     Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
         pooling: How the last layer becomes one vector: "mean" over all tokens except padding, or "cls" for
             the vector of [CLS] (in a causal model, of the last token).
-        normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(self, encoder: Any, pooling: Pooling, normalize: bool) -> None:
@@ -579,11 +542,7 @@ class VectorClassifier(EncoderWithHead):
 
 
 def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
-    """Return the pooling that a model was trained with; "mean" if it is not known.
-
-    Raises:
-        UserError: The model was trained with another pooling.
-    """
+    """Return the pooling that a model was trained with; "mean" if it is not known."""
     modules = read_sentence_modules(source, model_config)
     pooling = "mean" if modules is None else modules.pooling
     if pooling == "mean":
@@ -599,19 +558,7 @@ def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
 def load_vector_classifier(
     source: ModelSource, model_config: Any, new_head: bool, pooling: Pooling
 ) -> VectorClassifier:
-    """Load a classifier: the encoder, and also the head of a finished run unless a new head is requested.
-
-    A new head reads vectors of unit length.
-
-    Args:
-        source: The model whose weights are loaded.
-        model_config: The model's config.
-        new_head: Whether to initialize a new head.
-        pooling: See `VectorClassifier`.
-
-    Raises:
-        UserError: The weights cannot be read or do not match.
-    """
+    """Load the encoder, and the head unless a new one is requested; it reads vectors of unit length."""
     normalize = new_head or getattr(model_config, NORMALIZE_KEY)
     if is_causal(model_config):
         model_config.use_cache = False  # the key/value cache only serves generation
@@ -628,11 +575,8 @@ def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokeniz
     of the file that the model was loaded from, and change those of the head with them.
 
     Args:
-        model: The model.
-        folder: The directory of the model.
         weights: Complete state dict if the weights are sharded, else None. Those of a `ReplacedTokenModel`
             are never sharded.
-        tokenizer: The tokenizer.
     """
     submodels = model.submodels if isinstance(model, ReplacedTokenModel) else {"": model}
     for name, submodel in submodels.items():

@@ -32,7 +32,6 @@ def get_window(module: Any, options: dict[str, Any]) -> Window:
     """Return how far a token of this layer sees.
 
     Args:
-        module: The attention layer.
         options: Arguments of its attention function. `sliding_window` counts the token itself.
 
     Returns:
@@ -57,7 +56,6 @@ def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
 
     Args:
         query: `[1, heads, num_tokens, head_dim]`.
-        dropout: Dropout probability of the attention weights.
     """
     head_dim = query.shape[-1]
     is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
@@ -80,9 +78,6 @@ def attend_varlen(
     Args:
         query, key, value: `[1, heads, num_tokens, head_dim]`.
         cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence.
-        max_length: Upper bound of the length of a sequence.
-        window: Number of visible tokens to the left and to the right.
-        options: Arguments of the attention function.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -106,7 +101,6 @@ def build_mask(cu_seqlens: torch.Tensor, seq_len: int, window: Window) -> torch.
 
     Args:
         cu_seqlens: `[batch + 1]` index of the first token of each sequence in the packed row.
-        seq_len: Length of the padded sequences.
         window: Number of visible tokens to the left and to the right; -1 for all.
     """
     positions = torch.arange(seq_len, device=cu_seqlens.device)
@@ -129,11 +123,7 @@ DROPOUT_NAMES = ("attention_dropout", "dropout")
 
 
 def set_attention_dropout(model: Any, p: float) -> None:
-    """Set the dropout probability of all attention weights; the config keeps the original value.
-
-    Raises:
-        UserError: The attention layers of the architecture have no dropout.
-    """
+    """Set the dropout probability of all attention weights; the config keeps the original value."""
     attributes = list(_find_attention_dropouts(model))
     if not attributes:
         raise UserError(
@@ -187,7 +177,6 @@ def provide_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
 
     Args:
         model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
-        lengths: Number of tokens of each sequence; the sequences are padded on the right.
     """
     model = getattr(model, "__self__", model)
     unwrapped = getattr(model, "module", model)
@@ -214,9 +203,7 @@ def map_inputs(
     Unlike in a forward pre-hook, the forward hooks of the encoder still receive the original inputs.
 
     Args:
-        encoder: A model of transformers without a head.
         map_kwargs: Receives all inputs by name, and returns the inputs that `encoder.forward` gets.
-        edit_output: Edits the output in place.
     """
     forward = encoder.forward
     signature = inspect.signature(forward)
@@ -295,13 +282,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":
-        """Build the packing of sequences that are padded on the right, without waiting for a GPU.
-
-        Args:
-            lengths: Number of tokens of each sequence.
-            seq_len: Length of the padded sequences.
-            device: Device of the model.
-        """
+        """Build the packing of sequences that are padded on the right, without waiting for a GPU."""
         cu_seqlens = copy_to_device(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
         sequences = torch.repeat_interleave(cu_seqlens.diff(), output_size=sum(lengths))
         positions = torch.arange(len(sequences), device=device) - cu_seqlens[sequences]
@@ -350,10 +331,6 @@ def enable_packing(model: Any) -> None:
     padded batch.
 
     transformers' flattening collator cannot replace packing, because BERT would attend across examples.
-
-    Raises:
-        UserError: The architecture has an attention of its own (DeBERTa, Longformer), no module that holds
-            all layers, or layers with further inputs (X-MOD).
     """
     encoder = model.base_model
     layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
@@ -377,12 +354,7 @@ def enable_packing(model: Any) -> None:
 
 
 def describe_packed_attention(model: Any, precision: str) -> str | None:
-    """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model.
-
-    Args:
-        model: A model with packing.
-        precision: Training precision: "fp32", "bf16" or "fp16".
-    """
+    """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model."""
     if not supports_varlen(get_device()):
         return None
     dropout = get_attention_dropout(model)

@@ -32,7 +32,6 @@ class PretrainingLogits(NamedTuple):
     seq_relationship_logits: torch.Tensor | None
 
     def float(self) -> "PretrainingLogits":
-        """Return the logits in fp32."""
         return PretrainingLogits(
             self.prediction_logits.float(),
             None if self.seq_relationship_logits is None else self.seq_relationship_logits.float(),
@@ -47,7 +46,6 @@ def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id
     narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
 
     Args:
-        vocab_size: Size of the vocabulary.
         shape: Number of layers, hidden size and number of attention heads.
         pad_token_id: Id of [PAD].
     """
@@ -87,7 +85,6 @@ def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
     """Replace token embeddings by vectors, scaled to the standard deviation of the previous embeddings.
 
     Args:
-        model: The model.
         vectors: `[vocab_size, embedding_size]`; a token whose vector is zero keeps its embedding.
     """
     embeddings = model.base_model.get_input_embeddings().weight

@@ -43,7 +43,6 @@ class ReplacedTokenLogits(NamedTuple):
     is_replaced: torch.Tensor
 
     def float(self) -> "ReplacedTokenLogits":
-        """Return the logits in fp32."""
         return ReplacedTokenLogits(
             self.prediction_logits.float(), self.replaced_logits.float(), self.is_replaced
         )
@@ -56,7 +55,6 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
     google-research/electra, each of the two has its own projection from the embeddings to its hidden size.
 
     Args:
-        discriminator: An `ElectraForPreTraining`.
         generator: An `ElectraForMaskedLM` with the same embedding size.
     """
 
@@ -76,7 +74,6 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
     @property
     def base_model(self) -> Any:
-        """The encoder of the discriminator."""
         return self.discriminator.electra
 
     @property
@@ -182,11 +179,7 @@ def find_generator(source: ModelSource) -> ModelSource | None:
 def build_replaced_token_model(
     config: Any, source: ModelSource, generator_size: float | None
 ) -> ReplacedTokenModel:
-    """Return the discriminator of a source with its generator; what the source lacks is initialized.
-
-    Raises:
-        UserError: The weights cannot be read, or the saved generator does not fit the discriminator.
-    """
+    """Return the discriminator of a source with its generator; what the source lacks is initialized."""
     has_weights = any(source.folder.glob("*.safetensors"))
     discriminator = (
         load_model(AutoModelForPreTraining, source, config, may_lack_head=not source.is_run)
@@ -220,22 +213,17 @@ class ReplacedTokenLoss:
     This is the loss of Clark et al. 2020, section 2, with the factor of appendix A. The generator's part
     "mlm" is over the masked tokens. The discriminator's part "rtd" is over all tokens, including special
     tokens, and not over padding.
-
-    Attributes:
-        part_weights: Factor of each part in the sum; see `sum_parts`.
     """
 
     part_weights: dict[str, float] = field(default_factory=lambda: {"rtd": DISCRIMINATOR_WEIGHT})
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of masked tokens and of all tokens."""
         is_predicted = batch["masked_lm_labels"] != IGNORE_INDEX
         return {"mlm": is_predicted.sum().float(), "rtd": batch["attention_mask"].sum().float()}
 
     def sum_losses(
         self, logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropies in nats."""
         predictions = logits.prediction_logits.float().flatten(0, 1)
         labels = batch["masked_lm_labels"].flatten()
         return {
@@ -246,7 +234,6 @@ class ReplacedTokenLoss:
     def count_correct(
         self, logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the number of correctly predicted and of correctly classified tokens."""
         is_correct = (logits.replaced_logits > 0) == logits.is_replaced
         return {
             "mlm": (logits.prediction_logits.argmax(-1) == batch["masked_lm_labels"]).sum(),

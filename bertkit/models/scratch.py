@@ -28,16 +28,7 @@ NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when th
 
 
 def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
-    """Return the name and the shape of the model, from the settings and the shapes of named sizes.
-
-    Args:
-        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`, any of which may be None, and
-            `model_type`.
-        sizes: Shapes by the name of the size.
-
-    Raises:
-        UserError: The number of heads does not divide the hidden size.
-    """
+    """Return the name and the shape of the model, from the settings and the shapes of named sizes."""
     size = config.size or ("base" if devices.has_accelerator() else "tiny")
     requested = (config.num_layers, config.hidden_size, config.num_heads)
     layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))

@@ -30,7 +30,6 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
     Args:
         labels: [n] int, [n, classes] int or [n] float, the training labels. With multi-label data, a label is
             predicted if more than half of the rows have it.
-        size: Number of rows to predict.
     """
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
@@ -49,10 +48,7 @@ def predict_tfidf(
     The model is a logistic regression, or a ridge regression if the labels are numbers.
 
     Args:
-        train: The training texts.
         labels: [n] int, [n, classes] int or [n] float, the training labels.
-        others: The texts of each split to predict.
-        seed: Seed for sampling large training sets.
 
     Returns:
         The predictions for each split, in the form of the labels.
@@ -83,7 +79,6 @@ def predict_ending_only(
         train: [n] endings of each training row.
         correct: [n] int, index of the correct ending of each training row.
         others: [m] endings of each row to predict.
-        seed: Seed for sampling large training sets.
 
     Returns:
         [m] int, index of the predicted ending.
@@ -114,7 +109,6 @@ def predict_frequent_tag(
         train_words: [n] words of all training sentences.
         train_tags: [n] int, tag ids of the training words.
         words: [m] words to tag.
-        outside: Tag id of O, which is predicted for unseen words.
 
     Returns:
         [m] int, tag ids of the words.

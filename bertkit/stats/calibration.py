@@ -148,7 +148,6 @@ def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: in
     Args:
         confidence: [n] float from 0 to 1, probability of the predicted label.
         is_correct: [n] bool, whether the prediction is correct.
-        bins: Number of bins.
     """
     bin_index = _find_bins(confidence, bins)
     count = np.bincount(bin_index, minlength=bins)
@@ -228,7 +227,6 @@ class ProbabilityScorer:
         return {"ece": self._ece.score(rows), "nll": float(nll / count), "brier": float(brier / count)}
 
     def score_all(self) -> Scores:
-        """Return the scores of all rows."""
         return self.score(np.arange(self.num_rows))
 
 
@@ -270,7 +268,6 @@ def cross_fit(decisions: Decisions, folds: np.ndarray) -> tuple[list[float], Dec
     """Divide the logits of each fold by a temperature that is fitted on all other folds.
 
     Args:
-        decisions: The decisions.
         folds: [rows] index of the fold of each row.
 
     Returns:
@@ -295,7 +292,6 @@ def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
 
     Args:
         confidence: [n] confidence of each row.
-        coverage: Fraction of the rows to answer.
     """
     values = np.sort(confidence)[::-1]
     lowest_answered = values[max(1, int(np.ceil(coverage * len(values) - 1e-9))) - 1]
@@ -334,7 +330,6 @@ class SelectiveScorer:
     Args:
         confidence: [n] confidence of each row.
         is_correct: [n] bool, whether the prediction is correct.
-        min_confidence: Confidence below which the model abstains.
     """
 
     def __init__(self, confidence: np.ndarray, is_correct: np.ndarray, min_confidence: float) -> None:
@@ -409,7 +404,6 @@ def fit_set_margin(logits: np.ndarray, gold: np.ndarray, level: float = SET_LEVE
     Args:
         logits: [n, classes] logits.
         gold: [n] gold class.
-        level: Fraction of the sets that contain the gold class.
     """
     margins = np.sort(compute_margins(logits)[np.arange(len(gold)), gold])
     num_missed = int(np.floor((len(gold) + 1) * (1 - level) + 1e-9))
@@ -454,11 +448,7 @@ class ThresholdCriterion:
 
 
 def parse_criterion(text: str) -> ThresholdCriterion:
-    """Return the criterion that `--threshold` names.
-
-    Raises:
-        UserError: The text is not a criterion.
-    """
+    """Return the criterion that `--threshold` names."""
     if text in ("f1", "macro_f1"):
         return ThresholdCriterion(text)  # type: ignore[arg-type]
     name, _, value = text.partition("=")
@@ -482,8 +472,6 @@ class _Sweep:
         threshold: [k] probability above which the label is predicted.
         num_predicted: [k] number of rows with the predicted label.
         num_correct: [k] number of these rows that have the label.
-        num_positive: Number of rows that have the label.
-        num_rows: Number of rows.
     """
 
     threshold: np.ndarray
@@ -570,7 +558,6 @@ def fit_label_thresholds(
     Args:
         probabilities: [n, labels] probability of each label.
         gold: [n, labels] int, 0 or 1.
-        criterion: The criterion.
     """
     if criterion.name == "f1":
         threshold = fit_binary_threshold(probabilities.ravel(), gold.ravel() == 1, criterion)

@@ -35,7 +35,6 @@ def fit_linear_layer(
             [n] float.
         num_outputs: Number of classes or labels; 1 for numbers.
         penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
-        balanced: Whether to weight classes by the inverse of their frequency.
     """
     vectors = vectors.astype(np.float64)
     if labels.dtype.kind == "f":
@@ -88,13 +87,7 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A fitted linear probe.
-
-    Attributes:
-        pooling: Index of the pooling whose vectors the layer reads.
-        penalty: Strength of the regularization.
-        layer: The linear layer.
-    """
+    """A fitted linear probe."""
 
     pooling: int
     penalty: float
@@ -113,10 +106,7 @@ def fit_linear_probe(
     Args:
         vectors: [n, poolings, size] vectors of the training texts. The first pooling wins ties.
         labels: [n, ...] labels, see `fit_linear_layer`.
-        num_outputs: Number of outputs of the layer.
         score: Returns the score of logits, given the labels and the logits. Higher is better.
-        seed: Seed of the folds.
-        balanced: Whether to weight classes by the inverse of their frequency.
     """
 
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:

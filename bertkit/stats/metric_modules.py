@@ -79,12 +79,7 @@ class MetricModule:
     """A module that computes scores of decoded predictions.
 
     Attributes:
-        flag: Flag and value that name the module, for messages.
-        name: Name of the module without directory, organization and suffix.
-        module: The `evaluate.EvaluationModule`.
-        arguments: Keyword arguments of `compute`.
         features: The features of its inputs, which `bind` chooses.
-        takes_label_names: Whether the module receives label names in place of label ids.
     """
 
     flag: str
@@ -95,11 +90,7 @@ class MetricModule:
     takes_label_names: bool = False
 
     def bind(self, examples: DecodedPredictions) -> "MetricModule":
-        """Return the module with features that accept label ids or, if none do, label names.
-
-        Args:
-            examples: A few decoded predictions of the task.
-        """
+        """Return the module with features that accept label ids or, if none do, label names."""
         features = self.module.features
         alternatives = features if isinstance(features, list) else [features]
         for takes_label_names in (False, True) if examples.labels else (False,):
@@ -207,8 +198,6 @@ def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict
     end if that name is taken, too.
 
     Args:
-        module_name: Name of the module.
-        names: Names of its scores.
         taken: Names of other scores. The new names are added.
     """
     new_names = {}
@@ -261,7 +250,6 @@ def load_module(value: str) -> MetricModule:
     """Load a module from a file, the cache of `evaluate` or the Hub, in this order.
 
     Raises:
-        UserError: The module does not exist or raises an exception, or a package that it needs is missing.
         HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     flag, (source, arguments) = f"--metric {value}", parse_arguments(value)

@@ -35,7 +35,6 @@ def score_single_label(
     Args:
         gold: [n] gold label ids.
         predicted: [n] predicted label ids.
-        classes: Number of labels.
         positive: Id of the positive label of a binary task, or None.
 
     Returns:
@@ -119,7 +118,6 @@ def score_pretraining(sums: np.ndarray, has_pairs: bool) -> dict[str, float]:
     Args:
         sums: [n, 6] summed loss, number of correct predictions and number of predictions of each example. The
             first three columns are for masked tokens, the last three for pairs.
-        has_pairs: Whether the examples are pairs.
     """
     totals = sums.sum(0, dtype=np.float64)
     num_predictions = np.maximum(np.repeat(totals[[2, 5]], 3), 1)
@@ -159,11 +157,7 @@ def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
 
 
 def score_majority(replaced: float) -> dict[str, float]:
-    """Return the scores of a discriminator that gives each token the same probability of being replaced.
-
-    Args:
-        replaced: Fraction of the tokens that are replaced.
-    """
+    """Return the scores of a discriminator that gives each token the same probability of being replaced."""
     probabilities = [fraction for fraction in (replaced, 1 - replaced) if fraction > 0]
     entropy = -sum(probability * math.log(probability) for probability in probabilities)
     return {"rtd_loss": entropy, "rtd_accuracy": max(replaced, 1 - replaced)}
@@ -172,14 +166,7 @@ def score_majority(replaced: float) -> dict[str, float]:
 def score_unigram(
     train_corpus: Any, train_documents: np.ndarray, corpus: Any, documents: np.ndarray
 ) -> dict[str, float]:
-    """Return the loss in nats and the perplexity of a unigram model with add-one smoothing.
-
-    Args:
-        train_corpus: Corpus from which the token frequencies are estimated.
-        train_documents: Indices of the documents in `train_corpus` to use.
-        corpus: Corpus to score.
-        documents: Indices of the documents in `corpus` to score.
-    """
+    """Return the loss in nats and the perplexity of a unigram model with add-one smoothing."""
     vocab_size = int(max(train_corpus.token_ids.max(), corpus.token_ids.max())) + 1
     frequencies = _count_tokens(train_corpus, train_documents, vocab_size) + 1.0
     counts = _count_tokens(corpus, documents, vocab_size)

@@ -19,10 +19,8 @@ class Scorer:
     Attributes:
         score: Function that returns the scores of the rows at given indices. The scores of
             a sample can be a subset: without unanswerable questions, a sample has no score for them.
-        size: Number of rows of the split.
         is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
             rows. None for other tasks.
-        num_resamples: Number of bootstrap samples.
     """
 
     score: Callable[[np.ndarray], Scores]
@@ -31,7 +29,6 @@ class Scorer:
     num_resamples: int = NUM_RESAMPLES
 
     def score_all(self) -> Scores:
-        """Return the scores of all rows."""
         return self.score(np.arange(self.size))
 
 
@@ -72,8 +69,6 @@ class ScoreDifference:
     """Difference between two models in one score.
 
     Attributes:
-        difference: Score of the second model minus score of the first model, on all rows.
-        interval: 95 % paired bootstrap interval of the difference.
         p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
         test: Name of the test, "mcnemar" or "bootstrap".
     """
@@ -84,7 +79,6 @@ class ScoreDifference:
     test: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 
@@ -161,13 +155,7 @@ def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference between the mean scores of two groups of runs that are paired, for example by seed.
-
-    Attributes:
-        difference: Mean of the second scores minus mean of the first ones.
-        interval: Student's 95 % interval of the mean difference.
-        p: Two-sided p-value of the paired t-test.
-    """
+    """Second minus first mean of paired runs, with Student's 95 % interval and p of the paired t-test."""
 
     difference: float
     interval: list[float]

@@ -53,11 +53,7 @@ WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE 
 
 
 def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
-    """Return the `TrainingArguments` fields that `--set KEY=VALUE` sets, with values parsed as YAML.
-
-    Raises:
-        UserError: A field does not exist, has its own flag, or is set by bertkit.
-    """
+    """Return the `TrainingArguments` fields that `--set KEY=VALUE` sets, with values parsed as YAML."""
     for pair in config.set:
         if "=" not in pair:
             raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
@@ -123,16 +119,7 @@ def _parse_value(text: str) -> Any:
 
 
 def build_training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
-    """Create the `TrainingArguments` of a run.
-
-    Args:
-        config: The resolved settings.
-        checkpoints: The directory of the checkpoints, inside the run directory.
-        precision: "fp32", "bf16" or "fp16".
-
-    Raises:
-        UserError: `TrainingArguments` rejects a value, or `--compile` lacks a C++ compiler.
-    """
+    """Create the `TrainingArguments` of a run."""
     from transformers import TrainingArguments
 
     arguments = {
@@ -181,11 +168,7 @@ def _use_device(arguments: "TrainingArguments") -> "TrainingArguments":
 
 
 def _check_compiler() -> None:
-    """Check that `torch.compile` will find a C++ compiler.
-
-    Raises:
-        UserError: The program that the environment variable CXX names, by default g++, does not run.
-    """
+    """Check that `torch.compile` will find a C++ compiler."""
     compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
     if not can_run_compiler(compiler):
         raise UserError(
@@ -205,14 +188,7 @@ def describe_tf32(config: RunConfig) -> str | None:
 
 
 def check_tracker(name: str | None) -> None:
-    """Refuse an experiment tracker that would fail or prompt for an API key when training begins.
-
-    Args:
-        name: Value of `--report-to`.
-
-    Raises:
-        UserError: The tracker does not exist, is not installed, or is wandb without an API key.
-    """
+    """Refuse an experiment tracker that would fail or prompt for an API key when training begins."""
     if name in (None, "none"):
         return
     if name not in TRACKERS:
@@ -289,12 +265,6 @@ def suggest_hyperparameters(
 ) -> tuple[dict[str, Any], str]:
     """Suggest values for `epochs`, `learning_rate` and `batch_size`.
 
-    Args:
-        rows: Number of training rows.
-        model_config: The transformers config of the model.
-        unit: Noun for a training row, such as "question".
-        is_lora: Whether only adapters and the head are trained.
-
     Returns:
         The values by setting, and the reason in one line.
     """
@@ -318,11 +288,6 @@ def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> Co
     A GPU computes a few large batches faster than many small ones. The batch size is multiplied by
     a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
     activations probably fit into half of the memory.
-
-    Args:
-        config: The settings of the run.
-        model_config: The transformers config of the model.
-        example_tokens: Upper bound of the number of tokens of an example.
     """
     assert isinstance(config, RunConfig)
     steps, memory = config.gradient_accumulation_steps, devices.get_total_memory()
@@ -379,11 +344,7 @@ def _suggest_learning_rate(rows: int, model_config: Any) -> float:
 
 
 def check_precision(config: RunConfig) -> None:
-    """Check `--fp16` and `--bf16`.
-
-    Raises:
-        UserError: Both are set, or there is no accelerator for fp16. Trainer would silently ignore `--fp16`.
-    """
+    """Check `--fp16` and `--bf16`."""
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")
     if config.fp16 and not devices.supports_fp16():

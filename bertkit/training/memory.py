@@ -53,12 +53,7 @@ def report_out_of_memory(message: str) -> Iterator[None]:
 
 
 def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
-    """Return an out-of-memory message that lists settings which reduce memory use.
-
-    Args:
-        config: The settings of the run.
-        model: The model, which may not support `--gradient-checkpointing`.
-    """
+    """Return an out-of-memory message that lists settings which reduce memory use."""
     if config.tokens_per_batch is None:
         flag, size = "--batch-size", config.batch_size
     else:
@@ -77,7 +72,6 @@ def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
     The new batch size is the largest such divisor of the effective batch size.
 
     Args:
-        config: The settings of the run.
         min_tokens: Smallest valid `tokens_per_batch`, the length of the longest sequence.
 
     Returns:
@@ -102,10 +96,7 @@ def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
 
 
 def release_memory() -> None:
-    """Release the memory of a failed attempt.
-
-    Call this outside the `except` block, where the error keeps the tensors alive.
-    """
+    """Release the memory of a failed attempt. Not in `except`, where the error keeps the tensors alive."""
     gc.collect()
     if devices.has_accelerator():
         getattr(torch, devices.get_device().type).empty_cache()
@@ -128,7 +119,6 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
     """Return the error for the user; None if the error is a bug.
 
     Args:
-        message: Message of the `RuntimeError`.
         checkpoint: The checkpoint of a resumed run; None for a new run.
     """
     first, *others = message.splitlines() or [""]
@@ -198,15 +188,7 @@ class LossCheck:
         self.recorded: torch.Tensor | None = None
 
     def add(self, loss: torch.Tensor, step: int) -> None:
-        """Check the loss of a step, or record it if it is the first that is not finite.
-
-        Args:
-            loss: A scalar.
-            step: Number of the optimizer step, from 1.
-
-        Raises:
-            UserError: The loss is NaN or infinite, and the check is immediate.
-        """
+        """Check the loss of a step, or record it if it is the first that is not finite."""
         if not self._is_deferred:
             raise_if_not_finite(float(loss), step)
             return
@@ -225,6 +207,5 @@ class LossCheck:
 
 
 def raise_if_not_finite(loss: float, step: int) -> None:
-    """Raise a `UserError` if the loss of a step is NaN or infinite."""
     if not math.isfinite(loss):
         raise TrainingFailed(f"the loss is {loss} at step {step}; {NAN_HINT}")

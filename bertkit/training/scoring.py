@@ -18,11 +18,7 @@ from bertkit.utils.reporting import report_info, track_progress
 
 
 class MeanLoss:
-    """Mean loss over all examples that `predict_logits` scores, on all ranks.
-
-    Args:
-        loss: The loss function.
-    """
+    """Mean loss over all examples that `predict_logits` scores, on all ranks."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -30,13 +26,6 @@ class MeanLoss:
         self._batches: dict[int, dict[str, tuple[float, float]]] = {}
 
     def add(self, examples: np.ndarray, logits: Any, batch: dict[str, torch.Tensor]) -> None:
-        """Add a batch.
-
-        Args:
-            examples: Example indices of the batch.
-            logits: Output of `compute_logits` for the batch.
-            batch: The batch with its labels.
-        """
         sums, counts = self.loss.sum_losses(logits, batch), self.loss.count_items(batch)
         self._batches[int(examples[0])] = {part: (float(sums[part]), float(counts[part])) for part in sums}
 
@@ -70,13 +59,8 @@ def predict_logits(
 
     Args:
         model: The model. Its training or evaluation mode is restored afterwards.
-        features: The examples.
-        collator: Turns examples into a batch.
-        batch_size: Number of examples per forward pass.
-        what: Name of the progress bar.
         is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
             model, which gathers them. All ranks must call it the same number of times.
-        mean_loss: Receives the loss of each batch, if the examples have labels.
 
     Returns:
         Logits [total, outputs]; rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If
@@ -146,15 +130,8 @@ def score_with_halving(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Score a batch; if memory runs out, score each half of the batch in the same way.
 
-    Args:
-        score: Returns the logits of a batch.
-        examples: Example indices of the batch.
-
     Yields:
         Example indices and logits of each scored batch.
-
-    Raises:
-        UserError: Memory runs out for a single example.
     """
     try:
         with report_out_of_memory(
@@ -174,13 +151,7 @@ def score_with_halving(
 def restore_order(
     features: Features, batches: Sequence[np.ndarray], batch_logits: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return the logits of all batches in the order of the examples.
-
-    Args:
-        features: The examples.
-        batches: Example indices of each batch.
-        batch_logits: Logits of each batch.
-    """
+    """Return the logits of all batches in the order of the examples."""
     offsets = features.logit_offsets
     max_outputs = max(logits.shape[-1] for logits in batch_logits)
     ordered = np.full((offsets[-1], max_outputs), -np.inf, np.float32)

@@ -31,8 +31,7 @@ class Recording(Protocol):
 
     outputs: Any  # what the recorded function returned; each replay overwrites its tensors
 
-    def replay(self) -> None:
-        """Run the kernels."""
+    def replay(self) -> None: ...
 
 
 class CudaGraph:
@@ -40,8 +39,6 @@ class CudaGraph:
 
     Args:
         function: Reads no values from the device.
-        pool: Memory pool of the graphs, which never run at the same time.
-        stream: Stream on which kernels are recorded.
 
     Raises:
         CaptureError: The function reads values.
@@ -80,7 +77,6 @@ class CudaGraph:
         generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self) -> None:
-        """Run the kernels."""
         self._graph.replay()
 
 
@@ -101,11 +97,7 @@ class StepGraphs:
     Args:
         run_pass: Computes the loss of a batch and its gradients without reading values of tensors. Its
             arguments are the batch and the number of items by part of the loss.
-        parameters: The parameters that are trained.
         is_compiled: Whether layers are compiled. Another shape can compile them again, which a graph cannot.
-
-    Attributes:
-        graphs: The recorded passes by shape.
     """
 
     def __init__(

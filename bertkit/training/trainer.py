@@ -66,17 +66,12 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     Args:
         loss: The loss function, which returns sums and counts; see `bertkit.models.losses`.
-        evaluate_fn: Returns the validation scores of the current weights.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.
         layer_decay: Ratio of a layer's learning rate to that of the layer above it.
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
         use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
             `train_sampling_strategy`.
-        use_graphs: Whether to run passes as CUDA graphs.
-        has_compiled_layers: Whether the layers of the model are compiled.
-        pad_token_id: Id of the padding token.
-        **trainer: Arguments of Trainer.
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
@@ -120,10 +115,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         """Train to the end, from the start or from a checkpoint.
 
         If training had already ended at the checkpoint, its weights are loaded without further steps.
-
-        Raises:
-            UserError: The checkpoint is damaged, contains pickled objects other than tensors, or does not
-                have the weights of the model.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
@@ -173,11 +164,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint.
-
-        Raises:
-            UserError: It does not have the weights of the model.
-        """
         if self.is_sharded:
             # this method of Trainer also loads sharded weights; it reads the path from the state
             self.state.best_model_checkpoint = str(checkpoint)
@@ -188,7 +174,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log metrics, unless a loss was not finite."""
         self.loss_check.raise_if_recorded()
         super().log(logs, start_time)
 
@@ -204,13 +189,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def _log_step(self, grad_norm: Any, start_time: float, learning_rate: float | None) -> None:
-        """Log the means since the last log entry, with a single read, which waits for all pending kernels.
-
-        Args:
-            grad_norm: Norm of the gradients of this step.
-            start_time: Time at which training began.
-            learning_rate: Learning rate of this step.
-        """
+        """Log the means since the last log entry, with a single read, which waits for all pending kernels."""
         values = {"loss": self._tr_loss}
         if (recorded := self.loss_check.recorded) is not None:
             values["recorded"] = recorded
@@ -307,7 +286,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return TrainingCollator(self.data_collator, self.train_dataset, padding)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return the batches of an optimizer step, and add them to the input statistics."""
         return super().get_batch_samples(self.input_stats.track_batches(epoch_iterator), num_batches, device)
 
     @property
@@ -317,7 +295,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     @property
     def total_steps(self) -> int:
-        """Number of optimizer steps of the whole run."""
         return self._compute_total_steps(self.steps_per_epoch)
 
     def _compute_total_steps(self, steps_per_epoch: int) -> int:
@@ -342,7 +319,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return totals
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run the forward and backward pass of a batch, and return its contribution to the mean loss."""
         inputs = send_to_device(inputs, self.args.device)
         if not (self.use_graphs and can_record(inputs)):
             return super().training_step(model, inputs, num_items_in_batch)
@@ -368,7 +344,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def _run_pass(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
     ) -> PassResult:
-        """Run the forward and backward pass of a batch, and return its detached result."""
         with self.compute_loss_context_manager():
             result, _ = self._compute_pass(model, inputs, num_items_in_batch)
         self.accelerator.backward(result.loss)
@@ -409,7 +384,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- optimizer
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the optimizer; with `layer_decay`, each layer has its own learning rate."""
         if self.optimizer is None and self.layer_decay is not None:
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
@@ -435,12 +409,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             self.optimizer = None
 
     def _group_by_layer(self, learning_rate: float, decay: float) -> list[dict[str, Any]]:
-        """Return parameter groups, one per layer and kind of weight decay, each with its learning rate.
-
-        Args:
-            learning_rate: Learning rate of the head.
-            decay: Ratio of a layer's learning rate to that of the layer above it.
-        """
+        """Return parameter groups, one per layer and kind of weight decay, each with its learning rate."""
         layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
         names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
         head_layer = max(layer_of_parameter.values())
@@ -463,7 +432,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict:
-        """Evaluate on the validation split, track the best step, and apply early stopping."""
         self.loss_check.raise_if_recorded()
         started = time.perf_counter()
         metrics = self.evaluate_fn()

@@ -20,7 +20,6 @@ def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
     names of the parameters do not change.
 
     Args:
-        model: Any model of transformers, with or without a head.
         is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
     """
     for submodel in list_submodels(model):

@@ -33,12 +33,9 @@ class BlockwiseAttention(torch.autograd.Function):
         """Return the attention output `[batch, heads, seq_len, head_dim]`.
 
         Args:
-            ctx: Autograd's context.
             q, k, v: `[batch, heads, seq_len, head_dim]`.
             mask: A bool mask that is true for pairs that attend, a float mask that is added to the scores,
                 or None.
-            dropout: Probability of dropping an attention weight.
-            scaling: Factor that multiplies the scores.
         """
         ctx.dropout, ctx.scaling, ctx.seed = dropout, scaling, draw_seed()
         keep_masks = KeepMasks(dropout, ctx.seed)
@@ -57,7 +54,6 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of q, k and v, computed in the same blocks."""
         q, k, v, mask, output, scales = ctx.saved_tensors
         keep_masks = KeepMasks(ctx.dropout, ctx.seed)
         grads = tuple(torch.empty_like(tensor) for tensor in (q, k, v))
@@ -123,7 +119,6 @@ class ScoreInputs(NamedTuple):
         return cls(F.pad(q, (0, 1), value=1.0), torch.cat([k, column], -1), None, factor)
 
     def select(self, block: slice) -> Self:
-        """Return the inputs of a block of examples."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[block]
         return self._replace(queries=self.queries[block], keys=self.keys[block], mask=mask)
 
@@ -178,7 +173,6 @@ class ShortAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         dropout: float, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the attention output `[batch, heads, seq_len, head_dim]`; see `BlockwiseAttention`."""
         ctx.shape, ctx.scaling = q.shape, scaling
         q, k, v = (tensor.flatten(0, 1) for tensor in (q, k, v))
         if mask is None:
@@ -196,7 +190,6 @@ class ShortAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of q, k and v."""
         q, k, v, probs, keep, dropped_probs = ctx.saved_tensors
         grad = (grad_output * (1 / ctx.keep_prob)).flatten(0, 1)
         grad_probs = drop_(torch.bmm(grad, v.mT), keep)
@@ -212,7 +205,6 @@ def _expand_mask(mask: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> t
     Args:
         mask: `[1 or batch, 1 or heads, 1 or seq_len, seq_len]`.
         shape: `[batch, heads, seq_len, head_dim]`.
-        dtype: Number format of the result.
 
     Returns:
         `[batch * heads, 1 or seq_len, seq_len]`.

@@ -79,7 +79,6 @@ class FastDropout(nn.Dropout):
     """`nn.Dropout` with faster random numbers in training on a CPU."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Zero each value with probability `p`, and divide the values kept by 1 - p."""
         if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
             return super().forward(input)
         output: torch.Tensor = FastDropoutFunction.apply(input, self.p)  # type: ignore[no-untyped-call]
@@ -121,7 +120,6 @@ class FastEmbedding(nn.Embedding):
     used_rows: torch.Tensor | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the vectors `[..., embedding_dim]` of the indices `[...]`."""
         is_training = torch.is_grad_enabled() and self.weight.requires_grad
         if not is_training or self.weight.device.type != "cpu":
             return super().forward(input)
@@ -166,7 +164,6 @@ class EmbeddingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, ids: torch.Tensor, module: FastEmbedding) -> torch.Tensor:
-        """Return the vectors `[..., embedding_dim]` of the rows `ids`, `[...]`."""
         ctx.module = module
         ctx.save_for_backward(ids)
         return torch.nn.functional.embedding(ids, weight)
@@ -174,7 +171,6 @@ class EmbeddingFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[None, None, None]:
-        """Add the gradient to the table's `grad`; autograd itself gets none."""
         (ids,) = ctx.saved_tensors
         ctx.module.add_gradient(ids.flatten(), grad_output.flatten(0, -2))
         return None, None, None
@@ -185,9 +181,6 @@ class GradientClipper:
 
     Of the gradient of a `FastEmbedding`, only the rows that can differ from 0 are read and scaled. If the
     norm is small enough, no gradient is changed.
-
-    Args:
-        model: The model, whose modules and parameters are listed once.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -305,8 +298,6 @@ class LinearFunction(torch.autograd.Function):
         """Return `[num_rows, out_features]`.
 
         Args:
-            ctx: Autograd's context.
-            _rows, _weight, _bias: The original tensors, which receive the gradients.
             rows_copy: `[num_rows, in_features]`.
             weight_copy: `[out_features, in_features]`.
             bias_copy: `[out_features]`, or None.
@@ -318,7 +309,6 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of rows, weight and bias."""
         rows, weight = ctx.saved_tensors
         needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         return (
