@@ -16,7 +16,6 @@ import torch
 from bertkit.data.features import PaddingCollator, TextFeatures, update_with_tokens
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, prepare_for_inference
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import (
     ModelSource,
     find_model,
@@ -25,6 +24,8 @@ from bertkit.models.loading import (
     require_embeddings,
     takes_token_type_ids,
 )
+from bertkit.models.own_models import Tagger
+from bertkit.models.pooling import PoolStates, average_ranges, select_pooled_tokens
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.files import require_disk_space
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 
 CONCAT_LAST_4 = "concat-last-4"
-# Turns hidden states `[batch, seq_len, size]` of these rows of the features into `[batch, ..., dimension]`.
-PoolStates = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
@@ -67,38 +66,6 @@ def fingerprint_weights(source: ModelSource) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.ndarray:
-    """Return `[n, 2]` start and end of the tokens whose mean vector represents a text.
-
-    Args:
-        pooling: "mean" for all tokens, or "cls" for [CLS]. In a causal model, "cls" is the last token, which
-            is the only one that attends to the whole text.
-        lengths: `[n]` number of tokens of each text.
-    """
-    if pooling == "mean":
-        return np.stack([np.zeros_like(lengths), lengths], 1)
-    token = lengths - 1 if is_causal(config) else np.zeros_like(lengths)
-    return np.stack([token, token + 1], 1)
-
-
-def average_ranges(token_ranges: np.ndarray) -> PoolStates:
-    """Return the function that averages hidden states.
-
-    Args:
-        token_ranges: `[n, ..., 2]` start and end of the tokens of each vector.
-    """
-
-    def average(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-        positions = torch.arange(states.shape[1], device=states.device)
-        ranges = torch.from_numpy(token_ranges[rows]).to(states.device)
-        start, stop = ranges.unsqueeze(-1).unbind(-2)
-        is_in_range = ((positions >= start) & (positions < stop)).to(states.dtype)
-        sums = torch.einsum("b...l,blh->b...h", is_in_range, states)
-        return sums / is_in_range.sum(-1, keepdim=True)
-
-    return average
 
 
 class Encoder:
@@ -247,7 +214,7 @@ def compute_vectors(
 def load_or_compute(
     kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
 ) -> np.ndarray:
-    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it to the cache."""
+    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it there."""
 
     def write(folder: Path) -> None:
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize

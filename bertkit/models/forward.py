@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bertkit.data.features import BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS, BatchShape, Features
 from bertkit.data.masking import ORIGINAL_IDS
-from bertkit.models.cpu.acceleration import replace_modules
+from bertkit.models.cpu_modules import replace_modules
 from bertkit.models.layers import compute_first_position_only
 from bertkit.models.loading import select_inputs, takes_token_type_ids
 from bertkit.models.packing import provide_lengths

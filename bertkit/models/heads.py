@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertkit.errors import UserError, format_list
 from bertkit.models.loading import HEAD_KEY, POOLING_KEY, WEIGHTS_FILE, ModelSource, load_model, read_weights
+from bertkit.models.pooling import compute_mean_vectors, gather_positions, get_pooled_positions, is_causal
 from bertkit.settings.run_settings import Head
 from bertkit.settings.setting import Pooling
 from bertkit.utils.compat import is_exporting
@@ -153,23 +154,6 @@ def _describe_order(confusion: np.ndarray, best_match: np.ndarray, labels: Seque
     return "if " + ", ".join(f"{labels[output]} means {labels[best_match[output]]}" for output in outputs)
 
 
-def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
-    """Return the weight of each class `[num_classes]`.
-
-    Args:
-        labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
-            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
-    """
-    if labels.ndim == 2:
-        positives = labels.sum(0)
-        negatives = len(labels) - positives
-        # A label that every row has would get the weight 0, and the model would not learn it.
-        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
-        return torch.tensor(weights, dtype=torch.float32)
-    counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
-    return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
-
-
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
 ONNX_LSTM_OPSET = 14  # the opset that defines ONNX's LSTM
 
@@ -253,21 +237,6 @@ def _onnx_gates(weight: torch.Tensor) -> torch.Tensor:
     return torch.cat([input_gate, output, forget, cell])
 
 
-def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select vectors of each sequence.
-
-    Args:
-        vectors: `[batch, seq_len, size]`.
-        positions: `[batch, seq_len]` position of the vector to select for each position.
-    """
-    return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
-
-
-def is_causal(config: Any) -> bool:
-    """Return whether the model attends from left to right only."""
-    return bool(getattr(config, "is_decoder", False))
-
-
 def load_with_pooling(
     auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head, pooling: Pooling = "cls"
 ) -> Any:
@@ -315,33 +284,6 @@ def add_pooling(model: Any) -> Any:
     if model_is_causal or bilstm is not None or uses_mean:
         model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
-
-
-def compute_mean_vectors(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean over all tokens except padding in fp32, `[batch, hidden_size]`.
-
-    Args:
-        states: `[batch, seq_len, hidden_size]`. Models with block-sparse attention return more positions.
-        attention_mask: `[batch, seq_len]`, 0 at padding.
-    """
-    weights = attention_mask.unsqueeze(-1).float()
-    return (states[:, : weights.shape[1]].float() * weights).sum(1) / weights.sum(1)
-
-
-def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:
-    """Return the position of the vector that the head reads at each position `[batch, seq_len]`.
-
-    In a causal model, the vectors of the first and the last real token are swapped; both are special tokens.
-    Position 0 always gets the vector that represents the text, even if position 0 is padding.
-    """
-    batch_size, seq_len = mask.shape  # len() would be a constant in an exported graph
-    rows = torch.arange(batch_size, device=mask.device)
-    positions = torch.arange(seq_len, device=mask.device).repeat(batch_size, 1)
-    first, last = mask.argmax(1), seq_len - 1 - mask.flip(1).argmax(1)
-    if model_is_causal:
-        positions[rows, first], positions[rows, last] = last, first
-    positions[:, 0] = last if model_is_causal else first
-    return positions
 
 
 def _run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:

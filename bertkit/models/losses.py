@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.models.pretraining import PretrainingLogits
 from bertkit.utils.devices import copy_to_device
-
-PRETRAINING_PARTS = ("mlm", "nsp")
 
 
 class Loss(Protocol):
@@ -118,7 +116,7 @@ class BinaryCrossEntropy:
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         labels = batch["labels"]
-        return {"loss": _full(labels.numel(), labels.device)}
+        return {"loss": make_scalar(labels.numel(), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
@@ -143,7 +141,7 @@ class SquaredError:
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         labels = batch["labels"]
-        return {"loss": _full(len(labels), labels.device)}
+        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         error = logits.float().squeeze(-1) - batch["labels"].float()
@@ -165,7 +163,7 @@ class CosineSimilarityLoss:
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         labels = batch["labels"]
-        return {"loss": _full(len(labels), labels.device)}
+        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
@@ -173,80 +171,23 @@ class CosineSimilarityLoss:
         return {"loss": error.square().sum()}
 
 
-@dataclass(frozen=True)
-class PretrainingLoss:
-    """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
-
-    `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
-    `[batch]` exists only if the examples are sentence pairs.
-    """
-
-    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
-        if "next_sentence_label" in batch:
-            pairs = batch["next_sentence_label"]
-            counts["nsp"] = _full(len(pairs), pairs.device)
-        return counts
-
-    def sum_losses(
-        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        return {
-            part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
-        }
-
-    def count_correct(
-        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        return {
-            part: (part_logits.argmax(-1) == labels).sum()
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
-        }
-
-
-def pair_logits_with_labels(
-    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
-
-    The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
-    head or the examples are not pairs.
-    """
-    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
-    if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
-        parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
-    return parts
-
-
-def reduce_pretraining_logits(
-    logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
-) -> torch.Tensor:
-    """Sum loss and predictions over each example.
-
-    Returns:
-        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
-        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
-    """
-    logits_and_labels = pair_logits_with_labels(logits, batch)
-    zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
-    sums = [
-        sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
-        for part in PRETRAINING_PARTS
-    ]
-    return torch.cat(sums, 1)
-
-
-def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
-    """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
-
-    The predictions are sorted by example, and each example has the same number of them (used or unused).
-    """
-    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
-    values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
-    return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
-
-
-def _full(value: int, device: torch.device) -> torch.Tensor:
+def make_scalar(value: int, device: torch.device) -> torch.Tensor:
     """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
     return torch.full((), float(value), device=device)
+
+
+def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
+    """Return the weight of each class `[num_classes]`.
+
+    Args:
+        labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
+            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
+    """
+    if labels.ndim == 2:
+        positives = labels.sum(0)
+        negatives = len(labels) - positives
+        # A label that every row has would get the weight 0, and the model would not learn it.
+        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
+        return torch.tensor(weights, dtype=torch.float32)
+    counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
+    return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)

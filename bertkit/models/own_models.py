@@ -1,32 +1,19 @@
 """The base class of bertkit's own models: an encoder that `AutoModel` loads, and a head."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel
 from transformers.modeling_outputs import ModelOutput, TokenClassifierOutput
 
-from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_list
-from bertkit.models.heads import (
-    TAGGER_HEAD,
-    VECTOR_HEAD,
-    BiLstm,
-    ScalarMix,
-    compute_mean_vectors,
-    get_head_dropout,
-    get_pooled_positions,
-    has_head,
-    is_causal,
-)
+from bertkit.models.heads import TAGGER_HEAD, VECTOR_HEAD, BiLstm, ScalarMix, get_head_dropout, has_head
 from bertkit.models.loading import (
     HEAD_KEY,
     INITIALIZER_RANGE,
@@ -37,6 +24,12 @@ from bertkit.models.loading import (
     load_model,
     read_weights,
     takes_token_type_ids,
+)
+from bertkit.models.pooling import (
+    compute_mean_vectors,
+    get_pooled_positions,
+    is_causal,
+    read_sentence_modules,
 )
 from bertkit.models.replaced_tokens import ReplacedTokenModel
 from bertkit.settings.run_settings import Head
@@ -263,211 +256,6 @@ def _check_head(source: ModelSource, config: Any, features: str | None, head: He
             f"--model {source.name}: its head was trained with --head {saved_head} and {features_flag}; "
             "pass the same, or --new-head to initialize another head"
         )
-
-
-MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
-MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
-# Settings of the module `Transformer`: sentence_bert_config.json; older names have the architecture.
-TRANSFORMER_FILES = "sentence_*_config.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-# Modes by the keys of older files, in the order in which their vectors are concatenated.
-MODES_BY_KEY = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
-}  # fmt: skip
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Identity": lambda vectors: vectors, "Tanh": torch.tanh, "ReLU": torch.relu,
-    "GELU": torch.nn.functional.gelu,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LinearLayer:
-    """A module `Dense`: `activation(x @ weight.T + bias)`.
-
-    Attributes:
-        weight: `[out_features, in_features]`.
-        bias: `[out_features]`, or None.
-    """
-
-    name: str
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    activation: Callable[[torch.Tensor], torch.Tensor]
-
-    def compute(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Turn `[batch, in_features]` into `[batch, out_features]`."""
-        bias = None if self.bias is None else self.bias.to(vectors.device)
-        return self.activation(torch.nn.functional.linear(vectors, self.weight.to(vectors.device), bias))
-
-
-@dataclass(frozen=True)
-class SentenceModules:
-    """How the hidden states of a text become one vector.
-
-    Attributes:
-        modes: Pooling modes, whose vectors are concatenated.
-    """
-
-    modes: tuple[str, ...] = ("cls",)
-    linear_layers: tuple[LinearLayer, ...] = ()
-    normalize: bool = False
-
-    @property
-    def pooling(self) -> str:
-        """The modes, such as "mean" or "cls+max"."""
-        return "+".join(self.modes)
-
-    @property
-    def name(self) -> str:
-        """The pooling and the linear layers, such as "mean" or "mean, 2_Dense"."""
-        return ", ".join([self.pooling, *(layer.name for layer in self.linear_layers)])
-
-    def compute(self, states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the vectors of texts before they are scaled to unit length, `[batch, dimension]`.
-
-        Args:
-            states: `[batch, seq_len, hidden_size]` in fp32; padding is on the right.
-            lengths: `[batch]` number of tokens of each text.
-        """
-        vectors = torch.cat([_pool(states, lengths, mode) for mode in self.modes], -1)
-        for layer in self.linear_layers:
-            vectors = layer.compute(vectors)
-        return vectors
-
-    def get_dimension(self, hidden_size: int) -> int:
-        """Return the size of a vector, given the size of a hidden state."""
-        if self.linear_layers:
-            return len(self.linear_layers[-1].weight)
-        return len(self.modes) * hidden_size
-
-
-def _pool(states: torch.Tensor, lengths: torch.Tensor, mode: str) -> torch.Tensor:
-    """Turn hidden states `[batch, seq_len, hidden_size]` into vectors `[batch, hidden_size]`."""
-    positions = torch.arange(states.shape[1], device=states.device)
-    is_token = (positions < lengths.unsqueeze(-1)).unsqueeze(-1)  # [batch, seq_len, 1]
-    if mode == "cls":
-        return states[:, 0]
-    if mode == "lasttoken":
-        return states[torch.arange(len(states), device=states.device), lengths - 1]
-    if mode == "max":
-        return states.masked_fill(~is_token, -torch.inf).amax(1)
-    weights = is_token.to(states.dtype)
-    if mode == "weightedmean":  # later tokens of a causal model have seen more of the text
-        weights = weights * (positions + 1).unsqueeze(-1)
-    total = weights.sum(1)
-    return (states * weights).sum(1) / (total.sqrt() if mode == "mean_sqrt_len_tokens" else total)
-
-
-def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules | None:
-    """Return the modules that a model was trained with; None for models without them."""
-    if pooling := getattr(config, POOLING_KEY, None):
-        return SentenceModules((str(pooling),))
-    if not (source.folder / MODULES_FILE).is_file():
-        folder = source.folder / POOLING_FOLDER
-        return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
-    modes: tuple[str, ...] = ()
-    linear_layers: list[LinearLayer] = []
-    normalize = False
-    for number, (type, path) in enumerate(_read_modules(source.folder / MODULES_FILE)):
-        kind, folder = type.split(".")[-1], source.folder / path
-        name = path or kind
-        if not type.startswith(MODULES_PACKAGE):
-            raise _make_error(source, name, f"{type} is custom code, which bertkit never runs")
-        if kind == "Pooling" and not modes:
-            modes = _read_modes(folder, source)
-        elif kind == "Dense" and modes and not normalize:
-            linear_layers.append(_read_linear_layer(folder, source))
-        elif kind == "Normalize" and modes:
-            normalize = True
-        elif kind == "Dense":
-            raise _make_error(source, name, "a linear layer must follow the pooling, without unit length")
-        elif kind != "Dropout" and (kind != "Transformer" or number):  # Dropout has no effect in inference
-            raise _make_error(source, name, "the module is not known")
-    return SentenceModules(modes, tuple(linear_layers), normalize) if modes else None
-
-
-def read_default_prompt(source: ModelSource) -> str | None:
-    """Return the text that sentence-transformers puts before each text by default, or None."""
-    path = source.folder / PROMPTS_FILE
-    config = _read_json(path) if path.is_file() else {}
-    return (config.get("prompts") or {}).get(config.get("default_prompt_name")) or None
-
-
-def read_max_length(source: ModelSource) -> int | None:
-    """Return the length in tokens to which sentence-transformers truncates texts, or None without one."""
-    value = _read_transformer_settings(source).get("max_seq_length")
-    return value if isinstance(value, int) and value > 0 else None
-
-
-def lowers_case(source: ModelSource) -> bool:
-    """Return whether sentence-transformers lower-cases texts before the tokenizer does its part."""
-    return bool(_read_transformer_settings(source).get("do_lower_case"))
-
-
-def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
-    path = next(source.folder.glob(TRANSFORMER_FILES), None)
-    settings = {} if path is None else _read_json(path)
-    return settings if isinstance(settings, dict) else {}
-
-
-def _read_modules(path: Path) -> list[tuple[str, str]]:
-    """Return the type and the path of each module."""
-    try:
-        return [(str(module["type"]), str(module["path"])) for module in _read_json(path)]
-    except (TypeError, KeyError) as error:
-        raise UserError(f"{path}: is not a list of modules with type and path; download it again") from error
-
-
-def _make_error(source: ModelSource, module: str, reason: str) -> UserError:
-    return UserError(
-        f"{source.folder}: bertkit cannot compute its module {module} ({reason}); use another model, or "
-        "bertkit embed with --pooling cls or --pooling mean for vectors without it"
-    )
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({summarize_error(error)}); download it again") from error
-
-
-def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
-    """Return the modes of a module `Pooling`."""
-    config: Mapping[str, Any] = _read_json(folder / "config.json")
-    value = config.get("pooling_mode")
-    modes: Sequence[str] = [value] if isinstance(value, str) else value or []
-    if not modes:
-        modes = [mode for key, mode in MODES_BY_KEY.items() if config.get(key)] or ["mean"]
-    if unknown := set(modes) - set(MODES_BY_KEY.values()):
-        raise _make_error(source, folder.name, f"the pooling {format_list(sorted(unknown))} is not known")
-    return tuple(modes)
-
-
-def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
-    """Return the linear layer of a module `Dense`."""
-    config = _read_json(folder / "config.json")
-    activation = config.get("activation_function", "Tanh").split(".")[-1]
-    if activation not in ACTIVATIONS:
-        raise _make_error(source, folder.name, f"the activation function {activation} is not known")
-    inputs = config.get("module_input_name", "sentence_embedding")
-    outputs = config.get("module_output_name") or inputs
-    if config.get("use_residual") or {inputs, outputs} != {"sentence_embedding"}:
-        raise _make_error(source, folder.name, "it is more than a linear layer")
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise _make_error(source, folder.name, f"it has no {WEIGHTS_FILE}")
-    try:
-        weights = load_file(folder / WEIGHTS_FILE)
-    except (OSError, SafetensorError) as error:
-        raise _make_error(source, folder.name, summarize_error(error)) from error
-    if "linear.weight" not in weights:
-        raise _make_error(source, folder.name, f"its {WEIGHTS_FILE} has no linear.weight")
-    weight, bias = weights["linear.weight"], weights.get("linear.bias")
-    return LinearLayer(
-        folder.name, weight.float(), None if bias is None else bias.float(), ACTIVATIONS[activation]
-    )
 
 
 @dataclass

@@ -13,13 +13,9 @@ from transformers.models.electra.modeling_electra import ElectraPreTrainedModel
 from bertkit.data.masking import IGNORE_INDEX
 from bertkit.errors import UserError
 from bertkit.models.loading import ModelSource, load_config, load_model
-from bertkit.models.losses import sum_per_example
 from bertkit.models.packing import get_lengths, provide_lengths
-from bertkit.models.pretraining import (
-    add_masked_position_hook,
-    compute_initializer_range,
-    set_masked_positions,
-)
+from bertkit.models.pretraining import add_masked_position_hook, set_masked_positions, sum_per_example
+from bertkit.models.scratch import compute_initializer_range
 from bertkit.stats.scores import DISCRIMINATOR_WEIGHT
 
 GENERATOR_FOLDER = "generator"  # subdirectory of a run

@@ -1,11 +1,14 @@
 """Prepare a model that is trained from scratch: write a tokenizer and a config to a temporary folder."""
 
 import json
+import math
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from tokenizers import processors
 
 from bertkit.data.corpus.documents import TextOptions, TextSource, iter_raw_texts
@@ -14,8 +17,13 @@ from bertkit.data.readers.text_files import describe_files, hash_json
 from bertkit.data.tokens import SequenceTemplate
 from bertkit.data.wordpiece import WordPieceResult, train_wordpiece
 from bertkit.errors import UserError
-from bertkit.models.loading import ModelSource, count_token_types, find_model, load_tokenizer
-from bertkit.models.pretraining import build_bert_config, build_electra_config
+from bertkit.models.loading import (
+    INITIALIZER_RANGE,
+    ModelSource,
+    count_token_types,
+    find_model,
+    load_tokenizer,
+)
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
@@ -147,3 +155,65 @@ def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions)
 def _train(text: TextSource, options: TextOptions, settings: tuple[int, bool]) -> WordPieceResult:
     report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
     return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)
+
+
+MAX_POSITION_EMBEDDINGS = 512
+
+
+BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
+
+
+def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
+    """Return the config of a BERT of any size, with intermediate size 4 * hidden and dropout 0.1.
+
+    A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
+    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
+    narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
+
+    Args:
+        shape: Number of layers, hidden size and number of attention heads.
+        pad_token_id: Id of [PAD].
+    """
+    from transformers import BertConfig
+
+    layers, hidden, heads = shape
+    return BertConfig(
+        vocab_size=vocab_size, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS,
+        pad_token_id=pad_token_id,
+        initializer_range=compute_initializer_range(hidden),
+    )  # fmt: skip
+
+
+def build_electra_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
+    """Return the config of an ELECTRA discriminator of the same shape as a BERT, see `build_bert_config`.
+
+    As in ELECTRA-Base, the embeddings have the hidden size.
+    """
+    from transformers import ElectraConfig
+
+    layers, hidden, heads = shape
+    return ElectraConfig(
+        vocab_size=vocab_size, embedding_size=hidden, num_hidden_layers=layers, hidden_size=hidden,
+        num_attention_heads=heads, intermediate_size=4 * hidden,
+        max_position_embeddings=MAX_POSITION_EMBEDDINGS, pad_token_id=pad_token_id,
+        initializer_range=compute_initializer_range(hidden),
+    )  # fmt: skip
+
+
+def compute_initializer_range(hidden_size: int) -> float:
+    """Return the standard deviation of the initial weights; see `build_bert_config`."""
+    return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
+
+
+def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
+    """Replace token embeddings by vectors, scaled to the standard deviation of the previous embeddings.
+
+    Args:
+        vectors: `[vocab_size, embedding_size]`; a token whose vector is zero keeps its embedding.
+    """
+    embeddings = model.base_model.get_input_embeddings().weight
+    token_ids = np.flatnonzero(vectors.any(1))
+    scale = embeddings.std().item() / vectors[token_ids].std()
+    with torch.no_grad():
+        embeddings[token_ids] = torch.from_numpy(vectors[token_ids] * scale)

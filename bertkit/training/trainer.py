@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.examples import PhasedFeatures
 from bertkit.errors import UserError
-from bertkit.models.cpu.modules import GradientClipper
+from bertkit.models.cpu_modules import GradientClipper
 from bertkit.models.forward import compute_logits
 from bertkit.models.layers import map_parameters_to_layers
 from bertkit.models.losses import Loss, LossWithAccuracy, sum_parts

@@ -1,108 +1,67 @@
-"""Fast random numbers for dropout on a CPU.
+"""Modules that are faster than those of PyTorch on a CPU."""
 
-Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
-NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
-"""
-
-import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
+from bertkit.models.cpu_dropout import FastDropout, enable_fast_attention
+from bertkit.models.layers import list_submodels
+
+MAX_HEAD_SIZE = 1024  # outputs of a head in fp32; the output layer of a masked language model has more
 
 
-class KeepMasks:
-    """A reproducible sequence of dropout masks.
+def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
+    """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
 
-    Two instances with the same arguments draw the same masks. A backward pass can therefore repeat the masks
-    of the forward pass, instead of keeping them in memory.
+    On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
+    names of the parameters do not change.
 
     Args:
-        dropout: Probability of dropping a value, below 1. It is rounded to a multiple of 1 / RANDOM_LEVELS.
-        seed: Seed of the masks; see `draw_seed`.
-
-    Attributes:
-        keep_prob: Probability of keeping a value, after rounding. Values that are kept are divided by it.
+        is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
     """
-
-    def __init__(self, dropout: float, seed: int) -> None:
-        dropped_levels = min(round(dropout * RANDOM_LEVELS), RANDOM_LEVELS - 1)  # keep_prob is not 0
-        self.keep_prob = 1 - dropped_levels / RANDOM_LEVELS
-        self.threshold = dropped_levels - RANDOM_LEVELS // 2  # for random numbers of the type int16
-        self.bit_generator = np.random.SFC64(seed)
-
-    def draw(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Draw the next mask: a tensor of this shape and type, 0 for dropped values and 1 for kept values."""
-        n = shape.numel()
-        random_int64 = torch.from_numpy(self.bit_generator.random_raw(math.ceil(n / 4)).view(np.int64))
-        random_int16 = random_int64.view(torch.int16)[:n].view(shape)
-        return torch.ge(random_int16, self.threshold, out=torch.empty(shape, dtype=dtype))
-
-    def drop_(self, values: torch.Tensor) -> torch.Tensor:
-        """Set the dropped values of a contiguous tensor to 0, in place, with the next mask."""
-        return drop_(values, self.draw(values.shape, mask_dtype(values)))
+    for submodel in list_submodels(model):
+        enable_fast_attention(submodel)
+    replace_modules(model, is_single_process)
+    _keep_heads_in_fp32(model)
 
 
-def draw_seed() -> int:
-    """Draw a seed from PyTorch's default generator."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+def _keep_heads_in_fp32(model: Any) -> None:
+    """Compute small linear layers outside of the encoders in fp32, which takes hardly any time."""
+    encoders = [submodel.base_model for submodel in list_submodels(model)]
+    in_encoder = {id(module) for encoder in encoders for module in encoder.modules()}
+    for module in model.modules():
+        is_head = isinstance(module, FastLinear) and id(module) not in in_encoder
+        if is_head and module.out_features <= MAX_HEAD_SIZE:
+            module.keeps_fp32 = True
 
 
-def mask_dtype(values: torch.Tensor) -> torch.dtype:
-    """Return the type of the mask for `drop`: integers for 16-bit values, else the type of the values."""
-    return torch.int16 if values.element_size() == 2 else values.dtype
+def replace_modules(model: nn.Module, is_single_process: bool) -> None:
+    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`.
 
-
-def drop(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply a contiguous tensor by a mask of 0 and 1.
-
-    PyTorch multiplies 16-bit integers three times as fast as bf16 numbers, and 0 has the same bits in both.
+    Subclasses of the stock modules stay, because they may compute something else.
     """
-    return torch.mul(values.view(mask.dtype), mask).view(values.dtype)
+    uses = Counter(id(module.weight) for module in model.modules() if hasattr(module, "weight"))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+        elif type(module) is nn.Linear:
+            FastLinear.convert(module)
+        elif type(module) is nn.Embedding and is_single_process and _can_reuse_gradient(module, uses):
+            module.__class__ = FastEmbedding
 
 
-def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it; see `drop`."""
-    values.view(mask.dtype).mul_(mask)
-    return values
-
-
-class FastDropout(nn.Dropout):
-    """`nn.Dropout` with faster random numbers in training on a CPU."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
-            return super().forward(input)
-        output: torch.Tensor = FastDropoutFunction.apply(input, self.p)  # type: ignore[no-untyped-call]
-        return output
-
-
-class FastDropoutFunction(torch.autograd.Function):
-    """Dropout that saves only its mask for the backward pass, two bytes per value."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dropout: float) -> torch.Tensor:
-        """Zero each value with probability `dropout`, and divide the values kept by `KeepMasks.keep_prob`."""
-        keep_masks = KeepMasks(dropout, draw_seed())
-        mask = keep_masks.draw(x.shape, torch.int16)
-        ctx.scale = 1 / keep_masks.keep_prob
-        ctx.save_for_backward(mask)
-        return drop_(x * ctx.scale, mask.to(mask_dtype(x)))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the gradient with respect to `x`; it is 0 for dropped values."""
-        (mask,) = ctx.saved_tensors
-        return drop_(grad_output * ctx.scale, mask.to(mask_dtype(grad_output))), None
+def _can_reuse_gradient(embedding: nn.Embedding, uses: Mapping[int, int]) -> bool:
+    """Return whether a table is large, has no further options, and is not also the output layer."""
+    has_options = embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse
+    is_tied = uses[id(embedding.weight)] > 1
+    return embedding.weight.numel() >= MIN_VALUES and not has_options and not is_tied
 
 
 MIN_VALUES = 2**20  # in smaller tables, filling the gradient with zeros takes no time
@@ -212,7 +171,11 @@ class GradientClipper:
 
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
+
+
 MIN_PRODUCTS = 2**19  # multiplications; for fewer, preparing a call of oneDNN takes longer than MKL's product
 
 
@@ -246,6 +209,7 @@ def _count_optimizer_step(*_: Any) -> None:
 
 
 register_optimizer_step_post_hook(_count_optimizer_step)
+
 
 INPUT_COPY = FormatCopy()  # the projections of an attention layer share their input
 
