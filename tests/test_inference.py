@@ -29,7 +29,7 @@ def test_every_task_predicts_with_onednn(runs, task):
 
 def test_embeddings_are_computed_with_onednn(tiny):
     source = ModelSource("tiny", tiny)
-    encoder = Encoder(source, load_config(source), load_tokenizer(source), [2], normalize=False)
+    encoder = Encoder.load(source, load_config(source), load_tokenizer(source), [2], normalize=False)
     assert list_linear_types(encoder.model) == {FastLinear}
 
 

@@ -575,7 +575,7 @@ class Embedder:
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
         devices.report_device()
-        encoder = Encoder(
+        encoder = Encoder.load(
             self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.normalize
         )
         if self.config.batch_size > 1:

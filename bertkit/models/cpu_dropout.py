@@ -102,14 +102,8 @@ class FastDropoutFunction(torch.autograd.Function):
 
 
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
-
-
 LOG2_E = math.log2(math.e)
-
-
 MASKED_SCORE = -1e30  # added to the score of a masked pair: its exponential is 0, and products are finite
-
-
 SAFE_SUM = 2.0**100  # sums of exponentials from its inverse to this neither overflow nor vanish
 
 
@@ -313,8 +307,6 @@ def _expand_mask(mask: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> t
 
 
 FAST_SDPA = "sdpa_fast"
-
-
 # Scores of a batch up to which `ShortAttention` is faster. In bf16, it saves 6 bytes for each score.
 MAX_SHORT_SCORES = 2**21
 

@@ -171,11 +171,7 @@ class GradientClipper:
 
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
-
-
 MIN_PRODUCTS = 2**19  # multiplications; for fewer, preparing a call of oneDNN takes longer than MKL's product
 
 

@@ -1,4 +1,4 @@
-"""An encoder without a head, which returns the mean vectors of ranges of tokens from selected layers."""
+"""Vectors of an encoder without a head: computation, their cache, and features that consist of vectors."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,16 +24,11 @@ from bertkit.models.loading import (
     require_embeddings,
     takes_token_type_ids,
 )
-from bertkit.models.own_models import Tagger
 from bertkit.models.pooling import PoolStates, average_ranges, select_pooled_tokens
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.files import require_disk_space
 from bertkit.utils.reporting import silence_reports, track_progress
-
-if TYPE_CHECKING:
-    from bertkit.models.own_models import Tagger
-
 
 CONCAT_LAST_4 = "concat-last-4"
 
@@ -69,36 +64,36 @@ def fingerprint_weights(source: ModelSource) -> str:
 
 
 class Encoder:
-    """An encoder in fp32 for inference, on the accelerator if there is one.
+    """An encoder without a head, in evaluation mode, and how its hidden states become vectors.
 
     Args:
-        layers: Indices of the layers whose vectors are concatenated (0: embeddings).
+        layers: Indices of the layers whose vectors are concatenated (0: embeddings); by default, the last.
     """
 
     def __init__(
-        self, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int], normalize: bool
+        self, model: Any, pad_token_id: int, layers: Sequence[int] | None = None, normalize: bool = False
     ) -> None:
-        from transformers import AutoModel
-
-        self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
-        config.use_cache = False  # the key/value cache only serves generation
-        self.model = prepare_for_inference(load_model(AutoModel, source, config))
-        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
+        self.model, self.last_layer, self.normalize = model, model.config.num_hidden_layers, normalize
+        self.layers = [self.last_layer] if layers is None else list(layers)
+        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
 
     @classmethod
-    def from_model(cls, model: Any, pad_token_id: int) -> "Encoder":
-        """Return the encoder of a model that is being trained, in its evaluation mode; for its last layer."""
-        encoder = cls.__new__(cls)
-        last_layer = model.config.num_hidden_layers
-        encoder.layers, encoder.last_layer, encoder.normalize = [last_layer], last_layer, False
-        encoder.model = model
-        encoder.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
-        return encoder
+    def load(
+        cls, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int] | None = None,
+        normalize: bool = False,
+    ) -> "Encoder":  # fmt: skip
+        """Load an encoder in fp32 for inference, on the accelerator if there is one."""
+        from transformers import AutoModel
+
+        config.use_cache = False  # the key/value cache only serves generation
+        model = prepare_for_inference(load_model(AutoModel, source, config))
+        return cls(model, pad_token_id, layers, normalize)
 
     @property
     def dimension(self) -> int:
         return self.model.config.hidden_size * len(self.layers)
 
+    @torch.no_grad()
     def encode_into(
         self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
     ) -> None:  # fmt: skip
@@ -107,9 +102,17 @@ class Encoder:
         Args:
             vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
         """
+        needs_hidden_states = self.layers != [self.last_layer]
         batches = batch_by_length(features, batch_size)
         for rows in track_progress(batches, len(batches), "embedding"):
-            pooled = pool(self._compute_states([features[row] for row in rows]), rows)
+            batch = self.collator([features[row] for row in rows])
+            batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+            output = self.model(**batch, output_hidden_states=needs_hidden_states)
+            last = {self.last_layer: output.last_hidden_state}
+            layers = output.hidden_states if needs_hidden_states else last
+            seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
+            states = torch.cat([layers[layer][:, :seq_len] for layer in self.layers], -1)
+            pooled = pool(states, rows)
             if self.normalize:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
             if not torch.isfinite(pooled).all():
@@ -117,16 +120,6 @@ class Encoder:
                     "the model's vectors contain NaN or infinity: its weights are broken; use another model"
                 )
             vectors[rows] = pooled.cpu().numpy()
-
-    @torch.no_grad()
-    def _compute_states(self, items: list[dict[str, Any]]) -> torch.Tensor:
-        """Return the hidden states `[batch, seq_len, dimension]` of the selected layers."""
-        batch = {name: tensor.to(self.model.device) for name, tensor in self.collator(items).items()}
-        needs_hidden_states = self.layers != [self.last_layer]
-        output = self.model(**batch, output_hidden_states=needs_hidden_states)
-        states = output.hidden_states if needs_hidden_states else {self.last_layer: output.last_hidden_state}
-        seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
-        return torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:
@@ -143,6 +136,57 @@ IRRELEVANT_CONFIG_KEYS = {
     "bertkit_pooling", "bertkit_normalize", "bertkit_trained_length", "classifier_dropout", "use_cache",
     "dtype", "_name_or_path", "transformers_version",
 }  # fmt: skip
+
+
+# ---- the cache of vectors
+
+
+def load_or_compute(
+    kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
+) -> np.ndarray:
+    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it there."""
+
+    def write(folder: Path) -> None:
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        require_disk_space(
+            get_cache_directory(), num_bytes, "the encoder's outputs", advice, flag="BERTKIT_CACHE_DIR"
+        )
+        fill(allocate_memmap(folder / VECTORS_FILE, shape, dtype))
+
+    folder = get_or_create(kind, key, write)
+    if folder:
+        return np.load(folder / VECTORS_FILE, mmap_mode="r")
+    vectors: np.ndarray = np.empty(shape, dtype)
+    fill(vectors)
+    return vectors
+
+
+def start_cache_key(config: Any, settings: Any) -> blake2b:
+    """Return a digest of the config of an encoder, and of settings that select its vectors."""
+    relevant = {key: value for key, value in config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS}
+    return blake2b(json.dumps([relevant, settings], sort_keys=True, default=str).encode(), digest_size=16)
+
+
+def finish_cache_key(digest: blake2b, features: TextFeatures) -> str:
+    """Add the tokens of all sequences to a digest, and return it in hexadecimal."""
+    digest.update(features.token_offsets.data)
+    update_with_tokens(digest, features)
+    return digest.hexdigest()
+
+
+def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Create a memory-mapped array and reserve its disk space.
+
+    Writing to a memory-mapped file on a full disk would kill the process.
+    """
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+# ---- vectors of tokens
 
 
 class VectorFeatures(TextFeatures):
@@ -186,13 +230,8 @@ class VectorFeatures(TextFeatures):
         return self.features.length_keys
 
 
-# ---- computation
-
-
-def compute_vectors(
-    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int
-) -> np.ndarray:
-    """Compute the fp16 vectors of all tokens, or load them from the cache.
+def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batch_size: int) -> np.ndarray:
+    """Compute the fp16 vectors of all tokens with a frozen `Tagger`, or load them from the cache.
 
     Args:
         collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
@@ -204,34 +243,29 @@ def compute_vectors(
     shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 
     def fill(vectors: np.ndarray) -> None:
-        _fill_vectors(vectors, model, features, collator, batch_size)
+        # The longest examples come first: memory runs out at the first batch or never.
+        batches = batch_by_length(features, batch_size)
+        device = next(model.parameters()).device
+        for rows in track_progress(batches, len(batches), "computing vectors"):
+            batch = collator([features[row] for row in rows])
+            names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+            hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
+            batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
+            if not torch.isfinite(batch_vectors).all():
+                raise UserError(
+                    f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
+                    "stored; use another value or model"
+                )
+            starts = features.token_offsets[features.sequence_offsets[rows]]
+            stops = features.token_offsets[features.sequence_offsets[rows + 1]]
+            vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
 
     key = _compute_cache_key(model, features)
     advice = "choose a directory on another disk, or --features of fewer layers"
     return load_or_compute("vectors", key, shape, np.float16, fill, advice)
 
 
-def load_or_compute(
-    kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
-) -> np.ndarray:
-    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it there."""
-
-    def write(folder: Path) -> None:
-        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        require_disk_space(
-            get_cache_directory(), num_bytes, "the encoder's outputs", advice, flag="BERTKIT_CACHE_DIR"
-        )
-        fill(allocate_memmap(folder / VECTORS_FILE, shape, dtype))
-
-    folder = get_or_create(kind, key, write)
-    if folder:
-        return np.load(folder / VECTORS_FILE, mmap_mode="r")
-    vectors: np.ndarray = np.empty(shape, dtype)
-    fill(vectors)
-    return vectors
-
-
-def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
+def _compute_cache_key(model: Any, features: TextFeatures) -> str:
     """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
     digest = start_cache_key(model.config, model.layers)
     for name, tensor in model.base_model.state_dict().items():
@@ -241,51 +275,7 @@ def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
     return finish_cache_key(digest, features)
 
 
-def start_cache_key(config: Any, settings: Any) -> blake2b:
-    """Return a digest of the config of an encoder, and of settings that select its vectors."""
-    relevant = {key: value for key, value in config.to_dict().items() if key not in IRRELEVANT_CONFIG_KEYS}
-    return blake2b(json.dumps([relevant, settings], sort_keys=True, default=str).encode(), digest_size=16)
-
-
-def finish_cache_key(digest: blake2b, features: TextFeatures) -> str:
-    """Add the tokens of all sequences to a digest, and return it in hexadecimal."""
-    digest.update(features.token_offsets.data)
-    update_with_tokens(digest, features)
-    return digest.hexdigest()
-
-
-def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Create a memory-mapped array and reserve its disk space.
-
-    Writing to a memory-mapped file on a full disk would kill the process.
-    """
-    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
-
-
-def _fill_vectors(
-    vectors: np.ndarray, model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int,
-) -> None:  # fmt: skip
-    """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
-    batches = batch_by_length(features, batch_size)
-    device = next(model.parameters()).device
-    for rows in track_progress(batches, len(batches), "computing vectors"):
-        batch = collator([features[row] for row in rows])
-        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-        hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
-        batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
-        if not torch.isfinite(batch_vectors).all():
-            raise UserError(
-                f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
-                "stored; use another value or model"
-            )
-        starts = features.token_offsets[features.sequence_offsets[rows]]
-        stops = features.token_offsets[features.sequence_offsets[rows + 1]]
-        vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
-
+# ---- vectors of whole texts
 
 POOLINGS = ("mean", "cls")
 BATCH_SIZE = 32  # the same in all commands, so that a vector is always the same
@@ -311,8 +301,7 @@ class FrozenEncoder:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        layers = [self._config.num_hidden_layers]
-        return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
+        return Encoder.load(self._source, self._config, self.pad_token_id)
 
     def require_embeddings(self, tokenizer: Any) -> None:
         """Check that the encoder has an embedding for each token; a run may have added embeddings."""
@@ -328,7 +317,7 @@ class FrozenEncoder:
         key = finish_cache_key(start_cache_key(self._config, [POOLINGS, self._fingerprint]), features)
 
         def fill(vectors: np.ndarray) -> None:
-            self._fill(vectors, features)
+            _fill_text_vectors(vectors, self._encoder, features)
 
         vectors = load_or_compute(
             "text-vectors", key, shape, np.float32, fill, "choose a directory on another disk"
@@ -338,10 +327,6 @@ class FrozenEncoder:
         counts = np.diff(features.sequence_offsets)
         sums = np.add.reduceat(vectors, features.sequence_offsets[:-1])
         return sums / counts[:, None, None].astype(np.float32)
-
-    def _fill(self, vectors: np.ndarray, features: TextFeatures) -> None:
-        """Compute the vectors of all sequences."""
-        _fill_text_vectors(vectors, self._encoder, features)
 
 
 def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Decide whether the classification head of a checkpoint can be kept, and verify the order of its labels."""
+"""Heads: whether that of a checkpoint fits the labels, its output layer, and the layers before that one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,28 +54,6 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
     config.id2label = dict(enumerate(names))
     config.label2id = {name: label_id for label_id, name in enumerate(names)}
     return config
-
-
-def find_output_layer(model: Any) -> tuple[str, torch.nn.Linear]:
-    """Return the name and the module of the output layer: the last linear layer outside of the encoder."""
-    encoder_prefix = model.base_model_prefix + "."
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and not name.startswith(encoder_prefix)
-    ]
-    if not layers:
-        raise UserError(
-            f"{model.config.model_type}: its head has no linear output layer; use another architecture"
-        )
-    return layers[-1]
-
-
-def set_output_bias(model: Any, value: float) -> None:
-    """Set the bias of a model's output layer."""
-    _, output_layer = find_output_layer(model)
-    if output_layer.bias is not None:
-        torch.nn.init.constant_(output_layer.bias, value)
 
 
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
@@ -135,23 +113,89 @@ def verify_label_order(
     is_much_better = (
         best_accuracy - accuracy > MIN_IMPROVEMENT and best_accuracy > majority_accuracy + max_margin
     )
-    if n >= MIN_ROWS and is_much_better:
+    if n < MIN_ROWS or not is_much_better:
+        return
+    predicted_ids = np.flatnonzero(confusion.sum(1)).tolist()  # labels that were predicted at least once
+    matches = confusion[predicted_ids, best_match[predicted_ids]]
+    if (matches <= confusion[predicted_ids].sum(1) / 2).any():  # it confuses labels; several orders fit
+        order = "in another order, which these rows do not determine"
+    else:
+        order = "if " + ", ".join(f"{labels[one]} means {labels[best_match[one]]}" for one in predicted_ids)
+    raise UserError(
+        f"--model {model}: its head's labels are in the wrong order: of {n} validation {what}, "
+        f"{accuracy:.0%} are correct by its id2label, {best_accuracy:.0%} {order}; "
+        "correct id2label in its config.json (or the label numbers in the data), or pass --new-head to "
+        "re-initialize the head"
+    )
+
+
+# ---- the output layer, and the temperature that is folded into it
+
+
+def find_output_layer(model: Any) -> tuple[str, nn.Linear]:
+    """Return the name and the module of the output layer: the last linear layer outside of the encoder."""
+    encoder_prefix = model.base_model_prefix + "."
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(encoder_prefix)
+    ]
+    if not layers:
         raise UserError(
-            f"--model {model}: its head's labels are in the wrong order: of {n} validation {what}, "
-            f"{accuracy:.0%} are correct by its id2label, "
-            f"{best_accuracy:.0%} {_describe_order(confusion, best_match, labels)}; "
-            "correct id2label in its config.json (or the label numbers in the data), or pass --new-head to "
-            "re-initialize the head"
+            f"{model.config.model_type}: its head has no linear output layer; use another architecture"
         )
+    return layers[-1]
 
 
-def _describe_order(confusion: np.ndarray, best_match: np.ndarray, labels: Sequence[str]) -> str:
-    """Describe the best order of the labels, unless the head confuses labels and several orders fit."""
-    outputs = np.flatnonzero(confusion.sum(1)).tolist()  # labels that were predicted at least once
-    matches = confusion[outputs, best_match[outputs]]
-    if (matches <= confusion[outputs].sum(1) / 2).any():
-        return "in another order, which these rows do not determine"
-    return "if " + ", ".join(f"{labels[output]} means {labels[best_match[output]]}" for output in outputs)
+def set_output_bias(model: Any, value: float) -> None:
+    """Set the bias of a model's output layer."""
+    _, output_layer = find_output_layer(model)
+    if output_layer.bias is not None:
+        nn.init.constant_(output_layer.bias, value)
+
+
+TEMPERATURE_KEY = "bertkit_temperature"  # in the metadata of the file of weights
+
+
+def read_temperature(run: Path) -> float:
+    """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
+
+    The file of weights itself states the temperature, so that both are always replaced together.
+    """
+    path = run / WEIGHTS_FILE
+    if not path.exists():
+        raise UserError(
+            f"{run}: has no {WEIGHTS_FILE}; pass the output directory of a training command with this file"
+        )
+    with safe_open(path, "pt") as file:
+        return float((file.metadata() or {}).get(TEMPERATURE_KEY, 1.0))
+
+
+def divide_output_layer(model: Any, divisor: float) -> list[str]:
+    """Divide the weight and the bias of the output layer; return the names of both parameters."""
+    name, layer = find_output_layer(model)
+    parameters = dict(layer.named_parameters(name))
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.div_(divisor)
+    return list(parameters)
+
+
+def write_divided_weights(
+    run: Path, staging: Path, names: list[str], divisor: float, temperature: float
+) -> None:
+    """Write the weights of a run into another directory, with some parameters divided."""
+    with safe_open(run / WEIGHTS_FILE, "pt") as file:
+        metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    if missing := [name for name in names if name not in tensors]:
+        raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
+    for name in names:
+        tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
+    save_file(tensors, staging / WEIGHTS_FILE, metadata)
+
+
+# ---- layers of heads
 
 
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
@@ -199,42 +243,42 @@ class BiLstm(nn.Module):
         # Rotations by `first`, without the modulo operator.
         to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
         to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
-        run_lstm = _run_lstm_onnx if is_exporting() else _run_lstm
-        outputs = run_lstm(self.lstm, gather_positions(vectors.float(), to_front), mask.sum(1))
+        run_lstm = self._run_onnx if is_exporting() else self._run_packed
+        outputs = run_lstm(gather_positions(vectors.float(), to_front), mask.sum(1))
         return gather_positions(outputs, to_back)
 
+    def _run_packed(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            outputs = self.lstm(packed)[0]
+        return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
 
-def _run_lstm(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
-    with torch.autocast(vectors.device.type, enabled=False):
-        packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        outputs = lstm(packed)[0]
-    return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
+    def _run_onnx(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
 
+        def reorder(weight: torch.Tensor) -> torch.Tensor:
+            input_gate, forget, cell, output = weight.chunk(4)  # the order of PyTorch
+            return torch.cat([input_gate, output, forget, cell])  # that of ONNX
 
-def _run_lstm_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
-    states = vectors.transpose(0, 1)
-    seq_len, batch, _ = states.shape
-    for layer in range(lstm.num_layers):
-        input_weights, recurrent_weights, input_biases, recurrent_biases = (
-            torch.stack([_onnx_gates(getattr(lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")])
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        biases = torch.cat([input_biases, recurrent_biases], 1)
-        outputs = torch.onnx.ops.symbolic(
-            "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
-            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
-            dtype=states.dtype, shape=(seq_len, 2, batch, lstm.hidden_size), version=ONNX_LSTM_OPSET,
-        )  # fmt: skip
-        states = outputs.transpose(1, 2).flatten(2)
-    return states.transpose(0, 1)
-
-
-def _onnx_gates(weight: torch.Tensor) -> torch.Tensor:
-    """Reorder gates from PyTorch (input, forget, cell, output) to ONNX (input, output, forget, cell)."""
-    input_gate, forget, cell, output = weight.chunk(4)
-    return torch.cat([input_gate, output, forget, cell])
+        states = vectors.transpose(0, 1)
+        seq_len, batch, _ = states.shape
+        for layer in range(self.lstm.num_layers):
+            input_weights, recurrent_weights, input_biases, recurrent_biases = (
+                torch.stack([
+                    reorder(getattr(self.lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")
+                ])
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )  # fmt: skip
+            biases = torch.cat([input_biases, recurrent_biases], 1)
+            outputs = torch.onnx.ops.symbolic(
+                "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
+                {"hidden_size": self.lstm.hidden_size, "direction": "bidirectional"},
+                dtype=states.dtype, shape=(seq_len, 2, batch, self.lstm.hidden_size),
+                version=ONNX_LSTM_OPSET,
+            )  # fmt: skip
+            states = outputs.transpose(1, 2).flatten(2)
+        return states.transpose(0, 1)
 
 
 def load_with_pooling(
@@ -249,8 +293,14 @@ def load_with_pooling(
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
+        size = model.config.hidden_size
+        if size % 2:
+            raise UserError(
+                f"--head bilstm: the model's hidden size is {size}, but must be even; use --head linear"
+            )
         model.config.update({HEAD_KEY: head})
-        model.add_module(BILSTM, _build_bilstm(model.config))
+        # its output has the model's hidden size, which the output layer expects
+        model.add_module(BILSTM, BiLstm(size, size // 2, get_head_dropout(model.config)))
         if not new_head:
             _load_bilstm(model, source)
     if pooling != "cls":
@@ -258,6 +308,20 @@ def load_with_pooling(
     if is_causal(model.config):
         model.config.use_cache = False  # the key/value cache only serves generation
     return add_pooling(model)
+
+
+def _load_bilstm(model: Any, source: ModelSource) -> None:
+    prefix = BILSTM + "."
+    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
+    try:
+        model.get_submodule(BILSTM).load_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(
+            f"--model {source.name}: its BiLSTM does not fit ({reason}); pass --new-head"
+        ) from error
 
 
 def add_pooling(model: Any) -> Any:
@@ -278,80 +342,12 @@ def add_pooling(model: Any) -> Any:
             positions = get_pooled_positions(mask, model_is_causal)
             output.last_hidden_state = gather_positions(states, positions)
         if output.get("pooler_output") is not None:
-            output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
+            states, pooler = output.last_hidden_state, encoder.pooler
+            # in some architectures, the pooler is a linear layer only
+            is_linear = isinstance(pooler, nn.Linear)
+            output.pooler_output = pooler(states[:, 0]).tanh() if is_linear else pooler(states)
         return output
 
     if model_is_causal or bilstm is not None or uses_mean:
         model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
-
-
-def _run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:
-    """Apply the encoder's pooler to position 0. In some architectures, the pooler is a linear layer only."""
-    pooler = encoder.pooler
-    return pooler(states[:, 0]).tanh() if isinstance(pooler, nn.Linear) else pooler(states)
-
-
-def _build_bilstm(config: Any) -> BiLstm:
-    """Build a BiLSTM whose output has the model's hidden size, which the output layer expects."""
-    hidden_size = config.hidden_size
-    if hidden_size % 2:
-        raise UserError(
-            f"--head bilstm: the model's hidden size is {hidden_size}, but must be even; use --head linear"
-        )
-    return BiLstm(hidden_size, hidden_size // 2, get_head_dropout(config))
-
-
-def _load_bilstm(model: Any, source: ModelSource) -> None:
-    prefix = BILSTM + "."
-    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
-    try:
-        model.get_submodule(BILSTM).load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-        )
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(
-            f"--model {source.name}: its BiLSTM does not fit ({reason}); pass --new-head"
-        ) from error
-
-
-TEMPERATURE_KEY = "bertkit_temperature"  # in the metadata of the file of weights
-
-
-def read_temperature(run: Path) -> float:
-    """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
-
-    The file of weights itself states the temperature, so that both are always replaced together.
-    """
-    path = run / WEIGHTS_FILE
-    if not path.exists():
-        raise UserError(
-            f"{run}: has no {WEIGHTS_FILE}; pass the output directory of a training command with this file"
-        )
-    with safe_open(path, "pt") as file:
-        return float((file.metadata() or {}).get(TEMPERATURE_KEY, 1.0))
-
-
-def divide_output_layer(model: Any, divisor: float) -> list[str]:
-    """Divide the weight and the bias of the output layer; return the names of both parameters."""
-    name, layer = find_output_layer(model)
-    parameters = dict(layer.named_parameters(name))
-    with torch.no_grad():
-        for parameter in parameters.values():
-            parameter.div_(divisor)
-    return list(parameters)
-
-
-def write_divided_weights(
-    run: Path, staging: Path, names: list[str], divisor: float, temperature: float
-) -> None:
-    """Write the weights of a run into another directory, with some parameters divided."""
-    with safe_open(run / WEIGHTS_FILE, "pt") as file:
-        metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    if missing := [name for name in names if name not in tensors]:
-        raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
-    for name in names:
-        tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
-    save_file(tensors, staging / WEIGHTS_FILE, metadata)

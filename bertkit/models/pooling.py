@@ -1,4 +1,4 @@
-"""How the hidden states of a text become one vector, and the modules of sentence-transformers that say so."""
+"""How the hidden states of a text become one vector, in heads, in `embed` and in sentence-transformers."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +18,6 @@ from bertkit.models.loading import (
     WEIGHTS_FILE,
     ModelSource,
 )
-
-
-def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select vectors of each sequence.
-
-    Args:
-        vectors: `[batch, seq_len, size]`.
-        positions: `[batch, seq_len]` position of the vector to select for each position.
-    """
-    return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
 
 
 def is_causal(config: Any) -> bool:
@@ -60,6 +50,16 @@ def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Ten
         positions[rows, first], positions[rows, last] = last, first
     positions[:, 0] = last if model_is_causal else first
     return positions
+
+
+def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Select vectors of each sequence.
+
+    Args:
+        vectors: `[batch, seq_len, size]`.
+        positions: `[batch, seq_len]` position of the vector to select for each position.
+    """
+    return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
 
 
 # Turns hidden states `[batch, seq_len, size]` of these rows of the features into `[batch, ..., dimension]`.
@@ -98,27 +98,19 @@ def average_ranges(token_ranges: np.ndarray) -> PoolStates:
     return average
 
 
+# ---- modules of sentence-transformers
+
 MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
-
-
 MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
-
-
 # Settings of the module `Transformer`: sentence_bert_config.json; older names have the architecture.
 TRANSFORMER_FILES = "sentence_*_config.json"
-
-
 PROMPTS_FILE = "config_sentence_transformers.json"
-
-
 # Modes by the keys of older files, in the order in which their vectors are concatenated.
 MODES_BY_KEY = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
 }  # fmt: skip
-
-
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Identity": lambda vectors: vectors, "Tanh": torch.tanh, "ReLU": torch.relu,
     "GELU": torch.nn.functional.gelu,
@@ -126,7 +118,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @dataclass(frozen=True)
-class LinearLayer:
+class DenseLayer:
     """A module `Dense`: `activation(x @ weight.T + bias)`.
 
     Attributes:
@@ -154,7 +146,7 @@ class SentenceModules:
     """
 
     modes: tuple[str, ...] = ("cls",)
-    linear_layers: tuple[LinearLayer, ...] = ()
+    linear_layers: tuple[DenseLayer, ...] = ()
     normalize: bool = False
 
     @property
@@ -211,9 +203,17 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
         folder = source.folder / POOLING_FOLDER
         return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
     modes: tuple[str, ...] = ()
-    linear_layers: list[LinearLayer] = []
+    linear_layers: list[DenseLayer] = []
     normalize = False
-    for number, (type, path) in enumerate(_read_modules(source.folder / MODULES_FILE)):
+    try:
+        modules = [
+            (str(module["type"]), str(module["path"])) for module in _read_json(source.folder / MODULES_FILE)
+        ]
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{source.folder / MODULES_FILE}: is not a list of modules with type and path; download it again"
+        ) from error
+    for number, (type, path) in enumerate(modules):
         kind, folder = type.split(".")[-1], source.folder / path
         name = path or kind
         if not type.startswith(MODULES_PACKAGE):
@@ -255,14 +255,6 @@ def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _read_modules(path: Path) -> list[tuple[str, str]]:
-    """Return the type and the path of each module."""
-    try:
-        return [(str(module["type"]), str(module["path"])) for module in _read_json(path)]
-    except (TypeError, KeyError) as error:
-        raise UserError(f"{path}: is not a list of modules with type and path; download it again") from error
-
-
 def _make_error(source: ModelSource, module: str, reason: str) -> UserError:
     return UserError(
         f"{source.folder}: bertkit cannot compute its module {module} ({reason}); use another model, or "
@@ -289,7 +281,7 @@ def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
+def _read_linear_layer(folder: Path, source: ModelSource) -> DenseLayer:
     """Return the linear layer of a module `Dense`."""
     config = _read_json(folder / "config.json")
     activation = config.get("activation_function", "Tanh").split(".")[-1]
@@ -308,6 +300,6 @@ def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
     if "linear.weight" not in weights:
         raise _make_error(source, folder.name, f"its {WEIGHTS_FILE} has no linear.weight")
     weight, bias = weights["linear.weight"], weights.get("linear.bias")
-    return LinearLayer(
+    return DenseLayer(
         folder.name, weight.float(), None if bias is None else bias.float(), ACTIVATIONS[activation]
     )

@@ -1,4 +1,4 @@
-"""Configs and initial weights of models for pre-training, and logits at the masked positions only."""
+"""Pre-training on masked tokens and sentence pairs: logits at the masked positions only, loss and heads."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from bertkit.models.loading import (
 )
 from bertkit.models.losses import make_scalar
 
+PRETRAINING_PARTS = ("mlm", "nsp")
 MASKED_POSITIONS = "masked_lm_positions"
 
 
@@ -35,26 +36,6 @@ class PretrainingLogits(NamedTuple):
             self.prediction_logits.float(),
             None if self.seq_relationship_logits is None else self.seq_relationship_logits.float(),
         )
-
-
-def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
-    """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
-    try:
-        with torch.device("meta"):
-            model = auto_class.from_config(config)
-    except ValueError as error:
-        if is_head_missing(error):
-            raise make_head_error(source, auto_class, config) from error
-        raise
-    encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
-    missing = [
-        weight
-        for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
-        if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
-    ]
-    is_pair_head = [len(weight) == 2 for weight in missing]
-    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
-    return [name for name, is_missing in heads.items() if is_missing]
 
 
 def add_masked_position_hook(model: Any) -> Any:
@@ -98,7 +79,7 @@ def extract_logits(output: Any) -> PretrainingLogits:
     return PretrainingLogits(prediction_logits, pair_logits)
 
 
-PRETRAINING_PARTS = ("mlm", "nsp")
+# ---- the loss
 
 
 @dataclass(frozen=True)
@@ -173,3 +154,26 @@ def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: in
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
     values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
     return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
+
+
+# ---- heads that the weights lack
+
+
+def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
+    """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config)
+    except ValueError as error:
+        if is_head_missing(error):
+            raise make_head_error(source, auto_class, config) from error
+        raise
+    encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
+    missing = [
+        weight
+        for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
+        if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
+    ]
+    is_pair_head = [len(weight) == 2 for weight in missing]
+    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
+    return [name for name, is_missing in heads.items() if is_missing]
