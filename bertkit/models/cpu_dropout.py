@@ -1,4 +1,8 @@
-"""Dropout on a CPU: random masks, the module, and attention with dropout."""
+"""Dropout on a CPU: random masks, the module, and attention with dropout.
+
+Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
+NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -101,6 +105,8 @@ class FastDropoutFunction(torch.autograd.Function):
         return drop_(grad_output * ctx.scale, mask.to(mask_dtype(grad_output))), None
 
 
+# ---- attention
+
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
 LOG2_E = math.log2(math.e)
 MASKED_SCORE = -1e30  # added to the score of a masked pair: its exponential is 0, and products are finite
@@ -152,10 +158,11 @@ class BlockwiseAttention(torch.autograd.Function):
             exps = inputs.select(block).compute_exponentials(shift)
             keep = keep_masks.draw(exps.shape, mask_dtype(exps))
             grad = (grad_output[block] * scales[block].to(q.dtype)).flatten(0, 1)
-            mean_grads = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
-            mean_grads = (mean_grads * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
+            # dS = P * (dP - D) with D = rowsum(dO * O); `grad` contains the divisor of P = exps / sums
+            row_dots = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
+            row_dots = (row_dots * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
             grad_scores = drop_(torch.bmm(grad, v[block].flatten(0, 1).mT), keep)
-            grad_scores.sub_(mean_grads).mul_(exps)
+            grad_scores.sub_(row_dots).mul_(exps)
             block_grads = (
                 torch.bmm(grad_scores, k[block].flatten(0, 1)).mul_(ctx.scaling),
                 torch.bmm(grad_scores.mT, q[block].flatten(0, 1)).mul_(ctx.scaling),
@@ -268,7 +275,11 @@ class ShortAttention(torch.autograd.Function):
         if mask is None:
             scores = torch.bmm(q, k.mT).mul_(scaling)
         else:
-            scores = torch.baddbmm(_expand_mask(mask, ctx.shape, q.dtype), q, k.mT, alpha=scaling)
+            if mask.dtype == torch.bool:
+                mask = torch.where(mask, 0.0, MASKED_SCORE)
+            batch, heads, seq_len, _ = ctx.shape
+            added = mask.clamp_min(MASKED_SCORE).to(q.dtype).expand(batch, heads, -1, seq_len).flatten(0, 1)
+            scores = torch.baddbmm(added, q, k.mT, alpha=scaling)
         probs = torch.softmax(scores, -1)  # PyTorch computes it in fp32, also for bf16
         keep_masks = KeepMasks(dropout, draw_seed())
         ctx.keep_prob = keep_masks.keep_prob
@@ -289,22 +300,7 @@ class ShortAttention(torch.autograd.Function):
         return *(torch.bmm(*factors).view(ctx.shape) for factors in products), None, None, None
 
 
-def _expand_mask(mask: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a bool or float mask to one that is added to the scores.
-
-    Args:
-        mask: `[1 or batch, 1 or heads, 1 or seq_len, seq_len]`.
-        shape: `[batch, heads, seq_len, head_dim]`.
-
-    Returns:
-        `[batch * heads, 1 or seq_len, seq_len]`.
-    """
-    batch, heads, seq_len, _ = shape
-    if mask.dtype == torch.bool:
-        mask = torch.where(mask, 0.0, MASKED_SCORE)
-    added = mask.clamp_min(MASKED_SCORE).to(dtype)
-    return added.expand(batch, heads, -1, seq_len).flatten(0, 1)
-
+# ---- in a model of transformers
 
 FAST_SDPA = "sdpa_fast"
 # Scores of a batch up to which `ShortAttention` is faster. In bf16, it saves 6 bytes for each score.

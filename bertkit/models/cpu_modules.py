@@ -1,7 +1,7 @@
-"""Modules that are faster than those of PyTorch on a CPU."""
+"""Equivalents of PyTorch's modules that are faster on a CPU, and where a model gets them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -29,11 +29,7 @@ def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
     for submodel in list_submodels(model):
         enable_fast_attention(submodel)
     replace_modules(model, is_single_process)
-    _keep_heads_in_fp32(model)
-
-
-def _keep_heads_in_fp32(model: Any) -> None:
-    """Compute small linear layers outside of the encoders in fp32, which takes hardly any time."""
+    # Small linear layers outside of the encoders compute in fp32, which takes hardly any time.
     encoders = [submodel.base_model for submodel in list_submodels(model)]
     in_encoder = {id(module) for encoder in encoders for module in encoder.modules()}
     for module in model.modules():
@@ -53,16 +49,14 @@ def replace_modules(model: nn.Module, is_single_process: bool) -> None:
             module.__class__ = FastDropout
         elif type(module) is nn.Linear:
             FastLinear.convert(module)
-        elif type(module) is nn.Embedding and is_single_process and _can_reuse_gradient(module, uses):
-            module.__class__ = FastEmbedding
+        elif type(module) is nn.Embedding and is_single_process:
+            has_options = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+            is_tied = uses[id(module.weight)] > 1  # it is also the output layer
+            if module.weight.numel() >= MIN_VALUES and not has_options and not is_tied:
+                module.__class__ = FastEmbedding
 
 
-def _can_reuse_gradient(embedding: nn.Embedding, uses: Mapping[int, int]) -> bool:
-    """Return whether a table is large, has no further options, and is not also the output layer."""
-    has_options = embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse
-    is_tied = uses[id(embedding.weight)] > 1
-    return embedding.weight.numel() >= MIN_VALUES and not has_options and not is_tied
-
+# ---- embeddings, and the gradients of their tables
 
 MIN_VALUES = 2**20  # in smaller tables, filling the gradient with zeros takes no time
 
@@ -97,7 +91,12 @@ class FastEmbedding(nn.Embedding):
         if self.padding_idx is not None:
             sums[rows == self.padding_idx] = 0
         if self.weight.grad is None:
-            self.weight.grad = self._clear_buffer()
+            if self.buffer is None:
+                self.buffer = torch.zeros_like(self.weight)
+            elif self.used_rows is not None:
+                self.buffer[self.used_rows] = 0
+            self.used_rows = None
+            self.weight.grad = self.buffer
         if self.weight.grad is self.buffer:
             self.used_rows = rows if self.used_rows is None else torch.cat([self.used_rows, rows])
         self.weight.grad[rows] += sums
@@ -107,15 +106,6 @@ class FastEmbedding(nn.Embedding):
         if self.weight.grad is not self.buffer or self.used_rows is None:
             return None
         return torch.unique(self.used_rows)
-
-    def _clear_buffer(self) -> torch.Tensor:
-        """Return the gradient buffer, filled with zeros."""
-        if self.buffer is None:
-            self.buffer = torch.zeros_like(self.weight)
-        elif self.used_rows is not None:
-            self.buffer[self.used_rows] = 0
-        self.used_rows = None
-        return self.buffer
 
 
 class EmbeddingFunction(torch.autograd.Function):
@@ -150,7 +140,11 @@ class GradientClipper:
 
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients, and return their norm before that, as `torch.nn.utils.clip_grad_norm_` does."""
-        gradients = list(self._select_gradients())
+        gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # with the rows that can differ from 0
+        for weight in self.weights:
+            if weight.grad is not None:
+                table = self.tables.get(id(weight))
+                gradients.append((weight.grad, None if table is None else table.get_used_rows()))
         norms = [torch.linalg.vector_norm(grad if rows is None else grad[rows]) for grad, rows in gradients]
         total_norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
         factor = max_norm / (float(total_norm) + 1e-6)  # 1e-6 as in PyTorch
@@ -162,13 +156,8 @@ class GradientClipper:
                     grad[rows] *= factor
         return total_norm
 
-    def _select_gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Yield each gradient with the indices of its rows that can differ from 0, or None for all rows."""
-        for weight in self.weights:
-            if weight.grad is not None:
-                table = self.tables.get(id(weight))
-                yield weight.grad, None if table is None else table.get_used_rows()
 
+# ---- linear layers
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
