@@ -11,7 +11,7 @@ from conftest import make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 import bertkit
 from bertkit.models.loading import ModelSource
 from bertkit.run import load_check
-from bertkit.training.memory import report_precision_errors
+from bertkit.training.failures import report_precision_errors
 from bertkit.utils.reporting import Reporter, use_reporter
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

@@ -44,7 +44,7 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
-from bertkit.training.memory import (
+from bertkit.training.failures import (
     get_batch_settings,
     get_peak_memory_mb,
     make_precision_error,

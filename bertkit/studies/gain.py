@@ -12,7 +12,7 @@ from bertkit.run_directory import read_members
 from bertkit.stats.scores import Scores
 from bertkit.studies.plan import StudyPlan, parse_labeled_rows
 from bertkit.studies.splits import get_split_seed
-from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 
 NO_ROWS = "the data has no labeled validation or test split"
 OVERLAP = "with --keep-overlap, the members may have been trained on the rows of other splits"

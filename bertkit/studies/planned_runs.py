@@ -14,7 +14,7 @@ from bertkit.errors import TrainingFailed, format_count
 from bertkit.run.prepare import RunOptions
 from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.studies.run_group import RunGroup
-from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
+from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils.locks import POLL_SECONDS, try_lock
 from bertkit.utils.reporting import report_info, use_reporter
 

@@ -16,7 +16,7 @@ from bertkit.studies.pruning import PruningCallback, TrialPruned
 from bertkit.studies.run_group import RunGroup
 from bertkit.studies.space import format_settings
 from bertkit.studies.trials import RunningTrial, State, Trial, TrialStore
-from bertkit.training.memory import release_memory
+from bertkit.training.failures import release_memory
 from bertkit.utils.files import is_lock_file, write_jsonl
 from bertkit.utils.locks import try_lock, wait_for_lock
 from bertkit.utils.reporting import report_info

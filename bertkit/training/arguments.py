@@ -1,4 +1,4 @@
-"""Creation of `TrainingArguments` from settings, and checks of `--set` and `--report-to`."""
+"""How settings become `TrainingArguments`, defaults that depend on sizes, trackers and number formats."""
 
 import dataclasses
 import importlib.util
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
+# ---- TrainingArguments, and what `--set` may change
+
 # Arguments that turn off Trainer's evaluation, checkpoint schedule and selection of the best model. bertkit
 # evaluates in fp32, writes checkpoints atomically and selects the best checkpoint itself.
 FIXED_ARGUMENTS: dict[str, Any] = {
@@ -45,11 +47,6 @@ REFUSED_ARGUMENTS = {
         "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
     ], "is set by bertkit; leave it out"),
 }  # fmt: skip
-
-# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
-# trackers.
-TRACKERS = ("tensorboard", "trackio", "wandb")
-WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
 
 
 def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
@@ -143,7 +140,12 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
     if config.compile and not devices.has_accelerator():
-        _check_compiler()
+        compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
+        if not can_run_compiler(compiler):
+            raise UserError(
+                f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; "
+                f"install {DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
+            )
     try:
         arguments = {get_argument_name(name): value for name, value in arguments.items()}
         return _use_device(TrainingArguments(**arguments | parse_extra_arguments(config)))
@@ -160,21 +162,10 @@ def _use_device(arguments: "TrainingArguments") -> "TrainingArguments":
     fit bertkit's losses. It has no public setting for another GPU.
     """
     if devices.get_device().type == "cuda" and system.get_launched_world_size() == 1:
-        arguments.__dict__["_setup_devices"] = (
-            devices.select_device()
-        )  # after Trainer set another current GPU
+        # after Trainer set another current GPU
+        arguments.__dict__["_setup_devices"] = devices.select_device()
         arguments._n_gpu = 1
     return arguments
-
-
-def _check_compiler() -> None:
-    """Check that `torch.compile` will find a C++ compiler."""
-    compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
-    if not can_run_compiler(compiler):
-        raise UserError(
-            f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; install "
-            f"{DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
-        )
 
 
 def describe_tf32(config: RunConfig) -> str | None:
@@ -186,21 +177,22 @@ def describe_tf32(config: RunConfig) -> str | None:
 
 # ---- experiment trackers
 
+# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
+# trackers.
+TRACKERS = ("tensorboard", "trackio", "wandb")
+WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
+
 
 def check_tracker(name: str | None) -> None:
     """Refuse an experiment tracker that would fail or prompt for an API key when training begins."""
     if name in (None, "none"):
         return
-    if name not in TRACKERS:
-        _check_integration(name)
-    elif importlib.util.find_spec(name) is None:
-        raise UserError(f"--report-to {name}: is not installed; run pip install {name}")
-    elif name == "wandb":
-        _check_wandb()
-
-
-def _check_integration(name: str) -> None:
-    """Check a tracker that is not in `TRACKERS` but may be an integration of transformers."""
+    if name in TRACKERS:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--report-to {name}: is not installed; run pip install {name}")
+        if name == "wandb":
+            _check_wandb()
+        return
     from transformers.integrations.integration_utils import (
         INTEGRATION_TO_CALLBACK,
         get_available_reporting_integrations,
@@ -248,6 +240,8 @@ def set_tensorboard_dir(trainer: Any, folder: Path) -> None:
             callback.logging_dir = str(folder)
 
 
+# ---- defaults that depend on the sizes of the data and the model
+
 # Numbers of parameters in all layers; see `compute_layer_parameters`.
 TINY_MODEL, SMALL_MODEL, MEDIUM_MODEL, BASE_MODEL, LARGE_MODEL = 2e6, 15e6, 60e6, 200e6, 500e6
 # Lower limits of model types for large models: He et al. 2021 (DeBERTa), appendix, use 5e-6 to 1e-5.
@@ -280,6 +274,22 @@ def suggest_hyperparameters(
     if is_lora:
         learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
+
+
+def _suggest_learning_rate(rows: int, model_config: Any) -> float:
+    parameters = compute_layer_parameters(model_config)
+    has_many_rows = rows > MANY_ROWS
+    if parameters < TINY_MODEL:
+        return 3e-4
+    if parameters < SMALL_MODEL:
+        return 5e-5 if has_many_rows else 1e-4
+    if parameters < MEDIUM_MODEL:
+        return 3e-5 if has_many_rows else 5e-5
+    if parameters < BASE_MODEL:
+        return 2e-5 if has_many_rows else 3e-5
+    if parameters < LARGE_MODEL:
+        return MAX_LARGE_MODEL_RATES.get(model_config.model_type, 2e-5)
+    return 1e-5
 
 
 def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> ConfigT:
@@ -327,20 +337,7 @@ def compute_layer_parameters(model_config: Any) -> int:
     return 12 * model_config.num_hidden_layers * model_config.hidden_size**2
 
 
-def _suggest_learning_rate(rows: int, model_config: Any) -> float:
-    parameters = compute_layer_parameters(model_config)
-    has_many_rows = rows > MANY_ROWS
-    if parameters < TINY_MODEL:
-        return 3e-4
-    if parameters < SMALL_MODEL:
-        return 5e-5 if has_many_rows else 1e-4
-    if parameters < MEDIUM_MODEL:
-        return 3e-5 if has_many_rows else 5e-5
-    if parameters < BASE_MODEL:
-        return 2e-5 if has_many_rows else 3e-5
-    if parameters < LARGE_MODEL:
-        return MAX_LARGE_MODEL_RATES.get(model_config.model_type, 2e-5)
-    return 1e-5
+# ---- number formats, and deterministic algorithms
 
 
 def check_precision(config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""Trainer callbacks: when to evaluate, save and stop, and what to report."""
+"""What happens around the steps: evaluate, save, stop and report (callbacks), and measure (meters)."""
 
 import signal
 import threading
@@ -14,6 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from bertkit.utils import distributed
 from bertkit.utils.reporting import get_reporter, report_info
 from bertkit.utils.system import STOP_SIGNALS
+
+# ---- callbacks
 
 
 class StopRequest:
@@ -159,6 +161,9 @@ class ReporterCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         get_reporter().on_train_end()
+
+
+# ---- meters
 
 
 class InputStats:

@@ -288,6 +288,9 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         return {step: f"step {step:,}: examples of {phase.length} tokens" for step, phase in changes}
 
 
+# ---- batches of examples
+
+
 @dataclass(frozen=True)
 class LengthPadding:
     """Padding of batches to a length from a short list, so that few different shapes occur."""
@@ -313,19 +316,16 @@ class LengthPadding:
         if MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1:
             amounts |= dict.fromkeys(MASKED_LM_INPUTS, num_missing)  # each token is predicted
         if "position" in batch and TEACHER_LOGITS not in batch:
-            num_missing_predictions = _count_missing(len(batch["position"]))
-            amounts |= dict.fromkeys(("sequence", "position", "labels"), num_missing_predictions)
+            # up to the next of at most eight sizes between powers of two
+            count = len(batch["position"])
+            missing_predictions = -count % max(16, 2 ** (count.bit_length() - 4))
+            amounts |= dict.fromkeys(("sequence", "position", "labels"), missing_predictions)
         values = PADDING_VALUES | dict.fromkeys(TOKEN_IDS, self.pad_token_id)
         return batch | {
             name: torch.nn.functional.pad(batch[name], (0, amount), value=values.get(name, 0))
             for name, amount in amounts.items()
             if name in batch
         }
-
-
-def _count_missing(count: int) -> int:
-    """Return how many numbers are missing up to the next of at most eight sizes between powers of two."""
-    return -count % max(16, 2 ** (count.bit_length() - 4))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bertkit.data.features import Features
 from bertkit.errors import UserError
 from bertkit.models.forward import EnsembleModel, batch_by_length, compute_logits
 from bertkit.models.losses import Loss, sum_parts
-from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.reporting import report_info, track_progress

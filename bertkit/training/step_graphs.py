@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape
-from bertkit.training.memory import is_out_of_memory
+from bertkit.training.failures import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph
 

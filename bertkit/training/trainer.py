@@ -23,7 +23,7 @@ from bertkit.models.layers import map_parameters_to_layers
 from bertkit.models.losses import Loss, LossWithAccuracy, sum_parts
 from bertkit.training.callbacks import InputStats, LossMeter, TrainBeginCallback, compute_part_metrics
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.memory import LossCheck, explain_runtime_error, raise_if_not_finite
+from bertkit.training.failures import LossCheck, explain_runtime_error, raise_if_not_finite
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
@@ -121,10 +121,18 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.remove_unfinished_checkpoints()
         self.step_graphs = None  # steps that measured the time may have recorded graphs of another model
         try:
-            if checkpoint is not None and self._restore_ended_training(checkpoint):
+            if checkpoint is None:
+                self.train()
+                return
+            # A run that was interrupted after its last step has no further one. Trainer itself would run one if
+            # --max-steps or early stopping had ended training within an epoch.
+            initial_state = self.state
+            self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
                 self._load_from_checkpoint(str(checkpoint))
             else:
-                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                self.state = initial_state
+                self.train(resume_from_checkpoint=str(checkpoint))
         except UnpicklingError as error:  # Trainer loads with weights_only=True, which executes no code
             raise UserError(
                 f"{checkpoint}: contains pickled objects other than tensors; {RESTART_HINT}"
@@ -133,22 +141,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             if problem := explain_runtime_error(str(error), checkpoint):
                 raise UserError(problem) from error
             raise
-
-    def _restore_ended_training(self, checkpoint: Path) -> bool:
-        """Restore the trainer state of a checkpoint if training had ended there.
-
-        This happens if a run was interrupted after the last step. Trainer itself would run one more step if
-        `--max-steps` or early stopping had ended training within an epoch.
-
-        Returns:
-            Whether training had ended at the checkpoint.
-        """
-        initial_state = self.state
-        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-        if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
-            return True
-        self.state = initial_state
-        return False
 
     def _restore_logging(self) -> None:
         """Restore the statistics since the last log entry, which the next entry must include."""
@@ -217,12 +209,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         ranks = self.accelerator.gather(flat).view(-1, len(flat)).cpu()
         elements = ranks.split([value.numel() for value in values.values()], dim=1)
         return {name: part.tolist() for name, part in zip(values, elements, strict=True)}
-
-    def _collect_unlogged(self) -> dict[str, Any]:
-        """Return the statistics of all ranks since the last log entry, for the state of a checkpoint."""
-        read = self._read_on_all_ranks({"loss": self._tr_loss} | self.loss_meter.sums)
-        loss = [value for (value,) in read.pop("loss")]
-        return {"step": self._globalstep_last_logged, "loss": loss, "parts": read}
 
     def compute_mean_loss(self) -> float:
         """Return the mean loss of all logged steps, including steps before a resume."""
@@ -386,7 +372,23 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None and self.layer_decay is not None:
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
+            layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
+            names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
+            head_layer = max(layer_of_parameter.values())
+            groups: dict[tuple[int, bool], list[Any]] = {}
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    key = layer_of_parameter[name], name in names_with_weight_decay
+                    groups.setdefault(key, []).append(parameter)
+            parameter_groups = [
+                {
+                    "params": parameters,
+                    "lr": options["lr"] * self.layer_decay ** (head_layer - layer),
+                    "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
+                }
+                for (layer, has_weight_decay), parameters in groups.items()
+            ]
+            self.optimizer = optimizer_class(parameter_groups, **options)
         return super().create_optimizer(model)
 
     def _clip_grad_norm(self, model: Any) -> torch.Tensor:
@@ -407,25 +409,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         self.lr_scheduler, self._created_lr_scheduler = None, False
         if self.is_sharded:  # sharding will replace the parameters that the optimizer refers to
             self.optimizer = None
-
-    def _group_by_layer(self, learning_rate: float, decay: float) -> list[dict[str, Any]]:
-        """Return parameter groups, one per layer and kind of weight decay, each with its learning rate."""
-        layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
-        names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
-        head_layer = max(layer_of_parameter.values())
-        groups: dict[tuple[int, bool], list[Any]] = {}
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                key = layer_of_parameter[name], name in names_with_weight_decay
-                groups.setdefault(key, []).append(parameter)
-        return [
-            {
-                "params": parameters,
-                "lr": learning_rate * decay ** (head_layer - layer),
-                "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
-            }
-            for (layer, has_weight_decay), parameters in groups.items()
-        ]
 
     # ---- evaluation
 
@@ -485,7 +468,10 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.loss_check.raise_if_recorded()
-        self.state.stateful_callbacks[UNLOGGED_KEY] = self._collect_unlogged()
+        parts = self._read_on_all_ranks({"loss": self._tr_loss} | self.loss_meter.sums)
+        loss = [value for (value,) in parts.pop("loss")]
+        unlogged = {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
+        self.state.stateful_callbacks[UNLOGGED_KEY] = unlogged
         super()._save_checkpoint(model, trial)
 
 

@@ -1,4 +1,4 @@
-"""Out-of-memory errors: detection, messages, and smaller batches of the same effective batch size."""
+"""What can make a step fail: memory, number formats, algorithms that are not deterministic, and NaN losses."""
 
 import dataclasses
 import gc
@@ -19,6 +19,8 @@ from bertkit.training.arguments import WORKSPACE_SIZE, WORKSPACE_VARIABLE
 from bertkit.training.checkpoints import RESTART_HINT
 from bertkit.utils import devices
 from bertkit.utils.system import get_peak_memory
+
+# ---- memory
 
 # Parts of the messages of PyTorch's allocators for CPU and MPS, which raise a plain RuntimeError.
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "MPS backend out of memory")
@@ -109,6 +111,8 @@ def get_peak_memory_mb() -> float:
     return get_peak_memory() / 1e6
 
 
+# ---- errors of PyTorch
+
 PRECISION_FIXES = {"bf16": "pass --no-bf16", "fp16": "omit --fp16"}
 # In errors of operations that mix number formats, or do not have one of them.
 PRECISION_ERROR = re.compile(r"BFloat16|Half\b|\bdtypes?\b|scalar type")
@@ -122,8 +126,14 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
         checkpoint: The checkpoint of a resumed run; None for a new run.
     """
     first, *others = message.splitlines() or [""]
-    if problem := _explain_determinism(first):
-        return problem
+    operation, separator, _ = first.partition(NO_DETERMINISTIC_ALGORITHM)
+    if separator:
+        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
+    if first.startswith("Deterministic behavior was enabled"):
+        return (
+            "--deterministic: this process has used the GPU before; start a new process, or set "
+            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
+        )
     if first.startswith("DataLoader worker"):
         return (
             f"--set dataloader_num_workers: a worker process died ({first}); "
@@ -134,19 +144,6 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
         return (
             f"{checkpoint}: its weights do not fit the settings in run.yaml ({mismatch}); "
             f"restore run.yaml, or {RESTART_HINT}"
-        )
-    return None
-
-
-def _explain_determinism(first_line: str) -> str | None:
-    """Return the error for the user if an operation is refused because of `--deterministic`, else None."""
-    operation, separator, _ = first_line.partition(NO_DETERMINISTIC_ALGORITHM)
-    if separator:
-        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
-    if first_line.startswith("Deterministic behavior was enabled"):
-        return (
-            "--deterministic: this process has used the GPU before; start a new process, or set "
-            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
         )
     return None
 
@@ -169,6 +166,9 @@ def report_precision_errors(model: Any, precision: str) -> Iterator[None]:
         if precision == "fp32" or not PRECISION_ERROR.search(str(error)):
             raise
         raise make_precision_error(model, precision, str(error).splitlines()[0]) from error
+
+
+# ---- the loss
 
 
 class LossCheck:
