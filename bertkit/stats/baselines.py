@@ -4,7 +4,7 @@ A baseline is fitted on the training rows of a run and predicts its evaluation r
 comparable with those of the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -57,17 +57,16 @@ def predict_tfidf(
     model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
     if model is None:
         return [predict_majority(labels, len(texts[0])) for texts in others]
-    return [np.concatenate([model(chunk, "predict") for chunk in _iter_columns(texts)]) for texts in others]
+    predictions = []
+    for texts in others:
+        chunks = zip(*(iter_chunks(column, PREDICTED_ROWS) for column in texts), strict=True)
+        predictions.append(np.concatenate([model(chunk, "predict") for chunk in chunks]))
+    return predictions
 
 
 def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
     """Return the indices of the training rows that TF-IDF baselines are fitted on, ascending."""
     return np.sort(np.random.default_rng(seed).permutation(num_rows)[:MAX_TFIDF_ROWS])
-
-
-def _iter_columns(columns: TextColumns) -> Iterator[TextColumns]:
-    """Yield all columns in chunks."""
-    return zip(*(iter_chunks(column, PREDICTED_ROWS) for column in columns), strict=True)
 
 
 def predict_ending_only(
@@ -98,6 +97,46 @@ def predict_ending_only(
     scores = model([[ending for endings in others for ending in endings]], "decision_function")
     scores_by_row = np.split(scores, np.cumsum([len(endings) for endings in others])[:-1])
     return np.array([row.argmax() for row in scores_by_row])
+
+
+def _fit_tfidf_model(
+    train: TextColumns, labels: np.ndarray
+) -> Callable[[TextColumns, str], np.ndarray] | None:
+    """Fit a linear model on TF-IDF vectors.
+
+    Returns:
+        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
+        predictions. None if no text has words.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    vectorizers = [
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
+        for _ in train
+    ]
+    try:
+        vectors = [
+            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
+        ]
+    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
+        return None
+    if labels.dtype.kind == "f":
+        model = Ridge()
+    else:
+        model = LogisticRegression(C=10.0, max_iter=1000)
+        model = OneVsRestClassifier(model) if labels.ndim == 2 else model
+    model.fit(hstack(vectors), labels)
+
+    def predict(texts: TextColumns, method: str) -> np.ndarray:
+        vectors = [
+            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
+        ]
+        return getattr(model, method)(hstack(vectors))
+
+    return predict
 
 
 def predict_frequent_tag(
@@ -134,68 +173,18 @@ def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[s
     Returns:
         [n] sentences without surrounding white space, or "" for a context without sentences.
     """
-    sentences = {
-        context: [(sentence, _collect_words(sentence)) for sentence in _split_sentences(context)]
-        for context in set(contexts)
-    }
-    return [
-        _find_most_similar(_collect_words(question), sentences[context])
-        for question, context in zip(questions, contexts, strict=True)
-    ]
-
-
-def _find_most_similar(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
-    return max(sentences, key=lambda sentence: len(question & sentence[1]), default=("", set()))[0]
+    sentences_by_context: dict[str, list[tuple[str, set[str]]]] = {}
+    for context in set(contexts):
+        bounds = get_sentence_boundaries(detect_language(context), replace_surrogates(context))
+        texts = (context[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
+        sentences_by_context[context] = [(text, _collect_words(text)) for text in texts if text]
+    predicted = []
+    for question, context in zip(questions, contexts, strict=True):
+        words, sentences = _collect_words(question), sentences_by_context[context]
+        best = max(sentences, key=lambda sentence: len(words & sentence[1]), default=("", set()))
+        predicted.append(best[0])
+    return predicted
 
 
 def _collect_words(text: str) -> set[str]:
     return {word for word in split_words(text.casefold()) if word[0].isalnum()}
-
-
-def _split_sentences(text: str) -> list[str]:
-    bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
-    sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
-    return [sentence for sentence in sentences if sentence]
-
-
-def _fit_tfidf_model(
-    train: TextColumns, labels: np.ndarray
-) -> Callable[[TextColumns, str], np.ndarray] | None:
-    """Fit a linear model on TF-IDF vectors.
-
-    Returns:
-        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
-        predictions. None if no text has words.
-    """
-    from scipy.sparse import hstack
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizers = [
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
-        for _ in train
-    ]
-    try:
-        vectors = [
-            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
-        ]
-    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
-        return None
-    model = _build_linear_model(labels).fit(hstack(vectors), labels)
-
-    def predict(texts: TextColumns, method: str) -> np.ndarray:
-        vectors = [
-            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
-        ]
-        return getattr(model, method)(hstack(vectors))
-
-    return predict
-
-
-def _build_linear_model(labels: np.ndarray) -> Any:
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.multiclass import OneVsRestClassifier
-
-    if labels.dtype.kind == "f":
-        return Ridge()
-    model = LogisticRegression(C=10.0, max_iter=1000)
-    return OneVsRestClassifier(model) if labels.ndim == 2 else model

@@ -1,4 +1,4 @@
-"""Calibration of predicted probabilities: reliability diagrams, and scores of probabilities.
+"""Probabilities and decisions: calibration, temperature, abstention, prediction sets and thresholds.
 
 A decision is a choice between classes, whose probabilities are the softmax of their logits. A label that a
 row may have or lack is a decision between two classes.
@@ -100,6 +100,9 @@ def make_yes_no_decisions(probability: np.ndarray, is_true: np.ndarray) -> Decis
 
     clipped = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
     return Decisions.from_label_sets(logit(clipped)[:, None], is_true.astype(int)[:, None])
+
+
+# ---- reliability, and the scores of probabilities
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,8 @@ class ProbabilityScorer:
         return self.score(np.arange(self.num_rows))
 
 
+# ---- temperature
+
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 
 
@@ -280,7 +285,10 @@ def cross_fit(decisions: Decisions, folds: np.ndarray) -> tuple[list[float], Dec
     return temperatures, decisions.scale(1 / np.array(temperatures)[fold_by_decision])
 
 
+# ---- abstention
+
 NUM_CURVE_POINTS = 20  # coverages 0.05, 0.1, ... 1
+SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
 
 
 def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
@@ -350,9 +358,6 @@ class SelectiveScorer:
         return scores | {"aurc": float((risk * sizes).sum() / max(sizes.sum(), 1))}
 
 
-SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
-
-
 def describe_coverage(
     confidence: np.ndarray, is_correct: np.ndarray, min_confidence: np.ndarray | float
 ) -> dict[str, Any]:
@@ -373,6 +378,8 @@ def describe_coverage(
         },
     }
 
+
+# ---- prediction sets
 
 SET_LEVEL = 0.9  # fraction of the sets that contain the gold class
 SET_SCORES = ("set_coverage", "set_size")
@@ -428,6 +435,8 @@ def score_sets(is_member: np.ndarray, gold: np.ndarray) -> Scores:
     has_gold = is_member[np.arange(len(gold)), gold]
     return {"set_coverage": float(has_gold.mean()), "set_size": float(is_member.sum(1).mean())}
 
+
+# ---- decision thresholds
 
 DEFAULT_THRESHOLD = 0.5
 CRITERIA_WITH_VALUE = ("recall", "precision")

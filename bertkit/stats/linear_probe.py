@@ -1,4 +1,4 @@
-"""A linear layer that is fitted to vectors, by logistic regression or ridge regression."""
+"""Linear layers that are fitted to vectors, by logistic or ridge regression, and the linear probe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,9 +36,12 @@ def fit_linear_layer(
         num_outputs: Number of classes or labels; 1 for numbers.
         penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
     """
+    from sklearn.linear_model import Ridge
+
     vectors = vectors.astype(np.float64)
     if labels.dtype.kind == "f":
-        return _fit_numbers(vectors, labels, penalty)
+        model = Ridge(alpha=penalty).fit(vectors, labels)
+        return LinearLayer(model.coef_[None], np.array([model.intercept_]))
     if labels.ndim == 1:
         return _fit_classes(vectors, labels, num_outputs, penalty, balanced)
     layers = [_fit_classes(vectors, column, 2, penalty, balanced) for column in labels.T.astype(np.int64)]
@@ -47,13 +50,6 @@ def fit_linear_layer(
         np.array([layer.weight[1] - layer.weight[0] for layer in layers]),
         np.array([layer.bias[1] - layer.bias[0] for layer in layers]),
     )
-
-
-def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, penalty: float) -> LinearLayer:
-    from sklearn.linear_model import Ridge
-
-    model = Ridge(alpha=penalty).fit(vectors, labels)
-    return LinearLayer(model.coef_[None], np.array([model.intercept_]))
 
 
 def _fit_classes(
@@ -76,6 +72,8 @@ def _fit_classes(
     layer.weight[classes], layer.bias[classes] = weight, bias
     return layer
 
+
+# ---- the linear probe
 
 LINEAR_PROBE = "linear_probe"  # name of the baseline
 PROBE_PREFIX = "eval_probe_"  # of the score of `--probe` in the training log
@@ -112,7 +110,13 @@ def fit_linear_probe(
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:
         return fit_linear_layer(vectors[rows, pooling], labels[rows], num_outputs, penalty, balanced)
 
-    fold = _assign_folds(labels, seed)
+    # Classes are divided evenly. The second most frequent class has at least one row in each fold, so the
+    # training rows of each fold have at least two classes. If it has at most one row, there is one fold.
+    has_classes = labels.dtype.kind != "f" and labels.ndim == 1
+    strata = labels if has_classes else np.zeros(len(labels), int)
+    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
+    num_folds = max(1, min(MAX_FOLDS, int(limit)))
+    fold = assign_folds(np.arange(len(labels)), strata, num_folds, seed)
 
     @cache
     def validate(pooling: int, penalty: float) -> float:
@@ -127,16 +131,3 @@ def fit_linear_probe(
         pooling = max(range(vectors.shape[1]), key=lambda pooling: validate(pooling, penalty))
         penalty = max(PENALTIES, key=lambda penalty: validate(pooling, penalty))
     return LinearProbe(pooling, penalty, fit(np.ones(len(labels), bool), pooling, penalty))
-
-
-def _assign_folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return [n] index of the fold of each row; classes are divided evenly.
-
-    The second most frequent class has at least one row in each fold. The training rows of each fold then have
-    at least two classes. There is only one fold if this class has at most one row.
-    """
-    has_classes = labels.dtype.kind != "f" and labels.ndim == 1
-    strata = labels if has_classes else np.zeros(len(labels), int)
-    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
-    num_folds = max(1, min(MAX_FOLDS, int(limit)))
-    return assign_folds(np.arange(len(labels)), strata, num_folds, seed)

@@ -128,7 +128,12 @@ class MetricModule:
                 f"{self.flag}: returned {shorten_repr(result)}, not a dictionary of numbers; correct the "
                 "module"
             )
-        scores = {str(name): float(value) for name, value in result.items() if _is_number(value)}
+        scores = {
+            str(name): float(value)
+            for name, value in result.items()
+            if isinstance(value, (int, float, np.integer, np.floating))
+            or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf")
+        }
         if not scores:
             raise UserError(
                 f"{self.flag}: returned {shorten_repr(result)}, without any number; choose another module, "
@@ -183,12 +188,6 @@ def _describe_type(item: Any) -> str:
     if (part := _get_item_feature(item)) is not None:
         return f"list of {_describe_type(part)}"
     return PYTHON_TYPES.get(type(item)) or str(getattr(item, "dtype", type(item).__name__))
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return True
-    return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf"
 
 
 def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict[str, str]:

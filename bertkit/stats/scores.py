@@ -27,6 +27,9 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return expit(logits.astype(np.float64))
 
 
+# ---- labels and numbers
+
+
 def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
@@ -47,24 +50,20 @@ def score_single_label(
     precision, recall = _divide_or_zero(correct, predicted_counts), _divide_or_zero(correct, gold_counts)
     f1 = _divide_or_zero(2 * correct, gold_counts + predicted_counts)
     occurs = (gold_counts + predicted_counts) > 0
+    # R_k (Gorodkin 2004); 0 if all gold or all predicted labels are the same
+    total = gold_counts.sum()
+    covariance = correct.sum() * total - gold_counts @ predicted_counts
+    spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
     scores = {
         "accuracy": correct.sum() / len(gold),
         "f1": f1[occurs].mean(),
         "precision": precision[occurs].mean(),
         "recall": recall[occurs].mean(),
-        "matthews": _compute_matthews(correct, gold_counts, predicted_counts),
+        "matthews": covariance / np.sqrt(spread) if spread > 0 else 0.0,
     }
     if positive is not None:
         scores["positive_f1"] = f1[positive]
     return {name: float(value) for name, value in scores.items()}
-
-
-def _compute_matthews(correct: np.ndarray, gold_counts: np.ndarray, predicted_counts: np.ndarray) -> float:
-    """Return the R_k correlation (Gorodkin 2004), or 0 if all gold or all predicted labels are the same."""
-    total = gold_counts.sum()
-    covariance = correct.sum() * total - gold_counts @ predicted_counts
-    spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
@@ -105,6 +104,8 @@ def _correlate(a: np.ndarray, b: np.ndarray) -> float:
 def _divide_or_zero(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
+
+# ---- pre-training
 
 # Factor of the discriminator's loss (Clark et al. 2020, section 2 and appendix A).
 DISCRIMINATOR_WEIGHT = 50.0

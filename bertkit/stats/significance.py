@@ -64,6 +64,9 @@ def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     return intervals
 
 
+# ---- two models on the same rows
+
+
 @dataclass(frozen=True)
 class ScoreDifference:
     """Difference between two models in one score.
@@ -98,12 +101,11 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
         if not complete_samples:
             continue
         values = np.array([b[name] - a[name] for a, b in complete_samples])
-        differences[name] = ScoreDifference(
-            second_scores[name] - first_scores[name],
-            compute_central_interval(values),
-            _bootstrap_p_value(values),
-            "bootstrap",
-        )
+        # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
+        below, above = (values <= 0).sum() + 1, (values >= 0).sum() + 1
+        p = float(min(1.0, 2 * min(below, above) / (len(values) + 1)))
+        difference = second_scores[name] - first_scores[name]
+        differences[name] = ScoreDifference(difference, compute_central_interval(values), p, "bootstrap")
     if first.is_correct is not None and second.is_correct is not None and "accuracy" in differences:
         accuracy = differences["accuracy"]
         p = mcnemar_test(first.is_correct, second.is_correct)
@@ -126,12 +128,7 @@ def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
     return float(binomtest(only_first, only_first + only_second).pvalue)
 
 
-def _bootstrap_p_value(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of the differences in the bootstrap samples."""
-    # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
-    below, above = (differences <= 0).sum() + 1, (differences >= 0).sum() + 1
-    return float(min(1.0, 2 * min(below, above) / (len(differences) + 1)))
-
+# ---- groups of runs
 
 MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
 

@@ -1,4 +1,4 @@
-"""What can make a step fail: memory, number formats, algorithms that are not deterministic, and NaN losses."""
+"""What can make a step fail: memory, number formats, algorithms that are not deterministic, NaN losses."""
 
 import dataclasses
 import gc

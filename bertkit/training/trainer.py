@@ -124,7 +124,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             if checkpoint is None:
                 self.train()
                 return
-            # A run that was interrupted after its last step has no further one. Trainer itself would run one if
+            # A run may have been interrupted after its last step. Trainer itself would run another step if
             # --max-steps or early stopping had ended training within an epoch.
             initial_state = self.state
             self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
