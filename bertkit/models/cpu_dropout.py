@@ -23,14 +23,8 @@ class KeepMasks:
     """A reproducible sequence of dropout masks.
 
     Two instances with the same arguments draw the same masks. A backward pass can therefore repeat the masks
-    of the forward pass, instead of keeping them in memory.
-
-    Args:
-        dropout: Probability of dropping a value, below 1. It is rounded to a multiple of 1 / RANDOM_LEVELS.
-        seed: Seed of the masks; see `draw_seed`.
-
-    Attributes:
-        keep_prob: Probability of keeping a value, after rounding. Values that are kept are divided by it.
+    of the forward pass, instead of keeping them in memory. The probability is rounded to a multiple of
+    1 / RANDOM_LEVELS; values that are kept are divided by `keep_prob`, its complement.
     """
 
     def __init__(self, dropout: float, seed: int) -> None:

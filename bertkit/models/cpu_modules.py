@@ -21,10 +21,7 @@ def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
     """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
 
     On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
-    names of the parameters do not change.
-
-    Args:
-        is_single_process: Whether no other process trains the same weights; see `FastEmbedding`.
+    names of the parameters do not change. `FastEmbedding` needs a single process.
     """
     for submodel in list_submodels(model):
         enable_fast_attention(submodel)
@@ -80,12 +77,7 @@ class FastEmbedding(nn.Embedding):
         return output
 
     def add_gradient(self, ids: torch.Tensor, grad_output: torch.Tensor) -> None:
-        """Add the gradient of a lookup to `weight.grad`.
-
-        Args:
-            ids: `[n]` looked up rows.
-            grad_output: `[n, embedding_dim]` gradient of their vectors.
-        """
+        """Add the gradient `[n, embedding_dim]` of a lookup of rows `[n]` to `weight.grad`."""
         rows, positions = torch.unique(ids, return_inverse=True)
         sums = torch.ops.aten.embedding_dense_backward(grad_output, positions, len(rows), -1, False)
         if self.padding_idx is not None:

@@ -231,14 +231,9 @@ class VectorFeatures(TextFeatures):
 
 
 def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batch_size: int) -> np.ndarray:
-    """Compute the fp16 vectors of all tokens with a frozen `Tagger`, or load them from the cache.
+    """Return the fp16 vectors of all tokens, [tokens, layers, hidden], by a frozen `Tagger` or from the cache.
 
-    Args:
-        collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
-            takes them, `token_type_ids`. The batch must have the order of the items.
-
-    Returns:
-        [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
+    The collator must keep the order of the items.
     """
     shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
 

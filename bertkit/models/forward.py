@@ -53,7 +53,6 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
       of a document is the mean of its windows' vectors.
 
     Args:
-        model: A model, or its forward function.
         batch: The output of `PaddingCollator`. The model does not get the labels, because bertkit's losses
             are not averaged like the losses of transformers' models. If the batch has a `BatchShape`, the
             forward pass does not wait for a GPU.
@@ -244,12 +243,11 @@ class Attributions:
 def integrate_gradients(
     model: Any, batch: dict[str, torch.Tensor], score: Score, baseline_ids: torch.Tensor, num_steps: int
 ) -> Attributions:
-    """Integrate the gradients along the straight path from the baseline to the input.
+    """Integrate the gradients along the straight path from the baseline to the input, in evaluation mode.
 
     The integral is approximated by Gauss-Legendre quadrature, which needs fewer steps than a Riemann sum.
 
     Args:
-        model: A model in evaluation mode, in fp32.
         score: Maps the logits [examples, outputs] to the score of each example [examples].
         baseline_ids: [sequences, seq_len] token ids of the baseline.
     """

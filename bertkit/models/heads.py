@@ -57,17 +57,11 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
 
 
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
-    """Decide whether to re-initialize the head of a checkpoint, and order the data's labels like its outputs.
+    """Return whether a head must be re-initialized, and the data's labels in the order of the outputs.
 
     A head with the data's labels is kept, whatever their order and capitalization. A head whose labels are
-    LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean.
-
-    Args:
-        labels: The data's labels; empty for regression.
-        kind: The kind of head that the task needs, see `has_head`.
-
-    Returns:
-        Whether the head must be re-initialized, and the data's labels in the order of the outputs.
+    LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean. In
+    regression, there are no labels.
     """
     if not has_head(config, kind):
         return True, list(labels)
@@ -95,11 +89,7 @@ def verify_label_order(
     """Check that a head would not be far more accurate with its labels in another order.
 
     If it would, the labels in the checkpoint's config are in the wrong order, or the label ids of a file map
-    to wrong names.
-
-    Args:
-        gold: `[n]` label ids of the data.
-        predicted: `[n]` label ids predicted by the head.
+    to wrong names. `gold` and `predicted` are label ids `[n]`.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -219,11 +209,7 @@ class ScalarMix(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
-
-    Args:
-        hidden_size: Size of the output of each direction.
-    """
+    """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3)."""
 
     def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
         super().__init__()

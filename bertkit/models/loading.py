@@ -83,11 +83,7 @@ def choose_default_model() -> str:
 def find_model(
     model: str, flag: str = "--model", needs_weights: bool = True, alternative: str = PACKAGED_ALTERNATIVE
 ) -> ModelSource:
-    """Resolve a packaged name, a path, or a Hub name to a model folder.
-
-    Args:
-        needs_weights: Whether weights are required. Weights that are not required are not downloaded.
-    """
+    """Resolve a packaged name, a path, or a Hub name to a model folder."""
     path = expand_home(model)
     if path.exists():
         source = ModelSource(path.resolve().name, path)
@@ -269,10 +265,6 @@ def load_model(
     """Load the model in fp32. A new head is initialized with a standard deviation of 0.02.
 
     The pooler of BERT is part of the head here: `AutoModel` returns it, but vectors do not depend on it.
-
-    Args:
-        new_head: Whether to re-initialize the output layer even if the weights contain one.
-        may_lack_head: Whether a head that the weights lack is initialized, but not one that they contain.
     """
     head_config = copy.deepcopy(config)
     if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads

@@ -174,9 +174,8 @@ class CosineSimilarityLoss:
 def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
     """Return the weight of each class `[num_classes]`.
 
-    Args:
-        labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
-            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
+    Of label ids `[n]`, it is n / (num_classes * count), as in scikit-learn. Of `[n, num_classes]` with 0 and
+    1, it is the number of zeros per one, or 1 without zeros.
     """
     if labels.ndim == 2:
         positives = labels.sum(0)

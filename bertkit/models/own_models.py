@@ -38,13 +38,10 @@ from bertkit.utils.compat import enable_activation_checkpointing
 
 
 class EncoderWithHead(nn.Module):
-    """An encoder with a head that transformers does not know.
+    """An encoder of `AutoModel`, with a head that transformers does not know. The config has the labels.
 
     The submodules of the head must not have the names of those in transformers' heads, such as "classifier".
     A model of transformers would otherwise load the saved weights of the head, and predict wrongly.
-
-    Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -147,11 +144,8 @@ def _count_required_layers(features: str) -> int:
 class Tagger(EncoderWithHead):
     """A token classifier that consists of an encoder, an optional BiLSTM, and a linear layer.
 
-    Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
-        features: A name in `FEATURE_LAYERS`. None selects the last layer of an encoder that is trained with
-            the head; otherwise, the encoder is frozen.
-        head: Type of the head, "linear" or "bilstm".
+    `features` is a name in `FEATURE_LAYERS`, and freezes the encoder. None selects the last layer of an
+    encoder that is trained with the head.
     """
 
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
@@ -209,10 +203,9 @@ class Tagger(EncoderWithHead):
         """Return logits [batch, seq_len, num_labels].
 
         Args:
-            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed.
+            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed, the result of
+                `compute_hidden_states`.
             attention_mask: [batch, seq_len], 0 at padding; None without padding.
-            token_type_ids: [batch, seq_len], or None.
-            vectors: Result of `compute_hidden_states`, which replaces the tokens.
         """
         inputs = input_ids if vectors is None else vectors
         assert inputs is not None
@@ -293,12 +286,7 @@ class VectorClassifier(EncoderWithHead):
         self.config.update({POOLING_KEY: pooling, NORMALIZE_KEY: normalize})
 
     def set_output_layer(self, weight: np.ndarray, bias: np.ndarray) -> None:
-        """Set the linear layer.
-
-        Args:
-            weight: [num_labels, hidden_size].
-            bias: [num_labels].
-        """
+        """Set the weight [num_labels, hidden_size] and the bias [num_labels] of the linear layer."""
         with torch.no_grad():
             self.output.weight.copy_(torch.from_numpy(weight))
             self.output.bias.copy_(torch.from_numpy(bias))
@@ -307,13 +295,7 @@ class VectorClassifier(EncoderWithHead):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> VectorClassifierOutput:  # fmt: skip
-        """Return logits and vectors.
-
-        Args:
-            input_ids: [batch, seq_len] tokens.
-            attention_mask: [batch, seq_len], 0 at padding; None without padding.
-            token_type_ids: [batch, seq_len], or None.
-        """
+        """Return logits and vectors of tokens [batch, seq_len]; without padding, the mask may be None."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
@@ -362,11 +344,8 @@ def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokeniz
     """Save a model with its tokenizer, or each of its submodels in a directory that transformers can load.
 
     The file has the names that the weights have in the model. By default, transformers would write the names
-    of the file that the model was loaded from, and change those of the head with them.
-
-    Args:
-        weights: Complete state dict if the weights are sharded, else None. Those of a `ReplacedTokenModel`
-            are never sharded.
+    of the file that the model was loaded from, and change those of the head with them. `weights` are the
+    complete state dict of sharded weights; a `ReplacedTokenModel` is never sharded.
     """
     submodels = model.submodels if isinstance(model, ReplacedTokenModel) else {"": model}
     for name, submodel in submodels.items():

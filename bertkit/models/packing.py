@@ -40,14 +40,11 @@ UNREAD_MASK_PREFIX = "unread_mask_"  # of the names under which attention functi
 
 @contextmanager
 def provide_lengths(model: Any, lengths: Sequence[int] | None) -> Iterator[None]:
-    """Provide the number of tokens of each sequence to the forward passes in the block.
+    """Provide the number of tokens of each sequence, if it is known, to the forward passes in the block.
 
-    The lengths are not passed as a model input, because not every architecture passes unknown inputs to its
-    encoder.
-
-    Args:
-        model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
-        lengths: The sequences are padded on the right. None if the host does not know them.
+    The sequences are padded on the right. The lengths are not passed as a model input, because not every
+    architecture passes unknown inputs to its encoder. The model may be a forward method, or a wrapper such as
+    `DistributedDataParallel`.
     """
     if lengths is None:
         yield
@@ -71,12 +68,9 @@ def map_inputs(
     map_kwargs: Callable[[dict[str, Any]], dict[str, Any]],
     edit_output: Callable[[Any], None] = lambda _: None,
 ) -> None:
-    """Change the inputs and the output of `encoder.forward`.
+    """Change the inputs of `encoder.forward`, which are passed by name, and edit its output in place.
 
     Unlike in a forward pre-hook, the forward hooks of the encoder still receive the original inputs.
-
-    Args:
-        map_kwargs: Receives all inputs by name, and returns the inputs that `encoder.forward` gets.
     """
     forward = encoder.forward
     signature = inspect.signature(forward)
@@ -138,9 +132,7 @@ class Packing(NamedTuple):
         positions: `[num_tokens]` indices of the real tokens in the flattened batch.
         cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
             and the number of tokens.
-        seq_len: Length of the padded sequences.
-        supports_varlen: Whether the device can run the kernel for variable-length sequences. It is determined
-            here, because compiled layers cannot query the device.
+        supports_varlen: Whether the device has the kernel. Compiled layers cannot query the device.
     """
 
     positions: torch.Tensor
@@ -323,14 +315,7 @@ FULL_ATTENTION = (-1, -1)
 
 
 def get_window(module: Any, options: dict[str, Any]) -> Window:
-    """Return how far a token of this layer sees.
-
-    Args:
-        options: Arguments of its attention function. `sliding_window` counts the token itself.
-
-    Returns:
-        Number of visible tokens to the left and to the right; -1 for all.
-    """
+    """Return how far a token of this layer sees. The option `sliding_window` counts the token itself."""
     is_causal = options.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", False)
@@ -363,13 +348,10 @@ def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
 
 
 def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
-    """Return whether the kernel for variable-length sequences can process these queries on a GPU that has it.
+    """Return whether the kernel can process queries `[1, heads, num_tokens, head_dim]` on a GPU that has it.
 
     The kernel has no dropout. To leave out the dropout of the attention weights would change the
     regularization, so a model with dropout gets padded attention.
-
-    Args:
-        query: `[1, heads, num_tokens, head_dim]`.
     """
     head_dim = query.shape[-1]
     is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
@@ -387,12 +369,7 @@ def attend_varlen(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens: torch.Tensor, max_length: int,
     window: Window, options: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
-    """Return the attention output `[1, num_tokens, heads, head_dim]`.
-
-    Args:
-        query, key, value: `[1, heads, num_tokens, head_dim]`.
-        cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence.
-    """
+    """Return the output `[1, num_tokens, heads, head_dim]` for inputs `[1, heads, num_tokens, head_dim]`."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
@@ -409,10 +386,6 @@ def build_mask(cu_seqlens: torch.Tensor, seq_len: int, window: Window) -> torch.
 
     The queries at padding attend as well, because a softmax over nothing would give NaN. Their outputs are
     dropped.
-
-    Args:
-        cu_seqlens: `[batch + 1]` index of the first token of each sequence in the packed row.
-        window: Number of visible tokens to the left and to the right; -1 for all.
     """
     positions = torch.arange(seq_len, device=cu_seqlens.device)
     is_token = positions < cu_seqlens.diff().unsqueeze(1)

@@ -53,12 +53,7 @@ def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Ten
 
 
 def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select vectors of each sequence.
-
-    Args:
-        vectors: `[batch, seq_len, size]`.
-        positions: `[batch, seq_len]` position of the vector to select for each position.
-    """
+    """Select from `[batch, seq_len, size]` the vector at each of the positions `[batch, seq_len]`."""
     return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
 
 
@@ -81,11 +76,7 @@ def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.n
 
 
 def average_ranges(token_ranges: np.ndarray) -> PoolStates:
-    """Return the function that averages hidden states.
-
-    Args:
-        token_ranges: `[n, ..., 2]` start and end of the tokens of each vector.
-    """
+    """Return the function that averages hidden states between start and end of tokens, `[n, ..., 2]`."""
 
     def average(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
         positions = torch.arange(states.shape[1], device=states.device)
@@ -119,12 +110,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A module `Dense`: `activation(x @ weight.T + bias)`.
-
-    Attributes:
-        weight: `[out_features, in_features]`.
-        bias: `[out_features]`, or None.
-    """
+    """A module `Dense`: `activation(x @ weight.T + bias)`, weight `[out_features, in_features]`."""
 
     name: str
     weight: torch.Tensor
@@ -139,11 +125,7 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """How the hidden states of a text become one vector.
-
-    Attributes:
-        modes: Pooling modes, whose vectors are concatenated.
-    """
+    """How the hidden states of a text become one vector."""
 
     modes: tuple[str, ...] = ("cls",)
     linear_layers: tuple[DenseLayer, ...] = ()

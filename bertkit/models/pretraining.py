@@ -58,14 +58,10 @@ def add_masked_position_hook(model: Any) -> Any:
 
 
 def set_masked_positions(model: Any, positions: torch.Tensor) -> None:
-    """Set the masked positions for the next forward pass of a model.
+    """Set the masked positions [batch, P] for the next forward pass of a model.
 
-    The positions are not passed as a model input, because not every architecture passes unknown inputs to
-    its encoder.
-
-    Args:
-        model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
-        positions: [batch, P] masked positions.
+    The positions are not passed as a model input, because not every architecture passes unknown inputs to its
+    encoder. The model may be a forward method, or a wrapper such as `DistributedDataParallel`.
     """
     model = getattr(model, "__self__", model)
     unwrapped = getattr(model, "module", model)

@@ -49,9 +49,6 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
     The generator has the embeddings of the discriminator, and its output layer has their weights. As in
     google-research/electra, each of the two has its own projection from the embeddings to its hidden size.
-
-    Args:
-        generator: An `ElectraForMaskedLM` with the same embedding size.
     """
 
     base_model_prefix = "discriminator.electra"
@@ -91,12 +88,10 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
         Args:
             input_ids: [batch, seq_len] masked tokens, which the generator reads.
-            attention_mask: [batch, seq_len], 0 at padding.
             masked_lm_positions: [batch, P] positions to predict.
             original_ids: [batch, seq_len] tokens without masks.
             sampling_uniform: [batch, P] uniform random numbers in [0, 1).
             is_masked: [batch, P] bool, whether a prediction is used.
-            token_type_ids: [batch, seq_len], or None.
         """
         inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         set_masked_positions(self.generator, masked_lm_positions)
@@ -112,16 +107,9 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
 
 def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Sample a token from each distribution with a given random number, by the inverse CDF.
+    """Sample a token from each distribution [..., vocabulary] by the inverse CDF of a number [...] in [0, 1).
 
     A sample depends only on its logits and its random number, so it is the same in any batch.
-
-    Args:
-        logits: [..., vocabulary].
-        uniform: [...] uniform random numbers in [0, 1).
-
-    Returns:
-        [...] token ids.
     """
     # Sums of integers do not depend on their order; those of floats have no deterministic kernel on GPUs.
     counts = (logits.float().softmax(-1) * NUM_COUNTS).to(torch.int32)

@@ -81,15 +81,11 @@ def create_model_folder(
 
 
 def build_bert_config(vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
-    """Return the config of a BERT of any size, with intermediate size 4 * hidden and dropout 0.1.
+    """Return the config of a BERT of any shape, with intermediate size 4 * hidden and dropout 0.1.
 
     A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
     The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
     narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
-
-    Args:
-        shape: Number of layers, hidden size and number of attention heads.
-        pad_token_id: Id of [PAD].
     """
     from transformers import BertConfig
 
@@ -123,10 +119,9 @@ def compute_initializer_range(hidden_size: int) -> float:
 
 
 def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
-    """Replace token embeddings by vectors, scaled to the standard deviation of the previous embeddings.
+    """Replace token embeddings by vectors `[vocab_size, embedding_size]`, except where a vector is zero.
 
-    Args:
-        vectors: `[vocab_size, embedding_size]`; a token whose vector is zero keeps its embedding.
+    The vectors are scaled to the standard deviation of the previous embeddings.
     """
     embeddings = model.base_model.get_input_embeddings().weight
     token_ids = np.flatnonzero(vectors.any(1))

@@ -25,11 +25,9 @@ PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
 def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """Predict the most frequent label for all rows, or the mean in regression.
+    """Predict the most frequent label [n] for `size` rows, or the mean of floats [n].
 
-    Args:
-        labels: [n] int, [n, classes] int or [n] float, the training labels. With multi-label data, a label is
-            predicted if more than half of the rows have it.
+    Of label sets [n, classes], a label is predicted if more than half of the rows have it.
     """
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
@@ -43,15 +41,10 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
 def predict_tfidf(
     train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
 ) -> list[np.ndarray]:
-    """Predict with a linear model on the TF-IDF vectors of words and word pairs.
+    """Predict each split with a linear model on the TF-IDF vectors of words and word pairs.
 
-    The model is a logistic regression, or a ridge regression if the labels are numbers.
-
-    Args:
-        labels: [n] int, [n, classes] int or [n] float, the training labels.
-
-    Returns:
-        The predictions for each split, in the form of the labels.
+    The model is a logistic regression, or a ridge regression if the labels are numbers. Labels are [n] int,
+    [n, classes] int or [n] float.
     """
     rows = sample_tfidf_rows(len(labels), seed)
     model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
@@ -72,15 +65,12 @@ def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
 def predict_ending_only(
     train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
-    """Predict the correct ending from the endings alone, with logistic regression on their TF-IDF vectors.
+    """Return [m] the ending that a logistic regression on TF-IDF vectors chooses from the endings alone.
 
     Args:
         train: [n] endings of each training row.
         correct: [n] int, index of the correct ending of each training row.
         others: [m] endings of each row to predict.
-
-    Returns:
-        [m] int, index of the predicted ending.
     """
     sampled = sample_tfidf_rows(len(train), seed)
     sampled_endings = as_column(train).take(sampled)
@@ -102,11 +92,9 @@ def predict_ending_only(
 def _fit_tfidf_model(
     train: TextColumns, labels: np.ndarray
 ) -> Callable[[TextColumns, str], np.ndarray] | None:
-    """Fit a linear model on TF-IDF vectors.
+    """Fit a linear model on TF-IDF vectors; None if no text has words.
 
-    Returns:
-        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
-        predictions. None if no text has words.
+    The returned function takes texts and the name of a prediction method of scikit-learn.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -142,15 +130,9 @@ def _fit_tfidf_model(
 def predict_frequent_tag(
     train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
 ) -> np.ndarray:
-    """Predict the most frequent tag of each word in the training data, the lowest id on ties.
+    """Return [m] int, the most frequent tag of each word in the n training words, the lowest id on ties.
 
-    Args:
-        train_words: [n] words of all training sentences.
-        train_tags: [n] int, tag ids of the training words.
-        words: [m] words to tag.
-
-    Returns:
-        [m] int, tag ids of the words.
+    Unseen words get `outside`, the tag id of O.
     """
     vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
     word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
@@ -165,13 +147,10 @@ def predict_frequent_tag(
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-    """Predict the sentence of each context that has the most distinct words in common with the question.
+    """Return the sentence of each context that has the most distinct words in common with the question.
 
     The first sentence wins a tie. Words are those of `split_words`; in scripts without spaces, a word is a
-    character.
-
-    Returns:
-        [n] sentences without surrounding white space, or "" for a context without sentences.
+    character. Sentences have no surrounding white space; that of a context without sentences is "".
     """
     sentences_by_context: dict[str, list[tuple[str, set[str]]]] = {}
     for context in set(contexts):

@@ -27,13 +27,11 @@ class LinearLayer(NamedTuple):
 def fit_linear_layer(
     vectors: np.ndarray, labels: np.ndarray, num_outputs: int, penalty: float = 1.0, balanced: bool = False
 ) -> LinearLayer:
-    """Fit a linear layer by logistic regression, or by ridge regression if the labels are numbers.
+    """Fit a linear layer to vectors [n, size], by logistic regression, or by ridge regression for numbers.
 
     Args:
-        vectors: [n, size].
         labels: [n] class ids, for logits of a softmax; [n, outputs] with 0 and 1, for logits of sigmoids; or
             [n] float.
-        num_outputs: Number of classes or labels; 1 for numbers.
         penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
     """
     from sklearn.linear_model import Ridge
@@ -99,12 +97,9 @@ class LinearProbe:
 def fit_linear_probe(
     vectors: np.ndarray, labels: np.ndarray, num_outputs: int, score: Score, seed: int, balanced: bool = False
 ) -> LinearProbe:
-    """Fit a linear layer, and choose the pooling and then the regularization by cross-validation.
+    """Fit a linear layer to vectors [n, poolings, size]; choose pooling and then penalty by cross-validation.
 
-    Args:
-        vectors: [n, poolings, size] vectors of the training texts. The first pooling wins ties.
-        labels: [n, ...] labels, see `fit_linear_layer`.
-        score: Returns the score of logits, given the labels and the logits. Higher is better.
+    The first pooling wins ties. `score` gets the labels and the logits; higher is better.
     """
 
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:

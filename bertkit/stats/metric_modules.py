@@ -44,8 +44,6 @@ class DecodedPredictions:
     Attributes:
         predictions: One value for each row: a label id, a number, a list of 0 and 1, a list of tags, or a
             dictionary with an answer.
-        references: The gold values, in the same form.
-        labels: Names of the label ids. Empty if the values are not label ids.
     """
 
     predictions: list[Any]
@@ -191,13 +189,10 @@ def _describe_type(item: Any) -> str:
 
 
 def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Return the name in `metrics.json` of each score of a module.
+    """Return the name in `metrics.json` of each score of a module, and add it to the names that are `taken`.
 
     A score keeps its name, unless another score has it. It is then called `MODULE_NAME`, with a number at the
     end if that name is taken, too.
-
-    Args:
-        taken: Names of other scores. The new names are added.
     """
     new_names = {}
     for name in names:

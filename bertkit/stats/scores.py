@@ -33,16 +33,10 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
-    """Score single-label predictions.
+    """Score label ids [n].
 
-    Args:
-        gold: [n] gold label ids.
-        predicted: [n] predicted label ids.
-        positive: Id of the positive label of a binary task, or None.
-
-    Returns:
-        `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`, the
-        Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
+    Returns `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`,
+    the Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
@@ -67,14 +61,9 @@ def score_single_label(
 
 
 def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Score multi-label predictions.
+    """Return `accuracy`, the fraction of rows with only correct labels; `micro_f1`; and `macro_f1`.
 
-    Args:
-        gold: [n, classes] int, 0 or 1.
-        predicted: [n, classes] int, 0 or 1.
-
-    Returns:
-        `accuracy`, the fraction of rows with only correct labels; `micro_f1`; and `macro_f1`.
+    Gold and predicted labels are [n, classes] int, 0 or 1.
     """
     correct = (gold & predicted).sum(0).astype(float)
     totals = (gold.sum(0) + predicted.sum(0)).astype(float)

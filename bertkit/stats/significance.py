@@ -114,12 +114,7 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
 
 
 def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the exact two-sided p-value of McNemar's test.
-
-    Args:
-        first: [n] bool, whether the first model is correct on a row.
-        second: [n] bool, whether the second model is correct on a row.
-    """
+    """Return the exact two-sided p-value of McNemar's test, given which rows are correct by each model."""
     from scipy.stats import binomtest
 
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())

@@ -23,10 +23,7 @@ class StopRequest:
 
     After the first signal, training saves a checkpoint at the end of the current step, and stops. A second
     signal stops training at once. Outside the main thread, such as in a notebook's worker, signals are not
-    handled.
-
-    Attributes:
-        requested: Whether this process has received a signal. Other ranks may not have received one.
+    handled. `requested` is true if this process has received a signal; other ranks may not have received one.
     """
 
     def __init__(self) -> None:
@@ -227,11 +224,7 @@ class LossMeter:
 
 
 def compute_part_metrics(sums: dict[str, list[list[float]]]) -> dict[str, float]:
-    """Return the mean loss and the accuracy over the items of all ranks, such as `mlm_loss`.
-
-    Args:
-        sums: For each part, the three sums of a `LossMeter` of each rank.
-    """
+    """Return means such as `mlm_loss` from the sums of the `LossMeter` of each rank, by part of the loss."""
     metrics = {}
     for part, rank_sums in sums.items():
         loss, correct, count = map(sum, zip(*rank_sums, strict=True))

@@ -69,15 +69,10 @@ def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
 
 
 def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
-    """Return the settings with at most half the batch size and the same effective batch size.
+    """Return the settings with at most half the batch size and the same effective batch size, or None.
 
-    The new batch size is the largest such divisor of the effective batch size.
-
-    Args:
-        min_tokens: Smallest valid `tokens_per_batch`, the length of the longest sequence.
-
-    Returns:
-        The settings, or None if the batch cannot be made smaller.
+    The new batch size is the largest such divisor of the effective batch size. A token budget must hold
+    `min_tokens`, the longest sequence.
     """
     assert isinstance(config, RunConfig)
     steps = config.gradient_accumulation_steps
@@ -120,11 +115,7 @@ NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
 
 
 def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
-    """Return the error for the user; None if the error is a bug.
-
-    Args:
-        checkpoint: The checkpoint of a resumed run; None for a new run.
-    """
+    """Return the error for the user; None if the error is a bug. A resumed run has a checkpoint."""
     first, *others = message.splitlines() or [""]
     operation, separator, _ = first.partition(NO_DETERMINISTIC_ALGORITHM)
     if separator:
@@ -177,10 +168,7 @@ class LossCheck:
     On a CPU, the check is immediate. On an accelerator, reading the loss of each step would wait for all
     pending kernels. There, a tensor on the device records the first step whose loss is not finite, and
     `raise_if_recorded` reads it: before weights are evaluated or a checkpoint is written. Logging reads it
-    together with the loss.
-
-    Attributes:
-        recorded: Step and loss, `[2]`; the step is 0 if all losses are finite. None if nothing is recorded.
+    together with the loss. `recorded` is `[2]`, step and loss; the step is 0 if all losses are finite.
     """
 
     def __init__(self) -> None:

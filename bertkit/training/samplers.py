@@ -38,10 +38,8 @@ DUMMY_BATCH = "dummy_batch"  # key of the model inputs that marks a dummy batch
 class LengthGroupedBatchSampler:
     """Batch sampler of one rank, which yields lists of example keys.
 
-    The batches of all ranks together contain each example of the epoch once.
-
-    Args:
-        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
+    The batches of all ranks together contain each example of the epoch once. `batches_per_step` is the number
+    of batches per optimizer step, over all accumulation steps and ranks.
     """
 
     drop_last = False  # like `torch.utils.data.BatchSampler`: a short last batch is kept
@@ -134,16 +132,12 @@ class LengthGroupedBatchSampler:
 
 
 class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
-    """Batch sampler that limits the tokens of a batch: a batch holds few long examples or many short ones.
+    """Batch sampler that limits the tokens of a batch, with padding: few long examples or many short ones.
 
     Examples are sorted by length, longest first. A batch ends before the example that would exceed the
     budget. Examples of equal length are in a random order in each epoch. Only the lengths determine where
-    batches end, so every epoch has the same number of batches. An example that exceeds the budget alone, such
-    as a document with many windows, is the only example of its batch.
-
-    Args:
-        features: The examples. Their lengths must be the same in every epoch.
-        tokens_per_batch: Token budget: the maximum number of tokens per batch, including padding.
+    batches end, and they must not change, so every epoch has the same number of batches. An example that
+    exceeds the budget alone, such as a document with many windows, is the only example of its batch.
     """
 
     def __init__(

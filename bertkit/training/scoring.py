@@ -52,19 +52,13 @@ def predict_logits(
     is_sharded: bool = False,
     mean_loss: MeanLoss | None = None,
 ) -> np.ndarray:
-    """Return the logits of all examples in fp32.
+    """Return the logits [total, outputs] of all examples in fp32, and restore the mode of the model.
 
-    `Features.reduce_logits` is applied to each batch, so discarded logits do not occupy memory. With several
-    ranks, each rank computes a part of the batches, and all ranks receive all logits.
-
-    Args:
-        model: The model. Its training or evaluation mode is restored afterwards.
-        is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
-            model, which gathers them. All ranks must call it the same number of times.
-
-    Returns:
-        Logits [total, outputs]; rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If
-        examples have different numbers of outputs, missing outputs are -inf.
+    Rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If examples have different numbers
+    of outputs, missing outputs are -inf. `Features.reduce_logits` is applied to each batch, so discarded
+    logits do not occupy memory. With several ranks, each rank computes a part of the batches, and all ranks
+    receive all logits. If the weights are distributed over all ranks (`is_sharded`), the model must be the
+    wrapped one, which gathers them, and all ranks call it the same number of times.
     """
     batches = batch_by_length(features, batch_size)
     own_batches = batches[distributed.get_rank() :: distributed.get_world_size()]

@@ -35,14 +35,7 @@ class Recording(Protocol):
 
 
 class CudaGraph:
-    """The kernels that a function starts, recorded without running them.
-
-    Args:
-        function: Reads no values from the device.
-
-    Raises:
-        CaptureError: The function reads values.
-    """
+    """The kernels that a function starts, recorded without running them; the function must read no values."""
 
     def __init__(self, function: Callable[[], Any], pool: Any, stream: Any) -> None:
         torch.cuda.synchronize()

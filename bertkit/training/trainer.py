@@ -41,13 +41,9 @@ UNLOGGED_KEY = "unlogged"
 
 
 class PassResult(NamedTuple):
-    """Loss of a batch, and its statistics by part of the loss, as scalars on the device.
+    """What a batch adds to the mean loss of the effective batch, and sums by part of the loss, on the device.
 
-    Attributes:
-        loss: Contribution to the mean loss of the effective batch.
-        sums: Sum of losses.
-        correct: Number of correct predictions; empty if the loss counts none.
-        counts: Number of items; empty if the loss counts no correct predictions.
+    `correct` and `counts` are empty if the loss counts no correct predictions.
     """
 
     loss: torch.Tensor
@@ -65,13 +61,12 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     """Trainer for all tasks.
 
     Args:
-        loss: The loss function, which returns sums and counts; see `bertkit.models.losses`.
+        loss: Returns sums and counts; see `bertkit.models.losses`.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.
         layer_decay: Ratio of a layer's learning rate to that of the layer above it.
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
-        use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
-            `train_sampling_strategy`.
+        use_own_sampler: Whether bertkit's batch samplers replace Trainer's `train_sampling_strategy`.
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
