@@ -231,7 +231,7 @@ class VectorFeatures(TextFeatures):
 
 
 def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batch_size: int) -> np.ndarray:
-    """Return the fp16 vectors of all tokens, [tokens, layers, hidden], by a frozen `Tagger` or from the cache.
+    """Return the fp16 vectors of all tokens, [tokens, layers, hidden], by a frozen `Tagger` or the cache.
 
     The collator must keep the order of the items.
     """
