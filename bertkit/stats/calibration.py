@@ -4,7 +4,7 @@ A decision is a choice between classes, whose probabilities are the softmax of t
 row may have or lack is a decision between two classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -414,61 +414,6 @@ def parse_criterion(text: str) -> ThresholdCriterion:
     return ThresholdCriterion(name, minimum)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """Counts at every threshold that changes a prediction, from no predictions to all rows.
-
-    Attributes:
-        threshold: [k] probability above which the label is predicted.
-        num_predicted: [k] number of rows with the predicted label.
-        num_correct: [k] number of these rows that have the label.
-    """
-
-    threshold: np.ndarray
-    num_predicted: np.ndarray
-    num_correct: np.ndarray
-    num_positive: int
-    num_rows: int
-
-    @property
-    def recall(self) -> np.ndarray:
-        """[k] fraction of the rows with the label that are predicted."""
-        return self.num_correct / max(self.num_positive, 1)
-
-    @property
-    def precision(self) -> np.ndarray:
-        """[k] fraction of the predicted rows that have the label; 0 without predictions."""
-        return self.num_correct / np.maximum(self.num_predicted, 1)
-
-    @property
-    def f1(self) -> np.ndarray:
-        """[k] F1 of the label; 0 if it occurs neither in the rows nor in the predictions."""
-        return 2 * self.num_correct / np.maximum(self.num_predicted + self.num_positive, 1)
-
-    @property
-    def f1_of_rest(self) -> np.ndarray:
-        """[k] F1 of the rows without the label."""
-        num_left = self.num_rows - self.num_predicted
-        num_negative = self.num_rows - self.num_positive
-        num_correct = num_negative - (self.num_predicted - self.num_correct)
-        return 2 * num_correct / np.maximum(num_left + num_negative, 1)
-
-
-def _sweep(probability: np.ndarray, is_positive: np.ndarray) -> _Sweep:
-    """Return the counts at thresholds halfway between adjacent probabilities.
-
-    Rows with a probability of 0 are never predicted, because no threshold is below 0.
-    """
-    order = np.argsort(-probability, kind="stable")
-    values = probability[order]
-    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
-    num_predicted = np.flatnonzero(is_boundary)
-    edges = np.concatenate([[1.0], values, [0.0]])
-    threshold = (edges[num_predicted] + edges[num_predicted + 1]) / 2
-    correct = np.concatenate([[0], np.cumsum(is_positive[order])])
-    return _Sweep(threshold, num_predicted, correct[num_predicted], int(is_positive.sum()), len(probability))
-
-
 def fit_binary_threshold(
     probability: np.ndarray, is_positive: np.ndarray, criterion: ThresholdCriterion
 ) -> float | None:
@@ -477,20 +422,33 @@ def fit_binary_threshold(
     Of equally good thresholds, the one nearest to 0.5 is returned. `macro_f1` is the mean F1 of the rows with
     and without the label. Rows with a probability of 0 are never predicted, because no threshold is below 0.
     """
-    sweep = _sweep(probability, is_positive)
-    scores: dict[str, Callable[[], np.ndarray]] = {
-        "f1": lambda: sweep.f1,
-        "macro_f1": lambda: (sweep.f1 + sweep.f1_of_rest) / 2,
-        "recall": lambda: np.where(sweep.recall >= criterion.minimum, sweep.precision, -1.0),
-        "precision": lambda: np.where(
-            (sweep.precision >= criterion.minimum) & (sweep.num_correct > 0), sweep.recall, -1.0
-        ),
-    }
-    score = scores[criterion.name]()
-    if not sweep.num_positive or score.max() < 0:
+    num_rows, num_positive = len(probability), int(is_positive.sum())
+    if not num_positive:
+        return None
+    # Thresholds are halfway between adjacent probabilities, from no predicted rows to all.
+    order = np.argsort(-probability, kind="stable")
+    values = probability[order]
+    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
+    num_predicted = np.flatnonzero(is_boundary)
+    edges = np.concatenate([[1.0], values, [0.0]])
+    thresholds = (edges[num_predicted] + edges[num_predicted + 1]) / 2
+    num_correct = np.concatenate([[0], np.cumsum(is_positive[order])])[num_predicted]
+    recall, precision = num_correct / num_positive, num_correct / np.maximum(num_predicted, 1)
+    f1 = 2 * num_correct / (num_predicted + num_positive)
+    if criterion.name == "f1":
+        score = f1
+    elif criterion.name == "macro_f1":
+        num_left, num_negative = num_rows - num_predicted, num_rows - num_positive
+        num_correct_rest = num_negative - (num_predicted - num_correct)
+        score = (f1 + 2 * num_correct_rest / np.maximum(num_left + num_negative, 1)) / 2
+    elif criterion.name == "recall":
+        score = np.where(recall >= criterion.minimum, precision, -1.0)
+    else:
+        score = np.where((precision >= criterion.minimum) & (num_correct > 0), recall, -1.0)
+    if score.max() < 0:
         return None
     best = np.flatnonzero(score >= score.max() - 1e-12)
-    return float(min(sweep.threshold[best], key=lambda threshold: abs(threshold - DEFAULT_THRESHOLD)))
+    return float(min(thresholds[best], key=lambda threshold: abs(threshold - DEFAULT_THRESHOLD)))
 
 
 def fit_label_thresholds(
