@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from bertkit.models.packing import set_attention
+from bertkit.models.packing import attends_causally, set_attention
 from bertkit.utils.compat import Self
 
 RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
@@ -351,10 +351,7 @@ def attend_fast(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    is_causal = kwargs.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", False)
-    if attention_mask is None and is_causal:
+    if attention_mask is None and attends_causally(module, kwargs):
         attention_mask = query.new_ones(query.shape[2], query.shape[2], dtype=torch.bool).tril()[None, None]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     output = attend_with_dropout(query, key, value, attention_mask, dropout, scaling)

@@ -143,21 +143,14 @@ def prepare_for_inference(model: M) -> M:
     compute_first_position_only(model)
     if devices.has_accelerator():
         return model.to(devices.select_device()).eval()
-    copy_weights(model)
+    # Loaded weights are memory-mapped. If another program writes into their file, the predictions would change,
+    # or the process would end by SIGBUS. This matters for a server. All commands copy, because the position in
+    # memory can change the last bit of a result, and a server predicts what `bertkit predict` does.
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
     keep_freed_memory()
     replace_modules(model, is_single_process=True)
     return model.eval()
-
-
-def copy_weights(model: nn.Module) -> None:
-    """Replace the weights of a model by copies in memory.
-
-    Loaded weights are memory-mapped. If another program writes into their file, the predictions would change,
-    or the process would end by SIGBUS. This matters for a server. All commands copy, because the position in
-    memory can change the last bit of a result, and a server predicts what `bertkit predict` does.
-    """
-    for tensor in chain(model.parameters(), model.buffers()):
-        tensor.data = tensor.data.clone()
 
 
 class EnsembleModel(nn.Module):

@@ -32,6 +32,12 @@ def set_attention(model: Any, name: str, attention: AttentionFunction, mask_func
     model.set_attn_implementation(name)
 
 
+def attends_causally(module: Any, options: dict[str, Any]) -> bool:
+    """Return whether an attention layer masks later tokens, given the arguments of its attention function."""
+    is_causal = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+
+
 # ---- lengths
 
 LENGTHS = "batch_lengths"  # attribute of the encoder
@@ -316,12 +322,9 @@ FULL_ATTENTION = (-1, -1)
 
 def get_window(module: Any, options: dict[str, Any]) -> Window:
     """Return how far a token of this layer sees. The option `sliding_window` counts the token itself."""
-    is_causal = options.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", False)
     size = options.get("sliding_window")
     distance = -1 if size is None else size - 1
-    return distance, 0 if is_causal else distance
+    return distance, 0 if attends_causally(module, options) else distance
 
 
 def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
