@@ -13,11 +13,7 @@ from safetensors.torch import load_file
 
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_list
-from bertkit.models.loading import (
-    POOLING_KEY,
-    WEIGHTS_FILE,
-    ModelSource,
-)
+from bertkit.models.loading import POOLING_KEY, WEIGHTS_FILE, ModelSource
 
 
 def is_causal(config: Any) -> bool:

@@ -7,12 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.models.loading import (
-    ModelSource,
-    is_head_missing,
-    list_weight_names,
-    make_head_error,
-)
+from bertkit.models.loading import ModelSource, is_head_missing, list_weight_names, make_head_error
 from bertkit.models.losses import make_scalar
 
 PRETRAINING_PARTS = ("mlm", "nsp")
