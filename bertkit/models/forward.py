@@ -143,9 +143,9 @@ def prepare_for_inference(model: M) -> M:
     compute_first_position_only(model)
     if devices.has_accelerator():
         return model.to(devices.select_device()).eval()
-    # Loaded weights are memory-mapped. If another program writes into their file, predictions would change,
-    # or the process would end by SIGBUS. This matters for a server. All commands copy, because the position in
-    # memory can change the last bit of a result, and a server predicts what `bertkit predict` does.
+    # Loaded weights are memory-mapped. If another program writes into their file, predictions change, or the
+    # process ends by SIGBUS. This matters for a server. All commands copy, because the position in memory can
+    # change the last bit of a result, and a server predicts what `bertkit predict` does.
     for tensor in chain(model.parameters(), model.buffers()):
         tensor.data = tensor.data.clone()
     keep_freed_memory()
