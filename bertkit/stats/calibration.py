@@ -434,7 +434,7 @@ def fit_binary_threshold(
     thresholds = (edges[num_predicted] + edges[num_predicted + 1]) / 2
     num_correct = np.concatenate([[0], np.cumsum(is_positive[order])])[num_predicted]
     recall, precision = num_correct / num_positive, num_correct / np.maximum(num_predicted, 1)
-    f1 = 2 * num_correct / (num_predicted + num_positive)
+    f1, minimum = 2 * num_correct / (num_predicted + num_positive), criterion.minimum or 0.0
     if criterion.name == "f1":
         score = f1
     elif criterion.name == "macro_f1":
@@ -442,9 +442,9 @@ def fit_binary_threshold(
         num_correct_rest = num_negative - (num_predicted - num_correct)
         score = (f1 + 2 * num_correct_rest / np.maximum(num_left + num_negative, 1)) / 2
     elif criterion.name == "recall":
-        score = np.where(recall >= criterion.minimum, precision, -1.0)
+        score = np.where(recall >= minimum, precision, -1.0)
     else:
-        score = np.where((precision >= criterion.minimum) & (num_correct > 0), recall, -1.0)
+        score = np.where((precision >= minimum) & (num_correct > 0), recall, -1.0)
     if score.max() < 0:
         return None
     best = np.flatnonzero(score >= score.max() - 1e-12)
