@@ -9,7 +9,7 @@ addresses. Therefore, batches are padded to a short list of lengths, and each sh
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,14 +26,6 @@ class CaptureError(Exception):
     """A pass cannot be recorded, because it reads a value from the device or from pageable memory."""
 
 
-class Recording(Protocol):
-    """Recorded kernels."""
-
-    outputs: Any  # what the recorded function returned; each replay overwrites its tensors
-
-    def replay(self) -> None: ...
-
-
 class CudaGraph:
     """The kernels that a function starts, recorded without running them; the function must read no values."""
 
@@ -46,7 +38,7 @@ class CudaGraph:
             # other threads of this process may copy to pinned memory meanwhile
             self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                self.outputs = function()
+                self.outputs = function()  # each replay overwrites its tensors
                 self._graph.capture_end()
             except BaseException as error:
                 self._abandon(pool)
@@ -73,10 +65,16 @@ class CudaGraph:
         self._graph.replay()
 
 
+def make_recorder() -> Callable[[Callable[[], Any]], CudaGraph]:
+    """Return a function that records what a function does; all recordings share memory."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return partial(CudaGraph, pool=torch.cuda.graph_pool_handle(), stream=stream)
+
+
 class RecordedPass(NamedTuple):
     """A recorded forward and backward pass, with the tensors that it reads."""
 
-    recording: Recording
+    recording: CudaGraph
     inputs: dict[str, torch.Tensor]
     counts: dict[str, torch.Tensor]
 
@@ -154,12 +152,6 @@ class StepGraphs:
             torch._foreach_zero_(self._gradients)
             for parameter, gradient in zip(self._trained, self._gradients, strict=True):
                 parameter.grad = gradient
-
-
-def make_recorder() -> Callable[[Callable[[], Any]], Recording]:
-    """Return a function that records what a function does; all recordings share memory."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    return partial(CudaGraph, pool=torch.cuda.graph_pool_handle(), stream=stream)
 
 
 def can_record(batch: Mapping[str, Any]) -> bool:
