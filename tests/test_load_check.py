@@ -11,7 +11,7 @@ from conftest import make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 import bertkit
 from bertkit.models.loading import ModelSource
 from bertkit.run import load_check
-from bertkit.training.memory import report_precision_errors
+from bertkit.training.failures import report_precision_errors
 from bertkit.utils.reporting import Reporter, use_reporter
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -146,7 +146,7 @@ def test_errors_of_a_number_format_in_a_step_have_a_fix():
 @pytest.mark.parametrize("length", [8, 600])
 def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     """Jina rotates queries and keys in fp32."""
-    from bertkit.models.cpu.attention import attend_fast
+    from bertkit.models.cpu_dropout import attend_fast
 
     def make(dtype):
         return torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)

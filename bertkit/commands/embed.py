@@ -29,16 +29,7 @@ from bertkit.data.table import Rows, iter_chunks
 from bertkit.data.tokens import SequenceTemplate, encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.models.encoder import (
-    CONCAT_LAST_4,
-    Encoder,
-    PoolStates,
-    allocate_memmap,
-    average_ranges,
-    fingerprint_weights,
-    parse_layers,
-    select_pooled_tokens,
-)
+from bertkit.models.encoder import CONCAT_LAST_4, Encoder, allocate_memmap, fingerprint_weights, parse_layers
 from bertkit.models.loading import (
     find_model,
     get_max_positions,
@@ -47,12 +38,15 @@ from bertkit.models.loading import (
     load_tokenizer,
     require_embeddings,
 )
-from bertkit.models.own_models import (
+from bertkit.models.pooling import (
+    PoolStates,
     SentenceModules,
+    average_ranges,
     lowers_case,
     read_default_prompt,
     read_max_length,
     read_sentence_modules,
+    select_pooled_tokens,
 )
 from bertkit.run.load_check import report_length_errors, warn_about_padding
 from bertkit.run.prepare import UNK_WARNING_FRACTION
@@ -581,7 +575,7 @@ class Embedder:
     def encoder(self) -> Encoder:
         """The encoder with its weights, loaded at first use."""
         devices.report_device()
-        encoder = Encoder(
+        encoder = Encoder.load(
             self.source, self.model_config, self.tokenizer.pad_token_id, self.layers, self.normalize
         )
         if self.config.batch_size > 1:

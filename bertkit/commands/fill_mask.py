@@ -16,7 +16,6 @@ from bertkit.data.features import PaddingCollator, TextFeatures, build_features
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.models.forward import compute_logits, prepare_for_inference
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import (
     find_model,
     get_max_positions,
@@ -26,6 +25,7 @@ from bertkit.models.loading import (
     require_embeddings,
     takes_token_type_ids,
 )
+from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import MASKED_POSITIONS, add_masked_position_hook
 from bertkit.models.replaced_tokens import find_generator
 from bertkit.settings.validation import validate_settings

@@ -17,7 +17,7 @@ from bertkit.models.forward import batch_by_length, compute_logits
 from bertkit.run.prepare import PreparedRun
 from bertkit.run.session import Session
 from bertkit.training.arguments import restore_algorithms
-from bertkit.training.memory import (
+from bertkit.training.failures import (
     get_peak_memory_mb,
     release_memory,
     report_out_of_memory,

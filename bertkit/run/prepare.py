@@ -60,7 +60,7 @@ def score_encoder_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any)
     The model that training started from is loaded again, so it may be missing. A finished training must not
     fail because of this, so the baselines are then left out.
     """
-    from bertkit.training.memory import report_out_of_memory
+    from bertkit.training.failures import report_out_of_memory
 
     # Vectors of tokens that were added for the task are untrained.
     if not isinstance(task, SequenceTask) or task.new_tokens:

@@ -45,7 +45,7 @@ class Probe:
     def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
         """Return the score of a linear model on the vectors of the encoder with its current weights."""
         self.task.config = dataclasses.replace(self.task.config, max_length=max_length)
-        encoder = Encoder.from_model(model.base_model, tokenizer.pad_token_id)
+        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
         parts = [self.splits["train"], self.splits["validation"]]
         was_training = model.training
         model.eval()

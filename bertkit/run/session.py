@@ -13,7 +13,7 @@ from bertkit import run_directory
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
-from bertkit.models.cpu.acceleration import accelerate_on_cpu
+from bertkit.models.cpu_modules import accelerate_on_cpu
 from bertkit.models.layers import (
     check_activation_checkpointing,
     compile_layers,
@@ -21,16 +21,12 @@ from bertkit.models.layers import (
     count_trainable_parameters,
     freeze_layers,
     list_submodels,
+    set_attention_dropout,
     use_autocast_layer_norm,
 )
 from bertkit.models.loading import resize_embeddings
 from bertkit.models.lora import add_adapters, merge_adapters, require_trainable_adapters
-from bertkit.models.packing import (
-    build_masks_from_lengths,
-    describe_packed_attention,
-    enable_packing,
-    set_attention_dropout,
-)
+from bertkit.models.packing import build_masks_from_lengths, describe_packed_attention, enable_packing
 from bertkit.run.distill import add_teacher_logits, make_loss
 from bertkit.run.load_check import (
     NUM_TEXTS,
@@ -48,7 +44,7 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
-from bertkit.training.memory import (
+from bertkit.training.failures import (
     get_batch_settings,
     get_peak_memory_mb,
     make_precision_error,

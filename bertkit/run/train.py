@@ -36,7 +36,7 @@ from bertkit.tasks import task_spec
 from bertkit.tasks.evaluation import Evaluation, Outputs
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import merge_log_history
-from bertkit.training.memory import OutOfMemory, get_batch_settings, halve_batch, release_memory
+from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory
 from bertkit.training.scoring import predict_batches
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import (

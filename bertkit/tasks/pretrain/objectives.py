@@ -16,10 +16,10 @@ from bertkit.data.masking import (
 )
 from bertkit.data.wordpiece import require_analyzer
 from bertkit.errors import UserError
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import ModelSource, load_model
-from bertkit.models.losses import Loss, PretrainingLoss, reduce_pretraining_logits
-from bertkit.models.pretraining import add_masked_position_hook
+from bertkit.models.losses import Loss
+from bertkit.models.pooling import is_causal
+from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook, reduce_pretraining_logits
 from bertkit.settings.setting import get_flag, get_settings
 from bertkit.stats.scores import score_majority, score_pretraining, score_replaced_tokens
 from bertkit.tasks.base import Scores

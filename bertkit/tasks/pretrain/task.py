@@ -28,8 +28,8 @@ from bertkit.errors import UserError
 from bertkit.models.layers import set_dropout
 from bertkit.models.loading import ModelSource, find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.models.losses import Loss
-from bertkit.models.pretraining import find_missing_heads, set_token_embeddings
-from bertkit.models.scratch import create_model_folder
+from bertkit.models.pretraining import find_missing_heads
+from bertkit.models.scratch import create_model_folder, set_token_embeddings
 from bertkit.settings.run_settings import RunConfig, WordUnits
 from bertkit.stats.scores import score_unigram
 from bertkit.stats.significance import Scorer

@@ -17,8 +17,8 @@ from bertkit.data.labels import (
     parse_regression_labels,
 )
 from bertkit.errors import UserError, format_list, shorten_repr
-from bertkit.models.heads import compute_class_weights, set_output_bias
-from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from bertkit.models.heads import set_output_bias
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, compute_class_weights
 from bertkit.stats.calibration import DEFAULT_THRESHOLD, Decisions, fit_binary_threshold, fit_label_thresholds
 from bertkit.stats.scores import score_multi_label, score_regression, score_single_label, sigmoid, softmax
 from bertkit.tasks.base import Scores

@@ -36,12 +36,12 @@ from bertkit.models.heads import (
     SEQUENCE_HEAD,
     VECTOR_HEAD,
     has_head_type,
-    is_causal,
     load_with_pooling,
     match_labels,
     set_labels,
     verify_label_order,
 )
+from bertkit.models.pooling import is_causal
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.setting import fill_unset, get_column_settings, get_flag, get_settings
 from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remove_fitted_confidence

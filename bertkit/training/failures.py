@@ -1,4 +1,4 @@
-"""Out-of-memory errors: detection, messages, and smaller batches of the same effective batch size."""
+"""What can make a step fail: memory, number formats, algorithms that are not deterministic, NaN losses."""
 
 import dataclasses
 import gc
@@ -19,6 +19,8 @@ from bertkit.training.arguments import WORKSPACE_SIZE, WORKSPACE_VARIABLE
 from bertkit.training.checkpoints import RESTART_HINT
 from bertkit.utils import devices
 from bertkit.utils.system import get_peak_memory
+
+# ---- memory
 
 # Parts of the messages of PyTorch's allocators for CPU and MPS, which raise a plain RuntimeError.
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "MPS backend out of memory")
@@ -53,12 +55,7 @@ def report_out_of_memory(message: str) -> Iterator[None]:
 
 
 def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
-    """Return an out-of-memory message that lists settings which reduce memory use.
-
-    Args:
-        config: The settings of the run.
-        model: The model, which may not support `--gradient-checkpointing`.
-    """
+    """Return an out-of-memory message that lists settings which reduce memory use."""
     if config.tokens_per_batch is None:
         flag, size = "--batch-size", config.batch_size
     else:
@@ -72,16 +69,10 @@ def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
 
 
 def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
-    """Return the settings with at most half the batch size and the same effective batch size.
+    """Return the settings with at most half the batch size and the same effective batch size, or None.
 
-    The new batch size is the largest such divisor of the effective batch size.
-
-    Args:
-        config: The settings of the run.
-        min_tokens: Smallest valid `tokens_per_batch`, the length of the longest sequence.
-
-    Returns:
-        The settings, or None if the batch cannot be made smaller.
+    The new batch size is the largest such divisor of the effective batch size. A token budget must hold
+    `min_tokens`, the longest sequence.
     """
     assert isinstance(config, RunConfig)
     steps = config.gradient_accumulation_steps
@@ -102,10 +93,7 @@ def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
 
 
 def release_memory() -> None:
-    """Release the memory of a failed attempt.
-
-    Call this outside the `except` block, where the error keeps the tensors alive.
-    """
+    """Release the memory of a failed attempt. Not in `except`, where the error keeps the tensors alive."""
     gc.collect()
     if devices.has_accelerator():
         getattr(torch, devices.get_device().type).empty_cache()
@@ -118,6 +106,8 @@ def get_peak_memory_mb() -> float:
     return get_peak_memory() / 1e6
 
 
+# ---- errors of PyTorch
+
 PRECISION_FIXES = {"bf16": "pass --no-bf16", "fp16": "omit --fp16"}
 # In errors of operations that mix number formats, or do not have one of them.
 PRECISION_ERROR = re.compile(r"BFloat16|Half\b|\bdtypes?\b|scalar type")
@@ -125,15 +115,16 @@ NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
 
 
 def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
-    """Return the error for the user; None if the error is a bug.
-
-    Args:
-        message: Message of the `RuntimeError`.
-        checkpoint: The checkpoint of a resumed run; None for a new run.
-    """
+    """Return the error for the user; None if the error is a bug. A resumed run has a checkpoint."""
     first, *others = message.splitlines() or [""]
-    if problem := _explain_determinism(first):
-        return problem
+    operation, separator, _ = first.partition(NO_DETERMINISTIC_ALGORITHM)
+    if separator:
+        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
+    if first.startswith("Deterministic behavior was enabled"):
+        return (
+            "--deterministic: this process has used the GPU before; start a new process, or set "
+            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
+        )
     if first.startswith("DataLoader worker"):
         return (
             f"--set dataloader_num_workers: a worker process died ({first}); "
@@ -144,19 +135,6 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
         return (
             f"{checkpoint}: its weights do not fit the settings in run.yaml ({mismatch}); "
             f"restore run.yaml, or {RESTART_HINT}"
-        )
-    return None
-
-
-def _explain_determinism(first_line: str) -> str | None:
-    """Return the error for the user if an operation is refused because of `--deterministic`, else None."""
-    operation, separator, _ = first_line.partition(NO_DETERMINISTIC_ALGORITHM)
-    if separator:
-        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
-    if first_line.startswith("Deterministic behavior was enabled"):
-        return (
-            "--deterministic: this process has used the GPU before; start a new process, or set "
-            f"{WORKSPACE_VARIABLE}={WORKSPACE_SIZE} before the first use"
         )
     return None
 
@@ -181,16 +159,16 @@ def report_precision_errors(model: Any, precision: str) -> Iterator[None]:
         raise make_precision_error(model, precision, str(error).splitlines()[0]) from error
 
 
+# ---- the loss
+
+
 class LossCheck:
     """Check that the loss of every step is finite.
 
     On a CPU, the check is immediate. On an accelerator, reading the loss of each step would wait for all
     pending kernels. There, a tensor on the device records the first step whose loss is not finite, and
     `raise_if_recorded` reads it: before weights are evaluated or a checkpoint is written. Logging reads it
-    together with the loss.
-
-    Attributes:
-        recorded: Step and loss, `[2]`; the step is 0 if all losses are finite. None if nothing is recorded.
+    together with the loss. `recorded` is `[2]`, step and loss; the step is 0 if all losses are finite.
     """
 
     def __init__(self) -> None:
@@ -198,15 +176,7 @@ class LossCheck:
         self.recorded: torch.Tensor | None = None
 
     def add(self, loss: torch.Tensor, step: int) -> None:
-        """Check the loss of a step, or record it if it is the first that is not finite.
-
-        Args:
-            loss: A scalar.
-            step: Number of the optimizer step, from 1.
-
-        Raises:
-            UserError: The loss is NaN or infinite, and the check is immediate.
-        """
+        """Check the loss of a step, or record it if it is the first that is not finite."""
         if not self._is_deferred:
             raise_if_not_finite(float(loss), step)
             return
@@ -225,6 +195,5 @@ class LossCheck:
 
 
 def raise_if_not_finite(loss: float, step: int) -> None:
-    """Raise a `UserError` if the loss of a step is NaN or infinite."""
     if not math.isfinite(loss):
         raise TrainingFailed(f"the loss is {loss} at step {step}; {NAN_HINT}")

@@ -1,15 +1,105 @@
-"""Attention with dropout on a CPU for long sequences, a few examples at a time."""
+"""Dropout on a CPU: random masks, the module, and attention with dropout.
+
+Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
+NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
+"""
 
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd.function import once_differentiable
 
-from bertkit.models.cpu.modules import KeepMasks, draw_seed, drop, drop_, mask_dtype
-from bertkit.models.packing import set_attention
+from bertkit.models.packing import attends_causally, set_attention
 from bertkit.utils.compat import Self
+
+RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
+
+
+class KeepMasks:
+    """A reproducible sequence of dropout masks.
+
+    Two instances with the same arguments draw the same masks. A backward pass can therefore repeat the masks
+    of the forward pass, instead of keeping them in memory. The probability is rounded to a multiple of
+    1 / RANDOM_LEVELS; values that are kept are divided by `keep_prob`, its complement.
+    """
+
+    def __init__(self, dropout: float, seed: int) -> None:
+        dropped_levels = min(round(dropout * RANDOM_LEVELS), RANDOM_LEVELS - 1)  # keep_prob is not 0
+        self.keep_prob = 1 - dropped_levels / RANDOM_LEVELS
+        self.threshold = dropped_levels - RANDOM_LEVELS // 2  # for random numbers of the type int16
+        self.bit_generator = np.random.SFC64(seed)
+
+    def draw(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Draw the next mask: a tensor of this shape and type, 0 for dropped values and 1 for kept values."""
+        n = shape.numel()
+        random_int64 = torch.from_numpy(self.bit_generator.random_raw(math.ceil(n / 4)).view(np.int64))
+        random_int16 = random_int64.view(torch.int16)[:n].view(shape)
+        return torch.ge(random_int16, self.threshold, out=torch.empty(shape, dtype=dtype))
+
+    def drop_(self, values: torch.Tensor) -> torch.Tensor:
+        """Set the dropped values of a contiguous tensor to 0, in place, with the next mask."""
+        return drop_(values, self.draw(values.shape, mask_dtype(values)))
+
+
+def draw_seed() -> int:
+    """Draw a seed from PyTorch's default generator."""
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+def mask_dtype(values: torch.Tensor) -> torch.dtype:
+    """Return the type of the mask for `drop`: integers for 16-bit values, else the type of the values."""
+    return torch.int16 if values.element_size() == 2 else values.dtype
+
+
+def drop(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Multiply a contiguous tensor by a mask of 0 and 1.
+
+    PyTorch multiplies 16-bit integers three times as fast as bf16 numbers, and 0 has the same bits in both.
+    """
+    return torch.mul(values.view(mask.dtype), mask).view(values.dtype)
+
+
+def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it; see `drop`."""
+    values.view(mask.dtype).mul_(mask)
+    return values
+
+
+class FastDropout(nn.Dropout):
+    """`nn.Dropout` with faster random numbers in training on a CPU."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
+            return super().forward(input)
+        output: torch.Tensor = FastDropoutFunction.apply(input, self.p)  # type: ignore[no-untyped-call]
+        return output
+
+
+class FastDropoutFunction(torch.autograd.Function):
+    """Dropout that saves only its mask for the backward pass, two bytes per value."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dropout: float) -> torch.Tensor:
+        """Zero each value with probability `dropout`, and divide the values kept by `KeepMasks.keep_prob`."""
+        keep_masks = KeepMasks(dropout, draw_seed())
+        mask = keep_masks.draw(x.shape, torch.int16)
+        ctx.scale = 1 / keep_masks.keep_prob
+        ctx.save_for_backward(mask)
+        return drop_(x * ctx.scale, mask.to(mask_dtype(x)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient with respect to `x`; it is 0 for dropped values."""
+        (mask,) = ctx.saved_tensors
+        return drop_(grad_output * ctx.scale, mask.to(mask_dtype(grad_output))), None
+
+
+# ---- attention
 
 MAX_SCORES_PER_BLOCK = 2**20  # attention scores; 2 MB in bf16, which stay in the processor's cache
 LOG2_E = math.log2(math.e)
@@ -33,12 +123,9 @@ class BlockwiseAttention(torch.autograd.Function):
         """Return the attention output `[batch, heads, seq_len, head_dim]`.
 
         Args:
-            ctx: Autograd's context.
             q, k, v: `[batch, heads, seq_len, head_dim]`.
             mask: A bool mask that is true for pairs that attend, a float mask that is added to the scores,
                 or None.
-            dropout: Probability of dropping an attention weight.
-            scaling: Factor that multiplies the scores.
         """
         ctx.dropout, ctx.scaling, ctx.seed = dropout, scaling, draw_seed()
         keep_masks = KeepMasks(dropout, ctx.seed)
@@ -57,7 +144,6 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of q, k and v, computed in the same blocks."""
         q, k, v, mask, output, scales = ctx.saved_tensors
         keep_masks = KeepMasks(ctx.dropout, ctx.seed)
         grads = tuple(torch.empty_like(tensor) for tensor in (q, k, v))
@@ -66,10 +152,11 @@ class BlockwiseAttention(torch.autograd.Function):
             exps = inputs.select(block).compute_exponentials(shift)
             keep = keep_masks.draw(exps.shape, mask_dtype(exps))
             grad = (grad_output[block] * scales[block].to(q.dtype)).flatten(0, 1)
-            mean_grads = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
-            mean_grads = (mean_grads * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
+            # dS = P * (dP - D) with D = rowsum(dO * O); `grad` contains the divisor of P = exps / sums
+            row_dots = torch.linalg.vecdot(grad_output[block], output[block]).unsqueeze(-1)
+            row_dots = (row_dots * (scales[block] * keep_masks.keep_prob)).flatten(0, 1)
             grad_scores = drop_(torch.bmm(grad, v[block].flatten(0, 1).mT), keep)
-            grad_scores.sub_(mean_grads).mul_(exps)
+            grad_scores.sub_(row_dots).mul_(exps)
             block_grads = (
                 torch.bmm(grad_scores, k[block].flatten(0, 1)).mul_(ctx.scaling),
                 torch.bmm(grad_scores.mT, q[block].flatten(0, 1)).mul_(ctx.scaling),
@@ -123,7 +210,6 @@ class ScoreInputs(NamedTuple):
         return cls(F.pad(q, (0, 1), value=1.0), torch.cat([k, column], -1), None, factor)
 
     def select(self, block: slice) -> Self:
-        """Return the inputs of a block of examples."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[block]
         return self._replace(queries=self.queries[block], keys=self.keys[block], mask=mask)
 
@@ -178,13 +264,16 @@ class ShortAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         dropout: float, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the attention output `[batch, heads, seq_len, head_dim]`; see `BlockwiseAttention`."""
         ctx.shape, ctx.scaling = q.shape, scaling
         q, k, v = (tensor.flatten(0, 1) for tensor in (q, k, v))
         if mask is None:
             scores = torch.bmm(q, k.mT).mul_(scaling)
         else:
-            scores = torch.baddbmm(_expand_mask(mask, ctx.shape, q.dtype), q, k.mT, alpha=scaling)
+            if mask.dtype == torch.bool:
+                mask = torch.where(mask, 0.0, MASKED_SCORE)
+            batch, heads, seq_len, _ = ctx.shape
+            added = mask.clamp_min(MASKED_SCORE).to(q.dtype).expand(batch, heads, -1, seq_len).flatten(0, 1)
+            scores = torch.baddbmm(added, q, k.mT, alpha=scaling)
         probs = torch.softmax(scores, -1)  # PyTorch computes it in fp32, also for bf16
         keep_masks = KeepMasks(dropout, draw_seed())
         ctx.keep_prob = keep_masks.keep_prob
@@ -196,7 +285,6 @@ class ShortAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of q, k and v."""
         q, k, v, probs, keep, dropped_probs = ctx.saved_tensors
         grad = (grad_output * (1 / ctx.keep_prob)).flatten(0, 1)
         grad_probs = drop_(torch.bmm(grad, v.mT), keep)
@@ -206,23 +294,7 @@ class ShortAttention(torch.autograd.Function):
         return *(torch.bmm(*factors).view(ctx.shape) for factors in products), None, None, None
 
 
-def _expand_mask(mask: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a bool or float mask to one that is added to the scores.
-
-    Args:
-        mask: `[1 or batch, 1 or heads, 1 or seq_len, seq_len]`.
-        shape: `[batch, heads, seq_len, head_dim]`.
-        dtype: Number format of the result.
-
-    Returns:
-        `[batch * heads, 1 or seq_len, seq_len]`.
-    """
-    batch, heads, seq_len, _ = shape
-    if mask.dtype == torch.bool:
-        mask = torch.where(mask, 0.0, MASKED_SCORE)
-    added = mask.clamp_min(MASKED_SCORE).to(dtype)
-    return added.expand(batch, heads, -1, seq_len).flatten(0, 1)
-
+# ---- in a model of transformers
 
 FAST_SDPA = "sdpa_fast"
 # Scores of a batch up to which `ShortAttention` is faster. In bf16, it saves 6 bytes for each score.
@@ -279,10 +351,7 @@ def attend_fast(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    is_causal = kwargs.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", False)
-    if attention_mask is None and is_causal:
+    if attention_mask is None and attends_causally(module, kwargs):
         attention_mask = query.new_ones(query.shape[2], query.shape[2], dtype=torch.bool).tril()[None, None]
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     output = attend_with_dropout(query, key, value, attention_mask, dropout, scaling)

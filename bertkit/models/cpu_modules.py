@@ -1,110 +1,59 @@
-"""Fast random numbers for dropout on a CPU.
+"""Equivalents of PyTorch's modules that are faster on a CPU, and where a model gets them."""
 
-Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
-NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
-"""
-
-import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
+from bertkit.models.cpu_dropout import FastDropout, enable_fast_attention
+from bertkit.models.layers import list_submodels
+
+MAX_HEAD_SIZE = 1024  # outputs of a head in fp32; the output layer of a masked language model has more
 
 
-class KeepMasks:
-    """A reproducible sequence of dropout masks.
+def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
+    """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
 
-    Two instances with the same arguments draw the same masks. A backward pass can therefore repeat the masks
-    of the forward pass, instead of keeping them in memory.
-
-    Args:
-        dropout: Probability of dropping a value, below 1. It is rounded to a multiple of 1 / RANDOM_LEVELS.
-        seed: Seed of the masks; see `draw_seed`.
-
-    Attributes:
-        keep_prob: Probability of keeping a value, after rounding. Values that are kept are divided by it.
+    On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
+    names of the parameters do not change. `FastEmbedding` needs a single process.
     """
-
-    def __init__(self, dropout: float, seed: int) -> None:
-        dropped_levels = min(round(dropout * RANDOM_LEVELS), RANDOM_LEVELS - 1)  # keep_prob is not 0
-        self.keep_prob = 1 - dropped_levels / RANDOM_LEVELS
-        self.threshold = dropped_levels - RANDOM_LEVELS // 2  # for random numbers of the type int16
-        self.bit_generator = np.random.SFC64(seed)
-
-    def draw(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Draw the next mask: a tensor of this shape and type, 0 for dropped values and 1 for kept values."""
-        n = shape.numel()
-        random_int64 = torch.from_numpy(self.bit_generator.random_raw(math.ceil(n / 4)).view(np.int64))
-        random_int16 = random_int64.view(torch.int16)[:n].view(shape)
-        return torch.ge(random_int16, self.threshold, out=torch.empty(shape, dtype=dtype))
-
-    def drop_(self, values: torch.Tensor) -> torch.Tensor:
-        """Set the dropped values of a contiguous tensor to 0, in place, with the next mask."""
-        return drop_(values, self.draw(values.shape, mask_dtype(values)))
+    for submodel in list_submodels(model):
+        enable_fast_attention(submodel)
+    replace_modules(model, is_single_process)
+    # Small linear layers outside of the encoders compute in fp32, which takes hardly any time.
+    encoders = [submodel.base_model for submodel in list_submodels(model)]
+    in_encoder = {id(module) for encoder in encoders for module in encoder.modules()}
+    for module in model.modules():
+        is_head = isinstance(module, FastLinear) and id(module) not in in_encoder
+        if is_head and module.out_features <= MAX_HEAD_SIZE:
+            module.keeps_fp32 = True
 
 
-def draw_seed() -> int:
-    """Draw a seed from PyTorch's default generator."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+def replace_modules(model: nn.Module, is_single_process: bool) -> None:
+    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`.
 
-
-def mask_dtype(values: torch.Tensor) -> torch.dtype:
-    """Return the type of the mask for `drop`: integers for 16-bit values, else the type of the values."""
-    return torch.int16 if values.element_size() == 2 else values.dtype
-
-
-def drop(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply a contiguous tensor by a mask of 0 and 1.
-
-    PyTorch multiplies 16-bit integers three times as fast as bf16 numbers, and 0 has the same bits in both.
+    Subclasses of the stock modules stay, because they may compute something else.
     """
-    return torch.mul(values.view(mask.dtype), mask).view(values.dtype)
+    uses = Counter(id(module.weight) for module in model.modules() if hasattr(module, "weight"))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+        elif type(module) is nn.Linear:
+            FastLinear.convert(module)
+        elif type(module) is nn.Embedding and is_single_process:
+            has_options = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+            is_tied = uses[id(module.weight)] > 1  # it is also the output layer
+            if module.weight.numel() >= MIN_VALUES and not has_options and not is_tied:
+                module.__class__ = FastEmbedding
 
 
-def drop_(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply a contiguous tensor by a mask of 0 and 1 in place, and return it; see `drop`."""
-    values.view(mask.dtype).mul_(mask)
-    return values
-
-
-class FastDropout(nn.Dropout):
-    """`nn.Dropout` with faster random numbers in training on a CPU."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Zero each value with probability `p`, and divide the values kept by 1 - p."""
-        if not (self.training and 0 < self.p < 1 and input.device.type == "cpu"):
-            return super().forward(input)
-        output: torch.Tensor = FastDropoutFunction.apply(input, self.p)  # type: ignore[no-untyped-call]
-        return output
-
-
-class FastDropoutFunction(torch.autograd.Function):
-    """Dropout that saves only its mask for the backward pass, two bytes per value."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dropout: float) -> torch.Tensor:
-        """Zero each value with probability `dropout`, and divide the values kept by `KeepMasks.keep_prob`."""
-        keep_masks = KeepMasks(dropout, draw_seed())
-        mask = keep_masks.draw(x.shape, torch.int16)
-        ctx.scale = 1 / keep_masks.keep_prob
-        ctx.save_for_backward(mask)
-        return drop_(x * ctx.scale, mask.to(mask_dtype(x)))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the gradient with respect to `x`; it is 0 for dropped values."""
-        (mask,) = ctx.saved_tensors
-        return drop_(grad_output * ctx.scale, mask.to(mask_dtype(grad_output))), None
-
+# ---- embeddings, and the gradients of their tables
 
 MIN_VALUES = 2**20  # in smaller tables, filling the gradient with zeros takes no time
 
@@ -121,7 +70,6 @@ class FastEmbedding(nn.Embedding):
     used_rows: torch.Tensor | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the vectors `[..., embedding_dim]` of the indices `[...]`."""
         is_training = torch.is_grad_enabled() and self.weight.requires_grad
         if not is_training or self.weight.device.type != "cpu":
             return super().forward(input)
@@ -129,18 +77,18 @@ class FastEmbedding(nn.Embedding):
         return output
 
     def add_gradient(self, ids: torch.Tensor, grad_output: torch.Tensor) -> None:
-        """Add the gradient of a lookup to `weight.grad`.
-
-        Args:
-            ids: `[n]` looked up rows.
-            grad_output: `[n, embedding_dim]` gradient of their vectors.
-        """
+        """Add the gradient `[n, embedding_dim]` of a lookup of rows `[n]` to `weight.grad`."""
         rows, positions = torch.unique(ids, return_inverse=True)
         sums = torch.ops.aten.embedding_dense_backward(grad_output, positions, len(rows), -1, False)
         if self.padding_idx is not None:
             sums[rows == self.padding_idx] = 0
         if self.weight.grad is None:
-            self.weight.grad = self._clear_buffer()
+            if self.buffer is None:
+                self.buffer = torch.zeros_like(self.weight)
+            elif self.used_rows is not None:
+                self.buffer[self.used_rows] = 0
+            self.used_rows = None
+            self.weight.grad = self.buffer
         if self.weight.grad is self.buffer:
             self.used_rows = rows if self.used_rows is None else torch.cat([self.used_rows, rows])
         self.weight.grad[rows] += sums
@@ -151,22 +99,12 @@ class FastEmbedding(nn.Embedding):
             return None
         return torch.unique(self.used_rows)
 
-    def _clear_buffer(self) -> torch.Tensor:
-        """Return the gradient buffer, filled with zeros."""
-        if self.buffer is None:
-            self.buffer = torch.zeros_like(self.weight)
-        elif self.used_rows is not None:
-            self.buffer[self.used_rows] = 0
-        self.used_rows = None
-        return self.buffer
-
 
 class EmbeddingFunction(torch.autograd.Function):
     """Look up rows of a table; the backward pass adds the gradient to the table's `grad`."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, ids: torch.Tensor, module: FastEmbedding) -> torch.Tensor:
-        """Return the vectors `[..., embedding_dim]` of the rows `ids`, `[...]`."""
         ctx.module = module
         ctx.save_for_backward(ids)
         return torch.nn.functional.embedding(ids, weight)
@@ -174,7 +112,6 @@ class EmbeddingFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[None, None, None]:
-        """Add the gradient to the table's `grad`; autograd itself gets none."""
         (ids,) = ctx.saved_tensors
         ctx.module.add_gradient(ids.flatten(), grad_output.flatten(0, -2))
         return None, None, None
@@ -185,9 +122,6 @@ class GradientClipper:
 
     Of the gradient of a `FastEmbedding`, only the rows that can differ from 0 are read and scaled. If the
     norm is small enough, no gradient is changed.
-
-    Args:
-        model: The model, whose modules and parameters are listed once.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -198,7 +132,11 @@ class GradientClipper:
 
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients, and return their norm before that, as `torch.nn.utils.clip_grad_norm_` does."""
-        gradients = list(self._select_gradients())
+        gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # with the rows that can differ from 0
+        for weight in self.weights:
+            if weight.grad is not None:
+                table = self.tables.get(id(weight))
+                gradients.append((weight.grad, None if table is None else table.get_used_rows()))
         norms = [torch.linalg.vector_norm(grad if rows is None else grad[rows]) for grad, rows in gradients]
         total_norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
         factor = max_norm / (float(total_norm) + 1e-6)  # 1e-6 as in PyTorch
@@ -210,13 +148,8 @@ class GradientClipper:
                     grad[rows] *= factor
         return total_norm
 
-    def _select_gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Yield each gradient with the indices of its rows that can differ from 0, or None for all rows."""
-        for weight in self.weights:
-            if weight.grad is not None:
-                table = self.tables.get(id(weight))
-                yield weight.grad, None if table is None else table.get_used_rows()
 
+# ---- linear layers
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
@@ -253,6 +186,7 @@ def _count_optimizer_step(*_: Any) -> None:
 
 
 register_optimizer_step_post_hook(_count_optimizer_step)
+
 
 INPUT_COPY = FormatCopy()  # the projections of an attention layer share their input
 
@@ -305,8 +239,6 @@ class LinearFunction(torch.autograd.Function):
         """Return `[num_rows, out_features]`.
 
         Args:
-            ctx: Autograd's context.
-            _rows, _weight, _bias: The original tensors, which receive the gradients.
             rows_copy: `[num_rows, in_features]`.
             weight_copy: `[out_features, in_features]`.
             bias_copy: `[out_features]`, or None.
@@ -318,7 +250,6 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of rows, weight and bias."""
         rows, weight = ctx.saved_tensors
         needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         return (
