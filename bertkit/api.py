@@ -293,7 +293,8 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
         UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
     from bertkit.run.predictor import load_predictor
-    from bertkit.utils.devices import describe_unknown_device, request_device
+    from bertkit.settings.setting import describe_unknown_device
+    from bertkit.utils.devices import request_device
 
     if problem := describe_unknown_device(device):
         raise UserError(f"load(): device: {problem}")

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 from bertkit.errors import MAX_REPR_LENGTH, UserError
 from bertkit.settings.recipes import PASSED_DATA, list_passed_data, serialize_settings
 from bertkit.settings.run_settings import RunConfig
-from bertkit.utils import devices, distributed, locks
+from bertkit.utils import distributed, locks
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import (
     OutputKind,
@@ -226,6 +226,8 @@ def write_settings(
         data: Fingerprints of the rows by split.
         label_fixes: What `--label-fixes` changed; empty without fixes.
     """
+    from bertkit.utils import devices  # imports torch
+
     processes, passed_data = distributed.get_world_size(), list_passed_data(config)
     provenance = {
         "command": _get_command_line(),

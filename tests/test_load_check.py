@@ -273,6 +273,7 @@ def test_embed_reports_outputs_that_depend_on_padding(cli, tmp_path):
 
 @pytest.mark.slow
 def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cli, tmp_path, monkeypatch):
+    from bertkit.commands.configs import ServeConfig
     from bertkit.serve import models as models_module
     from bertkit.serve.models import Metrics
 
@@ -286,7 +287,8 @@ def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cl
     assert "fnet" not in cli(*args, "--batch-size", 1)[2]
     predictor = models_module.load_predictor(str(run))
     monkeypatch.setattr(models_module, "load_predictor", lambda _: predictor)
-    models_module.load_served_model("run", "run", models_module.BatchSettings(8, 0.0, 1000), Metrics())
+    config = ServeConfig(run=["RUN"], max_batch_size=8, max_delay_ms=0.0, max_request_tokens=1000)
+    models_module.load_served_model("run", "run", config, Metrics())
     assert predictor.task.config.eval_batch_size == 1
 
 

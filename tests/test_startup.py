@@ -51,8 +51,10 @@ options = [word for name, value in settings.items() for word in ("--" + name.rep
 run(["classify", *options])
 gc.unfreeze()
 
-from bertkit.pipeline.run import train
-try: train("classify", settings, reporter=Reporter())
+from bertkit.run.train import train
+from bertkit.utils.reporting import use_reporter
+try:
+    with use_reporter(Reporter()): train("classify", settings)
 except SystemExit: pass
 run(["classify", *options, "--dry-run"])
 print(json.dumps([*processes, describe_process()]), file=sys.stderr)

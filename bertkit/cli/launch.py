@@ -26,7 +26,6 @@ from bertkit.utils.system import (
     describe_exit,
     exit_with_parent,
     handle_console_close,
-    kill,
     request_stop,
     start_process_group,
     was_interrupted,
@@ -65,7 +64,7 @@ def launch(processes: int, device: str) -> int:
         return _wait(children, received_signals)
     finally:
         for child in children:
-            kill(child)
+            child.kill()
         for number, handler in original_handlers.items():
             signal.signal(number, handler)
 
@@ -141,7 +140,7 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
 
 def _terminate(children: Sequence[subprocess.Popen]) -> None:
     """Wait for the processes to end, then ask them to stop, wait again, and kill those that remain."""
-    for end, grace in zip((request_stop, kill), GRACE_SECONDS, strict=True):
+    for end, grace in zip((request_stop, subprocess.Popen.kill), GRACE_SECONDS, strict=True):
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(child.poll() is None for child in children):
             time.sleep(POLL_SECONDS)

@@ -10,12 +10,14 @@ from bertkit.cli.options import build_command
 from bertkit.cli.streams import print_json
 from bertkit.commands.configs import SERVE_HELP, ServeConfig
 from bertkit.errors import format_list
+from bertkit.utils.extras import require_extra
 
 LOG_FORMAT = "%(asctime)s %(message)s"
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def _run(settings: dict[str, Any], as_json: bool) -> None:
+    require_extra("serve", ("anyio", "fastapi", "uvicorn", "prometheus_client"), "serve")
     from bertkit.serve.server import serve
 
     _log_to_stderr()

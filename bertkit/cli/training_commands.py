@@ -9,7 +9,7 @@ from bertkit.cli.options import build_training_command
 from bertkit.errors import format_count
 from bertkit.experiments.config import SUITES, find_experiment
 from bertkit.tasks import TASKS, task_spec
-from bertkit.utils import devices, distributed, system
+from bertkit.utils import distributed, system
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -28,7 +28,7 @@ def run_task(task_name: str, settings: dict[str, Any], recipe: str | None, as_js
     from bertkit.run.train import train
 
     if settings.get("nproc", 1) > 1 and system.get_launched_world_size() == 1:
-        sys.exit(launch(settings["nproc"], settings.get("device", devices.AUTO)))
+        sys.exit(launch(settings["nproc"], settings.get("device", "auto")))
     exit_with_launcher()
     run = train(task_name, settings, recipe)
     if not distributed.is_main_process():

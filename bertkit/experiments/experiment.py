@@ -30,7 +30,7 @@ from bertkit.run.train import Run, require_unchanged_data, train_prepared
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.tasks.base import Scores
-from bertkit.training.memory import BATCH_SETTINGS, release_memory, report_out_of_memory
+from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import (

@@ -33,7 +33,7 @@ from bertkit.stats.significance import (
     compute_t_interval,
 )
 from bertkit.tasks.evaluation import Evaluation, Outputs, merge_prediction
-from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils.arrays import concat_ranges
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lo
 from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers
 from bertkit.tasks.base import Scores, Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation, iter_prediction_records
-from bertkit.utils.files import PARTIAL, replace_path, write_chunks, write_jsonl
+from bertkit.utils.files import replace_file, write_chunks, write_jsonl
 from bertkit.utils.reporting import report_info, report_warning
 
 LOSS = "loss"  # the validation loss, a score during training
@@ -285,13 +284,10 @@ def write_logits(path: Path, logits: np.ndarray, fitted_params: Mapping[str, flo
         logits: The logits, as `bertkit.tasks.evaluation.Outputs` has them.
         fitted_params: `Task.fitted_params`.
     """
-    partial = path.with_name(f".{path.name}-{os.getpid()}{PARTIAL}")
     try:
-        with partial.open("wb") as file:
+        with replace_file(path) as partial, partial.open("wb") as file:
             np.savez(file, **{LOGITS_KEY: logits, **fitted_params})  # type: ignore[arg-type]
-        replace_path(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror}); free disk space") from error
 
 

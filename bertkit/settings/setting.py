@@ -6,12 +6,12 @@ dataset, then with one by data and model size.
 """
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from bertkit.utils.devices import AUTO, describe_unknown_device
 from bertkit.utils.files import expand_home
 from bertkit.utils.text import describe_unknown_encoding
 
@@ -190,10 +190,17 @@ def encoding_setting() -> Any:
     )
 
 
+def describe_unknown_device(name: str) -> str | None:
+    """Return the problem with a value of `--device` and the fix, or None if it is valid."""
+    if re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
+        return None
+    return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
+
+
 def device_setting(panel: str = MODEL) -> Any:
     """Declare `device`, which all commands that run a model have."""
     return setting(
-        AUTO,
+        "auto",
         "Device that runs the model: cpu, cuda, cuda:N, mps, or auto for a GPU if there is one. auto uses "
         "MPS only after a check of its results.",
         panel,

@@ -1,4 +1,4 @@
-"""Atomic writing of files and directories, and checksums that detect damaged files."""
+"""Files: atomic writing, checksums that detect damage, checks of output paths, and names of paths."""
 
 import atexit
 import json
@@ -34,10 +34,7 @@ def replace_path(source: Path, target: Path) -> None:
     """Rename a file or a directory, and replace an existing file atomically.
 
     Windows refuses to rename a path that a process has open. Processes that open it for a moment are waited
-    for.
-
-    Raises:
-        OSError: The path cannot be renamed, for example because the target is a directory with files.
+    for. A directory with files is not replaced.
     """
     deadline = time.monotonic() + MAX_REPLACE_SECONDS
     while True:
@@ -52,35 +49,40 @@ def replace_path(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def open_atomic(path: Path) -> Iterator[TextIO]:
-    """Open a temporary file for writing, and rename it to `path` at the end of the block.
+def replace_file(path: Path) -> Iterator[Path]:
+    """Provide the path of a temporary file, and rename it to `path` at the end of the block.
 
-    Raises:
-        UserError: The file cannot be written, because the disk is full or a permission is missing. The
-            temporary file is removed.
+    The temporary file is removed if the block fails.
     """
-    if path.exists() and not path.is_file():  # such as a device, which the renaming would replace
-        raise UserError(f"{path}: is not a regular file; choose another file")
+    handle, name = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
+    os.close(handle)
+    partial = Path(name)
     try:
-        handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
-    except OSError as error:
-        raise _create_write_error(path, error) from error
-    try:
-        # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
-        # correctly. Lines end in \n on every system.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            yield file
-        Path(partial).chmod(0o644)
-        replace_path(Path(partial), path)
-    except BaseException as error:
-        Path(partial).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _create_write_error(path, error) from error
+        yield partial
+        partial.chmod(0o644)
+        replace_path(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
         raise
 
 
-def _create_write_error(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be written ({error.strerror}); free disk space or choose another path")
+@contextmanager
+def open_atomic(path: Path) -> Iterator[TextIO]:
+    """Open a temporary text file for writing, and rename it to `path` at the end of the block."""
+    if path.exists() and not path.is_file():  # such as a device, which the renaming would replace
+        raise UserError(f"{path}: is not a regular file; choose another file")
+    try:
+        # UTF-8 cannot encode a lone surrogate. The escape \ud800 is written instead, which JSON reads
+        # correctly. Lines end in \n on every system.
+        with (
+            replace_file(path) as partial,
+            partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+        ):
+            yield file
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); free disk space or choose another path"
+        ) from error
 
 
 def remove_partial_files(folder: Path) -> None:
@@ -122,9 +124,6 @@ def stage_files(
         what: Noun for the content, for the error message.
         hint: Fix, for the error message.
         errors: Exceptions of a failed write. PyTorch raises a RuntimeError if the disk is full.
-
-    Raises:
-        UserError: The files cannot be written. The temporary directory is removed.
     """
     from safetensors import SafetensorError
 
@@ -185,16 +184,15 @@ def verify_checksums(folder: Path) -> str | None:
 
 def _compute_checksums(folder: Path) -> dict[str, list[int]]:
     """Return size and CRC-32 of each file by its path in the directory."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != CHECKSUMS_FILE)
-    return {path.relative_to(folder).as_posix(): [path.stat().st_size, _compute_crc(path)] for path in files}
-
-
-def _compute_crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_SIZE):
-            crc = zlib.crc32(block, crc)
-    return crc
+    checksums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS_FILE:
+            crc = 0
+            with path.open("rb") as file:
+                while block := file.read(BLOCK_SIZE):
+                    crc = zlib.crc32(block, crc)
+            checksums[path.relative_to(folder).as_posix()] = [path.stat().st_size, crc]
+    return checksums
 
 
 def create_process_directory() -> Path:
@@ -203,6 +201,8 @@ def create_process_directory() -> Path:
     atexit.register(folder.cleanup)
     return Path(folder.name)
 
+
+# ---- output paths
 
 OUTPUT_DIR_FLAG = "--output-dir"
 LOCK_PREFIX = ".bertkit-lock"  # begins the names of the files that `bertkit.utils.locks` locks
@@ -219,7 +219,7 @@ class OutputKind:
 
     Attributes:
         name: Name with its article, such as "a run", for messages.
-        hint: Fix if a directory already contains output of this kind, for the error message.
+        hint: Fix if a directory already contains output of this kind.
         find_foreign_files: Given the file names in a directory, returns those that do not belong to this kind
             of output.
     """
@@ -239,10 +239,6 @@ def check_output_directory(
         kind: Kind of output that the directory may already contain. If None, its content is not checked.
         overwrite: Whether existing output of this kind may be replaced.
         flag: The flag, for the error message.
-
-    Raises:
-        UserError: The path is invalid, is a file, is not writable, or contains files that must not be
-            replaced.
     """
     _check_name(folder, flag)
     with report_creation_errors(folder, flag):
@@ -251,12 +247,8 @@ def check_output_directory(
     parent = _find_existing_parent(folder)
     if not parent.is_dir() or not os.access(parent, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f"{flag} {folder}: is not writable (no access to {parent}); choose another directory")
-    if kind is not None and folder.is_dir():
-        _check_content(folder, kind, overwrite, flag)
-
-
-def _check_content(folder: Path, kind: OutputKind, overwrite: bool, flag: str) -> None:
-    """Refuse a directory that contains other files, or output that must not be replaced."""
+    if kind is None or not folder.is_dir():
+        return
     names = {path.name for path in folder.iterdir() if not is_lock_file(path.name)} - {PARTIAL}
     if not names:
         return
@@ -282,10 +274,6 @@ def check_output_file(
         flag: The flag, for the error message. Empty if the path does not come from a flag.
         suffixes: Valid file name suffixes. If empty, any suffix is valid.
         conflict: Problem and fix for the error message if the file exists.
-
-    Raises:
-        UserError: The name or the suffix is invalid, the parent directory does not exist, or the path exists
-            and must not be replaced.
     """
     where = f"{flag} {path}".strip()
     _check_name(path, flag)
@@ -307,12 +295,7 @@ def _check_name(path: Path, flag: str) -> None:
 
 
 def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool = True) -> None:
-    """Create a directory and its parents.
-
-    Raises:
-        FileExistsError: The directory exists, and `exist_ok` is false.
-        UserError: The directory cannot be created.
-    """
+    """Create a directory and its parents. Raise `FileExistsError` if it exists and `exist_ok` is false."""
     with report_creation_errors(folder, flag):
         try:
             folder.mkdir(parents=True, exist_ok=exist_ok)
@@ -345,9 +328,6 @@ def require_disk_space(
         purpose: Noun for the content that needs the space, in plural, for the error message.
         hint: Fix, for the error message.
         flag: The flag or environment variable, for the error message.
-
-    Raises:
-        UserError: The free space is too small.
     """
     free = shutil.disk_usage(_find_existing_parent(folder)).free
     if free < num_bytes:
@@ -364,6 +344,8 @@ def _find_existing_parent(folder: Path) -> Path:
         path = path.parent
     return path
 
+
+# ---- names of paths
 
 DRIVE = re.compile(r"[A-Za-z]:(?=[\\/])")
 
