@@ -79,6 +79,19 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
         raise
 
 
+@contextmanager
+def stage_file(path: Path) -> Iterator[Path]:
+    """Provide a path in a new directory next to a file, and rename it to the file at the end of the block."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        staged = folder / path.name
+        yield staged
+        staged.chmod(0o644)
+        replace_path(staged, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _create_write_error(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be written ({error.strerror}); free disk space or choose another path")
 
