@@ -4,31 +4,26 @@ The baseline of integrated gradients keeps the special tokens, and replaces all 
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from bertkit.data.features import TextFeatures
-from bertkit.data.table import Rows
 from bertkit.data.tokens import encode_with_offsets
 from bertkit.data.words import WORD_PATTERN
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, integrate_gradients
-from bertkit.report.finished_run import FinishedRun
-from bertkit.report.page import ExampleExplanation, compute_strengths, create_view
-from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
+from bertkit.run.predictor import Predictor, find_onnx_model
 from bertkit.tasks.base import Task
 from bertkit.tasks.text.predictions import SequenceEvaluation
 from bertkit.tasks.text.task import SequenceTask
-from bertkit.tasks.view import COMMON_KEYS, Attribution, View, sort_worst_first
-from bertkit.utils import devices
 from bertkit.utils.arrays import Ragged, compute_offsets
-from bertkit.utils.reporting import report_info, report_warning, silence_libraries, track_progress
+from bertkit.utils.reporting import report_warning, track_progress
 
 MAX_ERROR = 0.05  # maximum completeness error, as a fraction of the difference of the scores
 NUM_STEPS = (16, 32, 64, 128, 256)  # tried in this order until the error of a row is small enough
@@ -36,7 +31,6 @@ BATCH_SIZE = 16  # gradients need more memory than predictions
 
 
 def require_explainable(task: Task, run: str) -> None:
-    """Raise `UserError` if predictions of the run cannot be explained."""
     if find_onnx_model(Path(run)):
         raise UserError(
             f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
@@ -106,12 +100,7 @@ def explain(predictor: Predictor, evaluation: SequenceEvaluation) -> Iterator[Ex
 
 @dataclass(frozen=True)
 class _Explainer:
-    """The attributions of the tokens of all texts.
-
-    Attributes:
-        predictor: The model.
-        evaluation: Its predictions.
-    """
+    """The attributions of the tokens of all texts."""
 
     predictor: Predictor
     evaluation: SequenceEvaluation
@@ -185,7 +174,10 @@ class _Explainer:
         for number, ids in enumerate(sequences):
             token[number, : len(ids)] = np.where(ids < 0, ids, 0)
         is_text = torch.from_numpy(token < 0).to(device)
-        baseline_ids = torch.where(is_text, self._baseline_id, batch["input_ids"])
+        tokenizer = self.predictor.tokenizer
+        has_mask = tokenizer.mask_token_id is not None
+        baseline_id = tokenizer.mask_token_id if has_mask else tokenizer.pad_token_id
+        baseline_ids = torch.where(is_text, baseline_id, batch["input_ids"])
         score = _make_score(self.evaluation, rows)
         found = integrate_gradients(model, batch, score, baseline_ids, num_steps)
         totals = np.zeros(len(rows))
@@ -193,11 +185,6 @@ class _Explainer:
         np.add.at(totals, document, found.tokens.sum(1))
         errors = np.abs(totals - found.difference) / np.maximum(np.abs(found.difference), 1e-12)
         return ~token[token < 0], found.tokens[token < 0], errors
-
-    @property
-    def _baseline_id(self) -> int:
-        tokenizer = self.predictor.tokenizer
-        return tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
 
 
 def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:
@@ -247,69 +234,3 @@ def _sum_by_word(
             ]
         )
     return result
-
-
-def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleExplanation]:
-    """Return the explanations of the worst examples, by the index of the record."""
-    view = create_view(run)
-    if view is None:
-        return {}
-    indices = sort_worst_first(view.build_examples())[:num_examples]
-    records = [run.records[index] for index in indices]
-    # The faster layers of inference compute no gradients.
-    predictor = load_predictor(run.folder, keep_stock_layers=True)
-    predictor.model.to(devices.select_device())
-    devices.report_device(predictor.model)
-    keys = _map_columns_to_keys(predictor.task, view)
-    rows = [{column: record.get(key) for column, key in keys.items()} for record in records]
-    evaluation = _evaluate(predictor, Rows.from_dicts(rows, run.predictions_path.name))
-    explanations = list(explain(predictor, evaluation))
-    report_info(f"attributions of the {len(records):,} worst of {len(run.records):,} examples")
-    return {
-        index: _convert(record, explanation, keys)
-        for index, record, explanation in zip(indices, records, explanations, strict=True)
-    }
-
-
-def _map_columns_to_keys(task: Task, view: View) -> dict[str, str]:
-    """Return the keys of the text columns in the records; see `merge_prediction`."""
-    reserved = view.predicted_keys | COMMON_KEYS
-    columns = task.input_schema.text_columns
-    return {column: f"input_{column}" if column in reserved else column for column in columns}
-
-
-def _evaluate(predictor: Predictor, rows: Rows) -> SequenceEvaluation:
-    """Predict rows without fitted thresholds: the records have the predictions of training."""
-    assert isinstance(predictor.task, SequenceTask)
-    predictor.task.label_type.thresholds = {}
-    with silence_libraries():
-        return cast("SequenceEvaluation", predictor.evaluate_without_labels(rows))
-
-
-def _convert(
-    record: Mapping[str, Any], explanation: Explanation, keys: Mapping[str, str]
-) -> ExampleExplanation:
-    """Convert an explanation for the page, without the words that are not shaded.
-
-    Args:
-        record: The prediction.
-        explanation: Its explanation.
-        keys: The keys of the text columns in the record.
-    """
-    words = [(column, word) for column, column_words in explanation.words.items() for word in column_words]
-    strengths = compute_strengths([word.attribution for _, word in words])
-    attributions: dict[str, list[Attribution]] = {}
-    for (column, word), strength in zip(words, strengths, strict=True):
-        if strength:
-            value = float(f"{word.attribution:.3g}")
-            attribution = Attribution(word.start, word.end, value, round(strength, 2))
-            attributions.setdefault(keys[column], []).append(attribution)
-    return ExampleExplanation(_name_target(record), explanation.error, attributions)
-
-
-def _name_target(record: Mapping[str, Any]) -> str:
-    """Return what is explained: the predicted label, the most probable label of a set, or the number."""
-    if isinstance(record["predicted"], str):
-        return record["predicted"]
-    probabilities = record.get("probabilities")
-    return max(probabilities, key=probabilities.get) if probabilities else "the predicted number"
