@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -162,7 +163,7 @@ class _DataCheck:
         valid = {name: task.parse_rows(rows)[0] for name, rows in valid.items()}
         notes = parsed.notes[len(dataset.notes) :]
         report.findings += checks.check_rows(dataset, dataclasses.replace(parsed, splits=valid), notes)
-        checked_splits = [CheckedSplit.from_checks(name, rows, checks) for name, rows in valid.items()]
+        checked_splits = [CheckedSplit(name, rows, checks) for name, rows in valid.items()]
         for split in checked_splits:
             report.findings += find_empty_texts(split, checks.extract_texts(split.rows))
             report.findings += find_duplicates(split)
@@ -338,31 +339,20 @@ def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> 
 
 @dataclass(frozen=True)
 class CheckedSplit:
-    """A split with the keys and labels by which rows are compared.
-
-    Attributes:
-        identity: [n] key of each row; equal examples have equal keys.
-        gold: Label of each row; None without labels.
-        unit: Noun for one row in messages.
-        conflict_severity: See `TaskChecks.conflict_severity`.
-    """
+    """A split with the keys and labels by which rows are compared."""
 
     name: str
     rows: Rows
-    identity: np.ndarray
-    gold: Sequence[Hashable] | None
-    unit: str
-    conflict_severity: tuple[Level, str]
+    checks: TaskChecks
 
-    @classmethod
-    def from_checks(cls, name: str, rows: Rows, checks: TaskChecks) -> "CheckedSplit":
-        task = checks.task
-        identity = task.split_keys(rows).identity
-        return cls(name, rows, identity, checks.extract_gold(rows), task.spec.unit, checks.conflict_severity)
+    @cached_property
+    def identity(self) -> np.ndarray:
+        """[n] key of each row; equal examples have equal keys."""
+        return self.checks.task.split_keys(self.rows).identity
 
     def format_fraction(self, indices: Sequence[int]) -> str:
         """Format the number of these rows, such as `3 of 60 (5.0%) train rows`."""
-        return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.unit}s"
+        return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.checks.task.spec.unit}s"
 
 
 def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -382,7 +372,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     groups, first = number_groups(split.identity)
     first_index = first[groups]  # of the rows with the same key
     copies = np.flatnonzero(first_index != np.arange(len(groups))).tolist()
-    rows, gold = split.rows, split.gold
+    rows, gold = split.rows, split.checks.extract_gold(split.rows)
     if copies:
         originals = first_index[copies].tolist()
         yield Finding(
@@ -396,7 +386,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     conflicts = [index for index in copies if gold[index] != gold[first_index[index]]]
     if conflicts:
         originals = first_index[conflicts].tolist()
-        level, fix = split.conflict_severity
+        level, fix = split.checks.conflict_severity
         yield Finding(
             level, "conflicts", f"{split.format_fraction(conflicts)} are copies with another label", fix,
             len(conflicts), _locate_pairs(rows, conflicts, originals, gold),

@@ -107,246 +107,13 @@ class VectorProvenance:
     texts: tuple[str, ...] = ()
 
 
-def get_sidecar_path(path: Path) -> Path:
-    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
-    return path.with_name(path.name + ".json")
-
-
-def get_output_column(column: str) -> str:
-    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
-    return f"input_{column}" if column == VECTOR_COLUMN else column
-
-
-def infer_arrow_schema(rows: Rows) -> Any:
-    """Return the Arrow schema of rows for Parquet."""
-    fields = []
-    for name, values in rows.columns.items():
-        column = get_output_column(name)
-        try:
-            schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
-            schema = pa.unify_schemas(
-                schemas or [pa.schema([(column, pa.null())])], promote_options="permissive"
-            )
-        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
-            raise UserError(
-                f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
-                f"({str(error).splitlines()[0]}); write a .npy file"
-            ) from error
-        fields.append(schema.field(0))
-    return pa.schema(fields)
-
-
-@contextmanager
-def open_vector_file(
-    path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
-) -> Iterator[np.ndarray]:
-    """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically."""
-    schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
-    metadata = json.dumps(asdict(provenance), ensure_ascii=schema is not None)
-    try:
-        with stage_file(path) as staged:
-            vectors = allocate_memmap(staged.with_suffix(".npy"), shape, np.float32)
-            yield vectors
-            if schema is None:
-                vectors.flush()  # type: ignore[attr-defined]
-                write_text(get_sidecar_path(path), metadata + "\n")
-                return
-            vector_type = pa.list_(pa.float32(), shape[1])
-            full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type))
-            full_schema = full_schema.with_metadata({METADATA_KEY: metadata})
-            start = 0
-            with pq.ParquetWriter(staged, full_schema, use_dictionary=False) as writer:
-                for chunk in rows.iter_chunks(ROW_GROUP_SIZE):
-                    columns = zip(chunk.columns.values(), schema.types, strict=True)
-                    arrays = [pa.array(values, column_type) for values, column_type in columns]
-                    values = pa.array(vectors[start : start + len(chunk)].reshape(-1))
-                    arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
-                    writer.write_table(pa.table(arrays, schema=full_schema))
-                    start += len(chunk)
-    except OSError as error:
-        raise UserError(
-            f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
-        ) from error
-
-
-# ---- nearest rows
-
-
-def l2_normalize(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors `[n, dimensions]` to length 1; a zero vector stays zero."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-
-
-def find_nearest_rows(
-    query: np.ndarray, vectors: np.ndarray, top: int, get_text: Callable[[int], str] | None
-) -> list[dict[str, Any]]:
-    """Return the `top` rows that are most similar to a query; the most similar row comes first.
-
-    Rows with equal similarity keep their order.
-
-    Args:
-        query: Vector `[dimensions]`.
-        vectors: `[n, dimensions]`, one for each row.
-        top: Number of rows to return.
-        get_text: Returns the text of a row; None if the texts are not known.
-    """
-    query = l2_normalize(query)
-    chunk_cosines = [
-        l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
-        for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
-    ]
-    cosines = np.concatenate(chunk_cosines)
-    hits: list[dict[str, Any]] = []
-    for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
-        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
-        if get_text is not None:
-            hit["text"] = get_text(row)
-        hits.append(hit)
-    return hits
-
-
-def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
-    """Return the `[n, n]` cosine similarities of all pairs of vectors, rounded to four digits."""
-    scaled = l2_normalize(vectors)
-    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
-
-
-# ---- occurrences of a word
-
-
-@dataclass(frozen=True)
-class WordOccurrences:
-    """Occurrences of a word in texts.
-
-    Attributes:
-        row: Index of the text, `[n]`.
-        start: First character in the text, `[n]`.
-        stop: End of the characters in the text, exclusive, `[n]`.
-        token_spans: Start and exclusive end in the tokens of the text without special tokens, `[n, 2]`.
-        token_ids: Token ids of each occurrence.
-    """
-
-    row: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-    token_spans: np.ndarray
-    token_ids: list[np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def select(self, indices: np.ndarray) -> "WordOccurrences":
-        """Return the occurrences at `indices`."""
-        token_ids = [self.token_ids[index] for index in indices]
-        return WordOccurrences(
-            self.row[indices], self.start[indices], self.stop[indices], self.token_spans[indices], token_ids
-        )
-
-
-def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
-    """Find every occurrence of a word or phrase, ignoring case.
-
-    An occurrence begins and ends at word boundaries, with two exceptions. In Korean, an occurrence may end
-    within a word, because particles follow without a space (`배` occurs in `배가`). In scripts without
-    spaces, word boundaries are not required.
-    """
-    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
-    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
-    pattern = regex.compile(before + regex.escape(word, special_only=True) + after, regex.IGNORECASE)
-    matches = [
-        (row, match.start(), match.end())
-        for row, text in enumerate(texts)
-        for match in pattern.finditer(text)
-    ]
-    rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
-    matching_rows, text_indices = np.unique(rows, return_inverse=True)
-    encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
-    first, last = encoded.find_token_ranges(text_indices, start, stop)
-    bounds = np.stack([first, last + 1], 1)
-    token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
-    spans = bounds - encoded.ids.offsets[text_indices][:, None]
-    has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
-    return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)
-
-
-# ---- vector files as an index
-
-
 @dataclass(frozen=True)
 class VectorIndex:
-    """Content of a vector file.
-
-    Attributes:
-        vectors: `[n, dimensions]`.
-        texts: Text of each vector; None if the file has no texts.
-        provenance: Model and settings of the vectors.
-    """
+    """Content of a vector file: `[n, dimensions]` vectors, and the text of each if the file has texts."""
 
     vectors: np.ndarray
     texts: list[str] | None
     provenance: VectorProvenance
-
-
-def read_index(path: Path) -> VectorIndex:
-    """Read a vector file, which must record the model of its vectors, as a search index."""
-    require_file(path, f"--index {path}")
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
-    try:
-        if path.suffix == ".npy":
-            sidecar = get_sidecar_path(path)
-            provenance = _parse_provenance(sidecar.read_text("utf-8") if sidecar.is_file() else None, path)
-            vectors, columns = _read_npy(path), []
-        else:
-            metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
-            provenance = _parse_provenance(None if metadata is None else metadata.decode(), path)
-            vectors, columns = _read_parquet(path, provenance)
-    except READ_ERRORS as error:
-        reason = (str(error) or "it is empty").splitlines()[0]
-        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
-    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
-        raise UserError(
-            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
-            f"{list(vectors.shape)}; {FIX_HINT}"
-        )
-    texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*columns, strict=True)]
-    return VectorIndex(vectors, texts or None, provenance)
-
-
-def _parse_provenance(text: str | None, path: Path) -> VectorProvenance:
-    """Parse the provenance of a file, whose keys must have the expected types."""
-    try:
-        metadata = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        metadata = None
-    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
-        metadata["texts"] = tuple(metadata.get("texts", ()))
-        types = get_type_hints(VectorProvenance) | {"texts": tuple}
-        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
-            return VectorProvenance(**metadata)
-    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
-
-
-def _read_npy(path: Path) -> Any:
-    try:
-        # np.load would leave a damaged file open.
-        return np.lib.format.open_memmap(path, mode="r")
-    except HEADER_ERRORS as error:
-        raise ValueError("its header does not describe an array") from error
-
-
-def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
-    """Return the vectors and the text columns."""
-    table = pq.read_table(path)
-    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
-    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
-        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
-    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
-    return column.flatten().to_numpy().reshape(len(table), -1), texts
-
-
-# ---- the command
 
 
 @dataclass(frozen=True)
@@ -649,3 +416,222 @@ class Embedder:
             "static": compute_cosine_similarities(static_vectors),
         }  # fmt: skip
         return self._build_result(vectors, [], comparison)
+
+
+# ---- files of vectors
+
+
+def get_sidecar_path(path: Path) -> Path:
+    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
+    return path.with_name(path.name + ".json")
+
+
+def get_output_column(column: str) -> str:
+    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
+    return f"input_{column}" if column == VECTOR_COLUMN else column
+
+
+def infer_arrow_schema(rows: Rows) -> Any:
+    """Return the Arrow schema of rows for Parquet."""
+    fields = []
+    for name, values in rows.columns.items():
+        column = get_output_column(name)
+        try:
+            schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
+            schema = pa.unify_schemas(
+                schemas or [pa.schema([(column, pa.null())])], promote_options="permissive"
+            )
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+            raise UserError(
+                f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
+                f"({str(error).splitlines()[0]}); write a .npy file"
+            ) from error
+        fields.append(schema.field(0))
+    return pa.schema(fields)
+
+
+@contextmanager
+def open_vector_file(
+    path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
+) -> Iterator[np.ndarray]:
+    """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically."""
+    schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
+    metadata = json.dumps(asdict(provenance), ensure_ascii=schema is not None)
+    try:
+        with stage_file(path) as staged:
+            vectors = allocate_memmap(staged.with_suffix(".npy"), shape, np.float32)
+            yield vectors
+            if schema is None:
+                vectors.flush()  # type: ignore[attr-defined]
+                write_text(get_sidecar_path(path), metadata + "\n")
+                return
+            vector_type = pa.list_(pa.float32(), shape[1])
+            full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type))
+            full_schema = full_schema.with_metadata({METADATA_KEY: metadata})
+            start = 0
+            with pq.ParquetWriter(staged, full_schema, use_dictionary=False) as writer:
+                for chunk in rows.iter_chunks(ROW_GROUP_SIZE):
+                    columns = zip(chunk.columns.values(), schema.types, strict=True)
+                    arrays = [pa.array(values, column_type) for values, column_type in columns]
+                    values = pa.array(vectors[start : start + len(chunk)].reshape(-1))
+                    arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
+                    writer.write_table(pa.table(arrays, schema=full_schema))
+                    start += len(chunk)
+    except OSError as error:
+        raise UserError(
+            f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
+        ) from error
+
+
+def read_index(path: Path) -> VectorIndex:
+    """Read a vector file, which must record the model of its vectors, as a search index."""
+    require_file(path, f"--index {path}")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
+    try:
+        if path.suffix == ".npy":
+            sidecar = get_sidecar_path(path)
+            provenance = _parse_provenance(sidecar.read_text("utf-8") if sidecar.is_file() else None, path)
+            vectors, columns = _read_npy(path), []
+        else:
+            metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
+            provenance = _parse_provenance(None if metadata is None else metadata.decode(), path)
+            vectors, columns = _read_parquet(path, provenance)
+    except READ_ERRORS as error:
+        reason = (str(error) or "it is empty").splitlines()[0]
+        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise UserError(
+            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
+            f"{list(vectors.shape)}; {FIX_HINT}"
+        )
+    texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*columns, strict=True)]
+    return VectorIndex(vectors, texts or None, provenance)
+
+
+def _parse_provenance(text: str | None, path: Path) -> VectorProvenance:
+    """Parse the provenance of a file, whose keys must have the expected types."""
+    try:
+        metadata = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        metadata = None
+    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
+        metadata["texts"] = tuple(metadata.get("texts", ()))
+        types = get_type_hints(VectorProvenance) | {"texts": tuple}
+        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
+            return VectorProvenance(**metadata)
+    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
+
+
+def _read_npy(path: Path) -> Any:
+    try:
+        # np.load would leave a damaged file open.
+        return np.lib.format.open_memmap(path, mode="r")
+    except HEADER_ERRORS as error:
+        raise ValueError("its header does not describe an array") from error
+
+
+def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
+    """Return the vectors and the text columns."""
+    table = pq.read_table(path)
+    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
+    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
+        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
+    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
+    return column.flatten().to_numpy().reshape(len(table), -1), texts
+
+
+# ---- nearest rows
+
+
+def l2_normalize(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors `[n, dimensions]` to length 1; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+def find_nearest_rows(
+    query: np.ndarray, vectors: np.ndarray, top: int, get_text: Callable[[int], str] | None
+) -> list[dict[str, Any]]:
+    """Return the `top` rows that are most similar to a query; the most similar row comes first.
+
+    Rows with equal similarity keep their order. The query is `[dimensions]`, and the vectors of the rows are
+    `[n, dimensions]`.
+    """
+    query = l2_normalize(query)
+    chunk_cosines = [
+        l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
+        for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
+    ]
+    cosines = np.concatenate(chunk_cosines)
+    hits: list[dict[str, Any]] = []
+    for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
+        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
+        if get_text is not None:
+            hit["text"] = get_text(row)
+        hits.append(hit)
+    return hits
+
+
+def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
+    """Return the `[n, n]` cosine similarities of all pairs of vectors, rounded to four digits."""
+    scaled = l2_normalize(vectors)
+    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
+
+
+# ---- occurrences of a word
+
+
+@dataclass(frozen=True)
+class WordOccurrences:
+    """Occurrences of a word in texts.
+
+    Attributes:
+        row: Index of the text, `[n]`.
+        start: First character in the text, `[n]`.
+        stop: End of the characters in the text, exclusive, `[n]`.
+        token_spans: Start and exclusive end in the tokens of the text without special tokens, `[n, 2]`.
+        token_ids: Token ids of each occurrence.
+    """
+
+    row: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    token_spans: np.ndarray
+    token_ids: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def select(self, indices: np.ndarray) -> "WordOccurrences":
+        """Return the occurrences at `indices`."""
+        token_ids = [self.token_ids[index] for index in indices]
+        return WordOccurrences(
+            self.row[indices], self.start[indices], self.stop[indices], self.token_spans[indices], token_ids
+        )
+
+
+def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
+    """Find every occurrence of a word or phrase, ignoring case.
+
+    An occurrence begins and ends at word boundaries, with two exceptions. In Korean, an occurrence may end
+    within a word, because particles follow without a space (`배` occurs in `배가`). In scripts without
+    spaces, word boundaries are not required.
+    """
+    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
+    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
+    pattern = regex.compile(before + regex.escape(word, special_only=True) + after, regex.IGNORECASE)
+    matches = [
+        (row, match.start(), match.end())
+        for row, text in enumerate(texts)
+        for match in pattern.finditer(text)
+    ]
+    rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
+    matching_rows, text_indices = np.unique(rows, return_inverse=True)
+    encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
+    first, last = encoded.find_token_ranges(text_indices, start, stop)
+    bounds = np.stack([first, last + 1], 1)
+    token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
+    spans = bounds - encoded.ids.offsets[text_indices][:, None]
+    has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
+    return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)

@@ -6,7 +6,6 @@ The baseline of integrated gradients keeps the special tokens, and replaces all 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,77 +82,70 @@ class Explanation:
 
 def explain(predictor: Predictor, evaluation: SequenceEvaluation) -> Iterator[Explanation]:
     """Yield the explanation of each prediction."""
+    columns = predictor.task.input_schema.text_columns
     explainer = _Explainer(predictor, evaluation)
     token_values, errors = explainer.attribute()
     if num_inexact := int((errors > MAX_ERROR).sum()):
         report_warning(
             f"{num_inexact:,} of {len(errors):,} explanations have a completeness error above {MAX_ERROR:.0%}"
         )
-    columns = predictor.task.input_schema.text_columns
+    parts = map(explainer.split, (token_values, explainer.find_used()))
     words_by_column = [
         _sum_by_word(evaluation.outputs.rows[column], predictor.tokenizer, values, is_used)
-        for column, values, is_used in zip(columns, token_values, explainer.is_used, strict=True)
+        for column, values, is_used in zip(columns, *parts, strict=True)
     ]
     for error, words in zip(errors, zip(*words_by_column, strict=True), strict=True):
         yield Explanation(dict(zip(columns, words, strict=True)), float(error))
 
 
-@dataclass(frozen=True)
 class _Explainer:
-    """The attributions of the tokens of all texts."""
+    """The attributions of the tokens of all texts.
 
-    predictor: Predictor
-    evaluation: SequenceEvaluation
+    Attributes:
+        features: The features without labels.
+        indexed_features: The features with ~i as the id of token i, counted over all columns; special tokens
+            keep their ids.
+        row: [tokens] row of each token, over all columns.
+    """
 
-    @cached_property
-    def features(self) -> TextFeatures:
-        """The features without labels."""
-        return dataclasses.replace(self.evaluation.outputs.features, labels=None)
-
-    @cached_property
-    def indexed_features(self) -> TextFeatures:
-        """The features with ~i as the id of token i, counted over all columns; special tokens keep theirs."""
-        sizes = [len(column.values) for column in self.features.columns]
-        starts = compute_offsets(np.array(sizes))
-        columns = [
-            Ragged(~np.arange(start, start + size), column.offsets)
-            for start, size, column in zip(starts, sizes, self.features.columns, strict=False)
+    def __init__(self, predictor: Predictor, evaluation: SequenceEvaluation) -> None:
+        self.predictor, self.evaluation = predictor, evaluation
+        self.features: TextFeatures = dataclasses.replace(evaluation.outputs.features, labels=None)
+        columns = self.features.columns
+        self._starts = compute_offsets(np.array([len(column.values) for column in columns]))
+        indexed = [
+            Ragged(~np.arange(start, start + len(column.values)), column.offsets)
+            for start, column in zip(self._starts, columns, strict=False)
         ]
-        return dataclasses.replace(self.features, columns=columns)
+        self.indexed_features = dataclasses.replace(self.features, columns=indexed)
+        self.row = np.concatenate([np.repeat(np.arange(len(column)), column.lengths) for column in columns])
 
-    def attribute(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return [tokens] the attributions of each column's tokens, and [rows] the completeness errors."""
-        sizes = [len(column.values) for column in self.features.columns]
-        values, errors = np.zeros(sum(sizes)), np.full(len(self.features), np.inf)
+    def split(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return [tokens] values of each column, from those of all columns."""
+        return np.split(values, self._starts[1:-1])
+
+    def attribute(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [tokens] the attributions, over all columns, and [rows] the completeness errors."""
+        values, errors = np.zeros(len(self.row)), np.full(len(self.features), np.inf)
         batches = batch_by_length(self.features, BATCH_SIZE)
         for rows in track_progress(batches, len(batches), "explaining"):
             pending = rows
             for num_steps in NUM_STEPS:
                 token, attribution, errors[pending] = self._attribute_rows(pending, num_steps)
-                is_row = np.isin(self._rows_of_tokens, pending)
-                values[is_row] = 0
+                values[np.isin(self.row, pending)] = 0
                 np.add.at(values, token, attribution)
                 pending = pending[errors[pending] > MAX_ERROR]
                 if not len(pending):
                     break
-        return np.split(values, np.cumsum(sizes)[:-1]), errors
+        return values, errors
 
-    @cached_property
-    def _rows_of_tokens(self) -> np.ndarray:
-        """[tokens] row of each token, over all columns."""
-        return np.concatenate([
-            np.repeat(np.arange(len(column)), column.lengths) for column in self.features.columns
-        ])  # fmt: skip
-
-    @cached_property
-    def is_used(self) -> list[np.ndarray]:
-        """[tokens] bool for each column, whether the model reads a token; texts may be truncated."""
+    def find_used(self) -> np.ndarray:
+        """Return [tokens] bool, whether the model reads a token; texts may be truncated."""
         num_sequences = int(self.features.sequence_offsets[-1])
         ids = np.concatenate([self.indexed_features.get_sequence(n)[0] for n in range(num_sequences)])
-        is_used = np.zeros(len(self._rows_of_tokens), bool)
+        is_used = np.zeros(len(self.row), bool)
         is_used[~ids[ids < 0]] = True
-        sizes = [len(column.values) for column in self.features.columns]
-        return np.split(is_used, np.cumsum(sizes)[:-1])
+        return is_used
 
     def _attribute_rows(self, rows: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the tokens of rows, their attributions, and the [rows] completeness errors.
