@@ -225,7 +225,7 @@ def test_an_interrupt_leaves_no_threshold_of_other_probabilities(labeled, monkey
             raise KeyboardInterrupt
         write_text(*args)
 
-    monkeypatch.setattr("bertkit.utils.files.write_text", interrupt_second_call)
+    monkeypatch.setattr("bertkit.commands.calibrate.write_text", interrupt_second_call)
     with pytest.raises(KeyboardInterrupt):
         bertkit.calibrate(run, data=rows, threshold="f1")
     assert read_temperature(run) != before

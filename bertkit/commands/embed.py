@@ -1,19 +1,20 @@
-"""Write vectors with their provenance to .npy and .parquet files."""
+"""`embed`: write vectors of texts or of a word in its contexts, and search them.
+
+A file of vectors records the model and the settings that a query must use, so that it can be searched later.
+"""
 
 import dataclasses
 import json
-import shutil
 import sys
-import tempfile
 import time
 import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,7 @@ from bertkit.run_directory import refuse_ensemble
 from bertkit.settings.setting import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
-from bertkit.utils.files import check_output_file, expand_home, replace_path, write_text
+from bertkit.utils.files import check_output_file, expand_home, stage_file, write_text
 from bertkit.utils.reporting import (
     report_info,
     report_warning,
@@ -66,6 +67,15 @@ SUFFIXES = (".npy", ".parquet")
 METADATA_KEY = "bertkit"  # in Parquet files
 VECTOR_COLUMN = "embedding"  # in Parquet files
 ROW_GROUP_SIZE = 10_000  # rows that are written to Parquet at a time
+SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
+# An empty array raises EOFError; a damaged zip archive raises BadZipFile.
+READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, pa.ArrowException)
+# In addition to ValueError, numpy raises these errors for a damaged array header.
+HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
+FIX_HINT = "create it with bertkit embed --output"
+INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
+POOLINGS = get_args(Pooling)  # those of --pooling
+MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
 @dataclass(frozen=True)
@@ -91,309 +101,13 @@ class VectorProvenance:
     texts: tuple[str, ...] = ()
 
 
-def get_sidecar_path(path: Path) -> Path:
-    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
-    return path.with_name(path.name + ".json")
-
-
-def get_output_column(column: str) -> str:
-    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
-    return f"input_{column}" if column == VECTOR_COLUMN else column
-
-
-def infer_arrow_schema(rows: Rows) -> Any:
-    """Return the Arrow schema of rows for Parquet.
-
-    Raises:
-        UserError: A column cannot be stored, for example because its values have several types.
-    """
-    fields = []
-    for name, values in rows.columns.items():
-        column = get_output_column(name)
-        try:
-            schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
-            schema = pa.unify_schemas(
-                schemas or [pa.schema([(column, pa.null())])], promote_options="permissive"
-            )
-        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
-            raise UserError(
-                f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
-                f"({str(error).splitlines()[0]}); write a .npy file"
-            ) from error
-        fields.append(schema.field(0))
-    return pa.schema(fields)
-
-
-@contextmanager
-def open_vector_file(
-    path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
-) -> Iterator[np.ndarray]:
-    """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically.
-
-    Raises:
-        UserError: The file cannot be written, for example because the disk is full; no partial file remains.
-    """
-    schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
-    temp_dir = None
-    try:
-        temp_dir = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        vectors = allocate_memmap(temp_dir / "vectors.npy", shape, np.float32)
-        yield vectors
-        _save(temp_dir, path, vectors, schema, rows, provenance)
-    except OSError as error:
-        raise UserError(
-            f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
-        ) from error
-    finally:
-        if temp_dir is not None:
-            shutil.rmtree(temp_dir, ignore_errors=True)
-
-
-def _save(
-    temp_dir: Path, path: Path, vectors: np.ndarray, schema: Any, rows: Rows, provenance: VectorProvenance
-) -> None:
-    temp_file = temp_dir / "vectors.npy"
-    if path.suffix == ".npy":
-        vectors.flush()  # type: ignore[attr-defined]
-        write_text(get_sidecar_path(path), json.dumps(asdict(provenance), ensure_ascii=False) + "\n")
-    else:
-        temp_file = temp_dir / "vectors"
-        _write_parquet(temp_file, vectors, schema, rows, provenance)
-    temp_file.chmod(0o644)
-    replace_path(temp_file, path)
-
-
-def _write_parquet(
-    path: Path, vectors: np.ndarray, schema: Any, rows: Rows, provenance: VectorProvenance
-) -> None:
-    vector_type = pa.list_(pa.float32(), vectors.shape[1])
-    full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type)).with_metadata(
-        {METADATA_KEY: json.dumps(asdict(provenance))}
-    )
-    start = 0
-    with pq.ParquetWriter(path, full_schema, use_dictionary=False) as writer:
-        for chunk in rows.iter_chunks(ROW_GROUP_SIZE):
-            columns = zip(chunk.columns.values(), schema.types, strict=True)
-            arrays = [pa.array(values, column_type) for values, column_type in columns]
-            values = pa.array(vectors[start : start + len(chunk)].reshape(-1))
-            arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
-            writer.write_table(pa.table(arrays, schema=full_schema))
-            start += len(chunk)
-
-
-T = TypeVar("T")
-SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
-# An empty array raises EOFError; a damaged zip archive raises BadZipFile.
-READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, pa.ArrowException)
-# In addition to ValueError, numpy raises these errors for a damaged array header.
-HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError)
-FIX_HINT = "create it with bertkit embed --output"
-
-
-# ---- nearest rows
-
-
-def l2_normalize(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors `[n, dimensions]` to length 1; a zero vector stays zero."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-
-
-def find_nearest_rows(
-    query: np.ndarray, vectors: np.ndarray, top: int, get_text: Callable[[int], str] | None
-) -> list[dict[str, Any]]:
-    """Return the `top` rows that are most similar to a query; the most similar row comes first.
-
-    Rows with equal similarity keep their order.
-
-    Args:
-        query: Vector `[dimensions]`.
-        vectors: `[n, dimensions]`, one for each row.
-        top: Number of rows to return.
-        get_text: Returns the text of a row; None if the texts are not known.
-    """
-    query = l2_normalize(query)
-    chunk_cosines = [
-        l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
-        for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
-    ]
-    cosines = np.concatenate(chunk_cosines)
-    hits: list[dict[str, Any]] = []
-    for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
-        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
-        if get_text is not None:
-            hit["text"] = get_text(row)
-        hits.append(hit)
-    return hits
-
-
-def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
-    """Return the `[n, n]` cosine similarities of all pairs of vectors, rounded to four digits."""
-    scaled = l2_normalize(vectors)
-    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
-
-
-# ---- occurrences of a word
-
-
-@dataclass(frozen=True)
-class WordOccurrences:
-    """Occurrences of a word in texts.
-
-    Attributes:
-        row: Index of the text, `[n]`.
-        start: First character in the text, `[n]`.
-        stop: End of the characters in the text, exclusive, `[n]`.
-        token_spans: Start and exclusive end in the tokens of the text without special tokens, `[n, 2]`.
-        token_ids: Token ids of each occurrence.
-    """
-
-    row: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-    token_spans: np.ndarray
-    token_ids: list[np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def select(self, indices: np.ndarray) -> "WordOccurrences":
-        """Return the occurrences at `indices`."""
-        token_ids = [self.token_ids[index] for index in indices]
-        return WordOccurrences(
-            self.row[indices], self.start[indices], self.stop[indices], self.token_spans[indices], token_ids
-        )
-
-
-def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
-    """Find every occurrence of a word or phrase, ignoring case.
-
-    An occurrence begins and ends at word boundaries, with two exceptions. In Korean, an occurrence may end
-    within a word, because particles follow without a space (`배` occurs in `배가`). In scripts without
-    spaces, word boundaries are not required.
-    """
-    pattern = regex.compile(_build_word_pattern(word), regex.IGNORECASE)
-    matches = [
-        (row, match.start(), match.end())
-        for row, text in enumerate(texts)
-        for match in pattern.finditer(text)
-    ]
-    rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
-    matching_rows, text_indices = np.unique(rows, return_inverse=True)
-    encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
-    first, last = encoded.find_token_ranges(text_indices, start, stop)
-    bounds = np.stack([first, last + 1], 1)
-    token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
-    spans = bounds - encoded.ids.offsets[text_indices][:, None]
-    has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
-    return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)
-
-
-def _build_word_pattern(word: str) -> str:
-    body = regex.escape(word, special_only=True)
-    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
-    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
-    return f"{before}{body}{after}"
-
-
-# ---- vector files as an index
-
-
 @dataclass(frozen=True)
 class VectorIndex:
-    """Content of a vector file.
-
-    Attributes:
-        vectors: `[n, dimensions]`.
-        texts: Text of each vector; None if the file has no texts.
-        provenance: Model and settings of the vectors.
-    """
+    """Content of a vector file: `[n, dimensions]` vectors, and the text of each if the file has texts."""
 
     vectors: np.ndarray
     texts: list[str] | None
     provenance: VectorProvenance
-
-
-def read_index(path: Path) -> VectorIndex:
-    """Read a vector file as a search index.
-
-    Raises:
-        UserError: The file does not exist, cannot be read, or has no provenance.
-    """
-    require_file(path, f"--index {path}")
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
-    read_metadata, read_content = FORMATS[path.suffix]
-    provenance = _parse_provenance(path, _read(path, read_metadata, path))
-    vectors, text_columns = _read(path, read_content, path, provenance)
-    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
-        raise UserError(
-            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
-            f"{list(vectors.shape)}; {FIX_HINT}"
-        )
-    texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*text_columns, strict=True)]
-    return VectorIndex(vectors, texts or None, provenance)
-
-
-def _read(path: Path, read: Callable[..., T], *args: Any) -> T:
-    try:
-        return read(*args)
-    except READ_ERRORS as error:
-        reason = (str(error) or "it is empty").splitlines()[0]
-        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
-
-
-def _parse_provenance(path: Path, text: str | None) -> VectorProvenance:
-    """Parse the provenance of a file. Raises `UserError` if a key is missing or has an unexpected type."""
-    try:
-        metadata = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        metadata = None
-    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
-        metadata["texts"] = tuple(metadata.get("texts", ()))
-        types = get_type_hints(VectorProvenance) | {"texts": tuple}
-        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
-            return VectorProvenance(**metadata)
-    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
-
-
-def _read_npy_metadata(path: Path) -> str | None:
-    sidecar = get_sidecar_path(path)
-    return sidecar.read_text("utf-8") if sidecar.is_file() else None
-
-
-def _read_npy(path: Path, _: VectorProvenance) -> tuple[Any, list[list[Any]]]:
-    try:
-        # np.load would leave a damaged file open.
-        return np.lib.format.open_memmap(path, mode="r"), []
-    except HEADER_ERRORS as error:
-        raise ValueError("its header does not describe an array") from error
-
-
-def _read_parquet_metadata(path: Path) -> str | None:
-    metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
-    return None if metadata is None else metadata.decode()
-
-
-def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
-    table = pq.read_table(path)
-    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
-    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
-        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
-    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
-    return column.flatten().to_numpy().reshape(len(table), -1), texts
-
-
-# By suffix: how to read the provenance as JSON (None if there is none), and the vectors and text columns.
-FORMATS = {
-    ".npy": (_read_npy_metadata, _read_npy),
-    ".parquet": (_read_parquet_metadata, _read_parquet),
-}
-
-
-INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
-POOLINGS = get_args(Pooling)  # those of --pooling
-MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
 @dataclass(frozen=True)
@@ -420,12 +134,7 @@ class EmbedResult:
 def embed(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> EmbedResult:
     """Embed texts, write their vectors, and search them.
 
-    Args:
-        settings: Settings of `EmbedConfig`.
-        stdin: Standard input; read if the settings name no texts.
-
-    Raises:
-        UserError: The caller can fix the problem; no file was written.
+    Standard input is read if the settings name no texts. If an error is raised, no file was written.
     """
     values = validate_settings(EmbedConfig, settings, "embed()")
     if not values.get("model"):
@@ -441,7 +150,6 @@ def embed(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> EmbedRe
 
 
 def _check_settings(config: EmbedConfig) -> None:
-    """Raise `UserError` for contradictory settings or an unusable output file."""
     if config.index:
         for name in ("data", "text", "word", "output"):
             if getattr(config, name):
@@ -465,10 +173,6 @@ class Embedder:
     """A model with resolved settings, whose weights are loaded at first use.
 
     The index, if there is one, provides the defaults of `INDEX_SETTINGS`.
-
-    Raises:
-        UserError: The model or layer does not exist, `max_length` exceeds the model's positions, or the index
-            was written with another model.
     """
 
     def __init__(self, config: EmbedConfig, index: VectorIndex | None) -> None:
@@ -487,7 +191,15 @@ class Embedder:
         require_embeddings(self.source, self.model_config, self.tokenizer)
         self.modules = self._choose_modules()
         self.normalize = self.modules.normalize if config.normalize is None else config.normalize
-        self.max_length = self._resolve_max_length()
+        max_positions = get_max_positions(self.model_config) or sys.maxsize
+        if config.max_length is not None and config.max_length > max_positions:
+            raise UserError(
+                f"--max-length {config.max_length}: exceeds the {max_positions} positions of "
+                f"{self.source.name}; use a smaller value"
+            )
+        limits = [get_num_positions(self.model_config), read_max_length(self.source)]
+        default_length = min(sys.maxsize, self.tokenizer.model_max_length, *filter(None, limits))
+        self.max_length = default_length if config.max_length is None else config.max_length
         self.throughput: dict[str, float] = {}
 
     def _choose_modules(self) -> SentenceModules:
@@ -521,23 +233,16 @@ class Embedder:
             )
         return modules
 
-    def _resolve_max_length(self) -> int:
-        max_positions = get_max_positions(self.model_config) or sys.maxsize
-        max_length = self.config.max_length
-        if max_length is not None and max_length > max_positions:
-            raise UserError(
-                f"--max-length {max_length}: exceeds the {max_positions} positions of {self.source.name}; "
-                "use a smaller value"
-            )
-        if max_length is not None:
-            return max_length
-        limits = [get_num_positions(self.model_config), read_max_length(self.source)]
-        return min(sys.maxsize, self.tokenizer.model_max_length, *filter(None, limits))
-
     def run(self, stdin: BinaryIO | None) -> EmbedResult:
         """Search the index, or embed texts and search their vectors."""
         if self.index:
-            self._check_index_settings(self.index.provenance)
+            for name, value in {"layer": self.layer_name, "pooling": self.modules.name}.items():
+                index_value = getattr(self.index.provenance, name)
+                if index_value != value:
+                    raise UserError(
+                        f"--{name} {value}: --index {self.config.index} was created with {index_value}; "
+                        f"remove --{name}"
+                    )
             get_text = self.index.texts.__getitem__ if self.index.texts else None
             hits = self._search(self.index.vectors, get_text)
             return self._build_result(self.index.vectors, hits)
@@ -616,33 +321,26 @@ class Embedder:
     ) -> np.ndarray:
         """Compute vectors `[n, dimensions]` in the output file, or in memory if there is no output file."""
         shape = (len(features), self._dimension)
-        batch_size = self.config.batch_size
         started = time.perf_counter()
+        target: AbstractContextManager[np.ndarray]
         if self.config.output is None:
-            vectors = np.empty(shape, np.float32)
-            with report_length_errors(self.encoder.model, features):
-                self.encoder.encode_into(vectors, features, pool, batch_size)
+            target = nullcontext(np.empty(shape, np.float32))
         else:
-            path = expand_home(self.config.output)
-            with (
-                report_length_errors(self.encoder.model, features),
-                open_vector_file(path, shape, rows, self._build_provenance(columns)) as vectors,
-            ):
-                self.encoder.encode_into(vectors, features, pool, batch_size)
+            provenance = VectorProvenance(
+                self.source.name, fingerprint_weights(self.source), self.layer_name,
+                "word" if self.config.word else self.modules.name, self.max_length, self.config.word, columns,
+            )  # fmt: skip
+            target = open_vector_file(expand_home(self.config.output), shape, rows, provenance)
+        with report_length_errors(self.encoder.model, features), target as vectors:
+            self.encoder.encode_into(vectors, features, pool, self.config.batch_size)
         seconds = time.perf_counter() - started
         self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
         return vectors
 
-    def _build_provenance(self, columns: tuple[str, ...] = ()) -> VectorProvenance:
-        return VectorProvenance(
-            self.source.name, fingerprint_weights(self.source), self.layer_name,
-            "word" if self.config.word else self.modules.name, self.max_length, self.config.word, columns,
-        )  # fmt: skip
-
     # ---- search
 
     def _check_index_model(self, provenance: VectorProvenance, path: str) -> None:
-        """Raise `UserError` for an index of another model or of one word."""
+        """Refuse an index of another model or of one word."""
         if provenance.word is not None:
             raise UserError(
                 f"--index {path}: has vectors of the word {provenance.word!r}, not of texts; "
@@ -656,16 +354,6 @@ class Embedder:
                 f"--index {path}: was created with {index_model}, but MODEL is {self.source.name}; "
                 "pass the model of the index"
             )
-
-    def _check_index_settings(self, provenance: VectorProvenance) -> None:
-        """Raise `UserError` if a setting of the query differs from the index."""
-        for name, value in {"layer": self.layer_name, "pooling": self.modules.name}.items():
-            index_value = getattr(provenance, name)
-            if index_value != value:
-                raise UserError(
-                    f"--{name} {value}: --index {self.config.index} was created with {index_value}; "
-                    f"remove --{name}"
-                )
 
     def _search(self, vectors: np.ndarray, get_text: Callable[[int], str] | None) -> list[dict[str, Any]]:
         """Return the nearest rows of each query, with their texts if there are texts."""
@@ -722,3 +410,222 @@ class Embedder:
             "static": compute_cosine_similarities(static_vectors),
         }  # fmt: skip
         return self._build_result(vectors, [], comparison)
+
+
+# ---- files of vectors
+
+
+def get_sidecar_path(path: Path) -> Path:
+    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
+    return path.with_name(path.name + ".json")
+
+
+def get_output_column(column: str) -> str:
+    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
+    return f"input_{column}" if column == VECTOR_COLUMN else column
+
+
+def infer_arrow_schema(rows: Rows) -> Any:
+    """Return the Arrow schema of rows for Parquet."""
+    fields = []
+    for name, values in rows.columns.items():
+        column = get_output_column(name)
+        try:
+            schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
+            schema = pa.unify_schemas(
+                schemas or [pa.schema([(column, pa.null())])], promote_options="permissive"
+            )
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+            raise UserError(
+                f"{rows.files[0]}: column {name!r} cannot be stored in Parquet "
+                f"({str(error).splitlines()[0]}); write a .npy file"
+            ) from error
+        fields.append(schema.field(0))
+    return pa.schema(fields)
+
+
+@contextmanager
+def open_vector_file(
+    path: Path, shape: tuple[int, int], rows: Rows, provenance: VectorProvenance
+) -> Iterator[np.ndarray]:
+    """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically."""
+    schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
+    metadata = json.dumps(asdict(provenance), ensure_ascii=schema is not None)
+    try:
+        with stage_file(path) as staged:
+            vectors = allocate_memmap(staged.with_suffix(".npy"), shape, np.float32)
+            yield vectors
+            if schema is None:
+                vectors.flush()  # type: ignore[attr-defined]
+                write_text(get_sidecar_path(path), metadata + "\n")
+                return
+            vector_type = pa.list_(pa.float32(), shape[1])
+            full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type))
+            full_schema = full_schema.with_metadata({METADATA_KEY: metadata})
+            start = 0
+            with pq.ParquetWriter(staged, full_schema, use_dictionary=False) as writer:
+                for chunk in rows.iter_chunks(ROW_GROUP_SIZE):
+                    columns = zip(chunk.columns.values(), schema.types, strict=True)
+                    arrays = [pa.array(values, column_type) for values, column_type in columns]
+                    values = pa.array(vectors[start : start + len(chunk)].reshape(-1))
+                    arrays.append(pa.FixedSizeListArray.from_arrays(values, type=vector_type))
+                    writer.write_table(pa.table(arrays, schema=full_schema))
+                    start += len(chunk)
+    except OSError as error:
+        raise UserError(
+            f"--output {path}: cannot write ({error.strerror}); free disk space or pass another path"
+        ) from error
+
+
+def read_index(path: Path) -> VectorIndex:
+    """Read a vector file, which must record the model of its vectors, as a search index."""
+    require_file(path, f"--index {path}")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
+    try:
+        if path.suffix == ".npy":
+            sidecar = get_sidecar_path(path)
+            provenance = _parse_provenance(sidecar.read_text("utf-8") if sidecar.is_file() else None, path)
+            vectors, columns = _read_npy(path), []
+        else:
+            metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
+            provenance = _parse_provenance(None if metadata is None else metadata.decode(), path)
+            vectors, columns = _read_parquet(path, provenance)
+    except READ_ERRORS as error:
+        reason = (str(error) or "it is empty").splitlines()[0]
+        raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise UserError(
+            f"--index {path}: expected vectors, one per row, found {vectors.dtype} of shape "
+            f"{list(vectors.shape)}; {FIX_HINT}"
+        )
+    texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*columns, strict=True)]
+    return VectorIndex(vectors, texts or None, provenance)
+
+
+def _parse_provenance(text: str | None, path: Path) -> VectorProvenance:
+    """Parse the provenance of a file, whose keys must have the expected types."""
+    try:
+        metadata = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        metadata = None
+    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
+        metadata["texts"] = tuple(metadata.get("texts", ()))
+        types = get_type_hints(VectorProvenance) | {"texts": tuple}
+        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
+            return VectorProvenance(**metadata)
+    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
+
+
+def _read_npy(path: Path) -> Any:
+    try:
+        # np.load would leave a damaged file open.
+        return np.lib.format.open_memmap(path, mode="r")
+    except HEADER_ERRORS as error:
+        raise ValueError("its header does not describe an array") from error
+
+
+def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
+    """Return the vectors and the text columns."""
+    table = pq.read_table(path)
+    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
+    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
+        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
+    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
+    return column.flatten().to_numpy().reshape(len(table), -1), texts
+
+
+# ---- nearest rows
+
+
+def l2_normalize(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors `[n, dimensions]` to length 1; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+def find_nearest_rows(
+    query: np.ndarray, vectors: np.ndarray, top: int, get_text: Callable[[int], str] | None
+) -> list[dict[str, Any]]:
+    """Return the `top` rows that are most similar to a query; the most similar row comes first.
+
+    Rows with equal similarity keep their order. The query is `[dimensions]`, and the vectors of the rows are
+    `[n, dimensions]`.
+    """
+    query = l2_normalize(query)
+    chunk_cosines = [
+        l2_normalize(vectors[start : start + SEARCH_CHUNK_SIZE]) @ query
+        for start in range(0, len(vectors), SEARCH_CHUNK_SIZE)
+    ]
+    cosines = np.concatenate(chunk_cosines)
+    hits: list[dict[str, Any]] = []
+    for rank, row in enumerate(np.argsort(-cosines, kind="stable")[:top].tolist(), start=1):
+        hit: dict[str, Any] = {"rank": rank, "cosine": float(cosines[row]), "row": row}
+        if get_text is not None:
+            hit["text"] = get_text(row)
+        hits.append(hit)
+    return hits
+
+
+def compute_cosine_similarities(vectors: np.ndarray) -> list[list[float]]:
+    """Return the `[n, n]` cosine similarities of all pairs of vectors, rounded to four digits."""
+    scaled = l2_normalize(vectors)
+    return np.clip(scaled @ scaled.T, -1, 1).round(4).tolist()
+
+
+# ---- occurrences of a word
+
+
+@dataclass(frozen=True)
+class WordOccurrences:
+    """Occurrences of a word in texts.
+
+    Attributes:
+        row: Index of the text, `[n]`.
+        start: First character in the text, `[n]`.
+        stop: End of the characters in the text, exclusive, `[n]`.
+        token_spans: Start and exclusive end in the tokens of the text without special tokens, `[n, 2]`.
+        token_ids: Token ids of each occurrence.
+    """
+
+    row: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    token_spans: np.ndarray
+    token_ids: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def select(self, indices: np.ndarray) -> "WordOccurrences":
+        """Return the occurrences at `indices`."""
+        token_ids = [self.token_ids[index] for index in indices]
+        return WordOccurrences(
+            self.row[indices], self.start[indices], self.stop[indices], self.token_spans[indices], token_ids
+        )
+
+
+def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> WordOccurrences:
+    """Find every occurrence of a word or phrase, ignoring case.
+
+    An occurrence begins and ends at word boundaries, with two exceptions. In Korean, an occurrence may end
+    within a word, because particles follow without a space (`배` occurs in `배가`). In scripts without
+    spaces, word boundaries are not required.
+    """
+    before = r"(?<!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}]]", word, regex.V1) else ""
+    after = r"(?!\w)" if regex.match(rf"[\w--[{UNSPACED_SCRIPTS}\p{{Hangul}}]]", word[-1], regex.V1) else ""
+    pattern = regex.compile(before + regex.escape(word, special_only=True) + after, regex.IGNORECASE)
+    matches = [
+        (row, match.start(), match.end())
+        for row, text in enumerate(texts)
+        for match in pattern.finditer(text)
+    ]
+    rows, start, stop = np.array(matches, np.int64).reshape(-1, 3).T
+    matching_rows, text_indices = np.unique(rows, return_inverse=True)
+    encoded = encode_with_offsets([texts[row] for row in matching_rows], tokenizer, cache=False)
+    first, last = encoded.find_token_ranges(text_indices, start, stop)
+    bounds = np.stack([first, last + 1], 1)
+    token_ids = [encoded.ids.values[begin:end] for begin, end in bounds]
+    spans = bounds - encoded.ids.offsets[text_indices][:, None]
+    has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
+    return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)

@@ -52,15 +52,7 @@ class FillMaskResult:
 
 
 def fill_mask(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> FillMaskResult:
-    """Predict the most probable words for each mask.
-
-    Args:
-        settings: Settings of `FillMaskConfig`.
-        stdin: Standard input; read if no text is passed.
-
-    Raises:
-        UserError: A text has no mask or is too long, or the model has no mask token or no trained head.
-    """
+    """Predict the most probable words for each mask. Standard input is read if no text is passed."""
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
     if not values.get("model"):
         raise UserError(
@@ -89,11 +81,7 @@ def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None) -> Rows:
 
 
 class MaskFiller:
-    """A masked language model that fills masks. The weights are loaded after the texts are validated.
-
-    Raises:
-        UserError: The model is causal, or its tokenizer has no mask token.
-    """
+    """A masked language model that fills masks. The weights are loaded after the texts are validated."""
 
     def __init__(self, model: str) -> None:
         # the packaged model has no masked LM head
@@ -109,11 +97,7 @@ class MaskFiller:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 
     def fill(self, rows: Rows, top: int) -> FillMaskResult:
-        """Predict the `top` most probable words for each mask of each text.
-
-        Raises:
-            UserError: A text has no mask, or is too long.
-        """
+        """Predict the `top` most probable words for each mask of each text."""
         texts = rows["text"]
         features = self._featurize(rows)
         input_ids = [features.get_sequence(index)[0] for index in range(len(features))]
@@ -160,7 +144,10 @@ class MaskFiller:
         predictions: list[tuple[np.ndarray, np.ndarray]] = []
         for batch_rows in track_progress(batches, len(batches), "filling masks"):
             batch = collate([features[row] for row in batch_rows])
-            batch[MASKED_POSITIONS] = _pad_positions([positions[row] for row in batch_rows])
+            padded = np.zeros((len(batch_rows), max(len(positions[row]) for row in batch_rows)), np.int64)
+            for padded_positions, row in zip(padded, batch_rows, strict=True):
+                padded_positions[: len(positions[row])] = positions[row]
+            batch[MASKED_POSITIONS] = torch.from_numpy(padded)
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
             logits = compute_logits(model, batch).prediction_logits
             best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
@@ -189,11 +176,3 @@ class MaskFiller:
                 candidates.append({"word": word, "probability": probability, "filled": filled})
             masks.append(candidates)
         return masks
-
-
-def _pad_positions(positions: list[np.ndarray]) -> torch.Tensor:
-    """Stack positions to `[texts, max_masks]`, padded with position 0."""
-    padded = np.zeros((len(positions), max(map(len, positions))), np.int64)
-    for row, text_positions in zip(padded, positions, strict=True):
-        row[: len(text_positions)] = text_positions
-    return torch.from_numpy(padded)

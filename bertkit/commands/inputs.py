@@ -72,15 +72,7 @@ class TruncationCounter:
 
 
 def load_texts(config: Any, stdin: BinaryIO | None) -> TextInputs:
-    """Load the texts of `--data`, of `--text`, or of standard input.
-
-    Args:
-        config: Settings of `EmbedConfig`.
-        stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
-
-    Raises:
-        UserError: There are no texts, a column does not exist, or a row has no text.
-    """
+    """Load the texts of `--data`, of `--text`, or of standard input, which is None if it is a terminal."""
     if config.data and config.text:
         raise UserError("--text: cannot be combined with --data; pass one of them")
     dataset_columns: dict[str, Any] = {}
@@ -163,8 +155,11 @@ def iter_data_rows(
         return chunks
     path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
-        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), encoding)
-        return text_lines or stream_rows(path, dialect)
+        columns = list(task.input_schema.columns_by_flag.values())
+        has_text_lines = len(columns) == 1 and not task.spec.reads_conll
+        if has_text_lines and (texts := read_text_lines(str(data), columns[0], encoding)):
+            return chunk_records(({columns[0]: text} for text in texts), str(data))
+        return stream_rows(path, dialect)
     splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
@@ -172,21 +167,8 @@ def iter_data_rows(
     return splits[split].iter_chunks()
 
 
-def _iter_text_lines(task: Task, data: str, encoding: str | None) -> Iterator[Rows] | None:
-    """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
-    columns = list(task.input_schema.columns_by_flag.values())
-    if len(columns) != 1:
-        return None
-    texts = read_text_lines(data, columns[0], encoding)
-    return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
-
-
 def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
-    """Yield rows with the texts of `--text` and similar flags.
-
-    Raises:
-        UserError: A flag belongs to another task, or a required flag is missing.
-    """
+    """Yield rows with the texts of `--text` and similar flags."""
     task_flags = [format_flag(name) for name in task.input_schema.columns_by_flag]
     for name in texts_by_flag:
         if name not in task.input_schema.columns_by_flag:

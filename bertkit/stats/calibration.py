@@ -4,9 +4,9 @@ A decision is a choice between classes, whose probabilities are the softmax of t
 row may have or lack is a decision between two classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bertkit.stats.scores import Scores
 
 NUM_BINS = 15  # Guo et al. 2017
 PROBABILITY_SCORES = ("ece", "nll", "brier")
+Fitted = TypeVar("Fitted")
 
 
 @dataclass(frozen=True)
@@ -244,16 +245,28 @@ def is_at_bound(temperature: float) -> bool:
     return temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE)
 
 
-def cross_fit(decisions: Decisions, folds: np.ndarray) -> tuple[list[float], Decisions]:
-    """Divide the logits of each fold by a temperature that is fitted on all other folds.
+def cross_fit(
+    fit: Callable[[np.ndarray], Fitted],
+    predict: Callable[[Fitted, np.ndarray], np.ndarray],
+    folds: np.ndarray,
+) -> tuple[list[Fitted], np.ndarray]:
+    """Predict the rows of each fold by what is fitted on the rows of all other folds.
 
-    Returns the temperature of each fold, and the scaled decisions. `folds` is [rows], the fold of each row.
+    Args:
+        fit: Given [rows] bool, fits on these rows.
+        predict: Given what `fit` returned and [rows] bool, predicts these rows.
+        folds: [rows] index of the fold of each row.
+
+    Returns:
+        What is fitted for each fold, and [rows, ...] the predictions.
     """
-    fold_by_decision = folds[decisions.row]
-    temperatures = [
-        fit_temperature(decisions.select(fold_by_decision != fold)) for fold in range(folds.max() + 1)
-    ]
-    return temperatures, decisions.scale(1 / np.array(temperatures)[fold_by_decision])
+    members = [folds == fold for fold in range(folds.max() + 1)]
+    fitted = [fit(~is_member) for is_member in members]
+    parts = [predict(part, is_member) for part, is_member in zip(fitted, members, strict=True)]
+    predictions = np.empty((len(folds), *parts[0].shape[1:]), parts[0].dtype)
+    for is_member, part in zip(members, parts, strict=True):
+        predictions[is_member] = part
+    return fitted, predictions
 
 
 # ---- abstention

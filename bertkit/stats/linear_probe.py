@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.data.split import assign_folds
+from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000
 UNSEEN_LOGIT = -20.0  # logit of a class that no row has
@@ -115,10 +116,11 @@ def fit_linear_probe(
 
     @cache
     def validate(pooling: int, penalty: float) -> float:
-        logits = np.empty((len(labels), num_outputs))
-        for number in range(fold.max() + 1):
-            held_out = fold == number
-            logits[held_out] = fit(~held_out, pooling, penalty).compute_logits(vectors[held_out, pooling])
+        _, logits = cross_fit(
+            lambda rows: fit(rows, pooling, penalty),
+            lambda layer, rows: layer.compute_logits(vectors[rows, pooling]),
+            fold,
+        )
         return score(labels, logits)
 
     pooling, penalty = 0, PENALTIES[0]

@@ -85,6 +85,19 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
         ) from error
 
 
+@contextmanager
+def stage_file(path: Path) -> Iterator[Path]:
+    """Provide a path in a new directory next to a file, and rename it to the file at the end of the block."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        staged = folder / path.name
+        yield staged
+        staged.chmod(0o644)
+        replace_path(staged, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def remove_partial_files(folder: Path) -> None:
     """Remove the partial files of a process that was killed while it wrote them."""
     for path in folder.glob(f".*-*{PARTIAL}"):
