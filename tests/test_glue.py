@@ -11,7 +11,7 @@ from conftest import costly_parts, make_nli_rows, read_predictions, slow_fixture
 from test_architectures import make_easy_rows
 
 import bertkit
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.experiments.suites import build_score_rows, load_table, write_submission
 from bertkit.settings.recipes import read_recipe
 from bertkit.tasks import task_spec

@@ -10,7 +10,7 @@ from test_locks import before_lock  # noqa: F401
 
 import bertkit
 from bertkit import run_directory
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.experiments import experiment, suites
 from bertkit.experiments.experiment import RunReporter, _read_saved_settings

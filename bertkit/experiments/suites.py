@@ -14,9 +14,8 @@ import msgspec
 
 from bertkit import run_directory
 from bertkit.charts import Chart
-from bertkit.data.layouts import load_dataset_specs, normalize_name
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.sources import load_dataset
+from bertkit.data.readers.formats import Dialect
+from bertkit.data.sources import load_dataset, load_dataset_specs, normalize_name
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.experiments.experiment import Experiment, PlannedRun, RunGroup
 from bertkit.models import loading
