@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.table import Table
 
 from bertkit.commands.configs import CalibrateConfig, collect_passed_columns
 from bertkit.commands.evaluate import count_overlap, load_new_rows
@@ -51,6 +52,7 @@ from bertkit.tasks.evaluation import Outputs, RowEvaluation
 from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.task import THRESHOLDS_KEY
 from bertkit.utils import devices, locks
+from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.files import stage_files, write_text
 from bertkit.utils.reporting import report_warning, silence_libraries
 
@@ -722,3 +724,46 @@ def _score(label_type: "LabelType", gold: np.ndarray, predicted: np.ndarray) -> 
         "positive_precision": num_correct / max(int(is_predicted.sum()), 1),
         "positive_recall": num_correct / max(int(is_positive.sum()), 1),
     }
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = calibrate(settings)
+    if as_json:
+        print_json({**result.calibration, "output_dir": str(result.output_dir)})
+    else:
+        _print_calibration(result.calibration, result.output_dir)
+
+
+def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> None:
+    """Print what was fitted, and the scores before and after calibration."""
+    data = calibration["data"]
+    name = (
+        f"temperature {calibration['temperature']:.3f}" if "temperature" in calibration else "probabilities"
+    )
+    table = Table(title=f"{name}, fitted on {format_count(data['rows'], 'row')}", title_justify="left")
+    table.add_column(to_plain_text(data["name"]))
+    table.add_column("before", justify="right")
+    table.add_column("after (cross-fitted)", justify="right")
+    threshold, abstention = calibration.get("threshold"), calibration.get("abstention")
+    for part in (calibration, threshold, abstention):
+        if part:
+            table.add_section()
+            for score, value in part["scores"]["before"].items():
+                table.add_row(score, f"{value:.3f}", f"{part['scores']['after'][score]:.3f}")
+    out_console.print(table)
+    lines = []
+    if threshold:
+        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
+        lines.append(f"thresholds ({threshold['criterion']}): {values}")
+    if abstention:
+        lines.append(f"abstains below a confidence of {abstention['min_confidence']:.3f}")
+    if sets := calibration.get("prediction_sets"):
+        lines.append(
+            f"{sets['level']:.0%} prediction sets: {sets['scores']['set_size']:.2f} labels on average; "
+            f"{sets['scores']['set_coverage']:.1%} contain the gold label"
+        )
+    for line in [*lines, f"run: {output_dir}"]:
+        out_console.print(line, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from bertkit.data.table import fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model
+from bertkit.report.terminal import print_run_json, print_scores
 from bertkit.run.finished_run import load_run_task, pass_data_again, reload_run_data, require_same_data
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines
@@ -343,3 +344,14 @@ def _write_results(
     run_directory.write_metrics(folder, metrics)
     run_directory.delete_backup(folder)
     return folder
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    run = evaluate(settings)
+    if as_json:
+        print_run_json(run)
+    else:
+        print_scores(run.metrics, run.output_dir)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+from rich.filesize import decimal
+
 from bertkit.commands.configs import NUM_EXPLAINED, ReportConfig
 from bertkit.errors import UserError
 from bertkit.report.finished_run import load_finished_run
@@ -12,6 +15,7 @@ from bertkit.run.finished_run import load_run_task
 from bertkit.run_directory import REPORT_FILE
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
+from bertkit.utils.console import print_json
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import check_output_file, expand_home, write_text
 
@@ -68,3 +72,14 @@ def _render_page(run: "FinishedRun", is_explained: bool) -> str:
 
 def _is_html_page(path: Path) -> bool:
     return path.is_file() and path.read_bytes()[:100].lstrip().lower().startswith(b"<!doctype html")
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = report(settings)
+    if as_json:
+        print_json({"report": str(result.path), **result.summary})
+    else:
+        typer.echo(f"report: {result.path} ({decimal(result.summary['bytes'])})")

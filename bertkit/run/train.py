@@ -30,6 +30,7 @@ from bertkit.run.results import (
 )
 from bertkit.run.session import Session
 from bertkit.run.settings import resolve_settings
+from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_spec
@@ -241,14 +242,14 @@ class Run:
 def train(
     task_name: str,
     overrides: Mapping[str, Any],
-    recipe: str | None = None,
+    recipe: str | Recipe | None = None,
 ) -> Run:
     """Train a model for a task.
 
     Args:
         task_name: Name of the task.
         overrides: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe.
+        recipe: A recipe, or its name or path.
 
     Raises:
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.

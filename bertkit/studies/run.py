@@ -13,7 +13,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.run.settings import resolve_settings
 from bertkit.run.train import Run, require_unchanged_data
 from bertkit.run_directory import ENSEMBLE_DIR
-from bertkit.settings.recipes import STUDY_PREFIX
+from bertkit.settings.recipes import STUDY_PREFIX, Recipe
 from bertkit.settings.run_settings import MAX_SEED
 from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.files import OUTPUT_NAMES, write_results
@@ -34,14 +34,14 @@ from bertkit.utils.reporting import report_info, silence_libraries
 def run_study(
     task_name: str,
     settings: Mapping[str, Any],
-    recipe: str | None = None,
+    recipe: str | Recipe | None = None,
 ) -> Run:
     """Run a study, resume it, or return the metrics of a finished study.
 
     Args:
         task_name: Name of the task.
         settings: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe, for the task or for a study of the task.
+        recipe: A recipe, or its name or path, for the task or for a study of the task.
 
     Raises:
         UserError: The study cannot succeed. Settings, data and model are checked before anything is trained.

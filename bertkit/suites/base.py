@@ -20,7 +20,7 @@ from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.report.tables import ResultTable, render_suite_page
 from bertkit.run.settings import fill_data_dir, resolve_settings
 from bertkit.run.train import Run
-from bertkit.settings.recipes import list_passed_data, serialize_settings
+from bertkit.settings.recipes import Recipe, list_passed_data, serialize_settings
 from bertkit.settings.setting import get_settings
 from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
@@ -200,7 +200,7 @@ class Suite(ABC):
         return {path: outcome.metrics for path, outcome in outcomes.items() if not outcome.reason}
 
 
-def run_suite(name: str, settings: Mapping[str, Any], recipe: str | None = None) -> Run:
+def run_suite(name: str, settings: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
     """Execute the unfinished runs of a suite, and return the suite with its metrics.
 
     Raises:
