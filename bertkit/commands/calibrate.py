@@ -20,7 +20,7 @@ from bertkit.data.columns import add_renamed_columns
 from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
-from bertkit.models.loading import ModelSource, load_config
+from bertkit.models.loading import find_run_model, load_config
 from bertkit.report.card import add_calibration
 from bertkit.run.finished_run import load_run_task, reload_run_data
 from bertkit.run.predictor import find_onnx_model, load_predictor
@@ -120,7 +120,7 @@ def _load_task(run: Path) -> "Task":
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
     kind = task.spec.name
     if task.spec.predicts_rows:
-        task.load_state(load_config(ModelSource(run.name, run)))
+        task.load_state(load_config(find_run_model(run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
             return task

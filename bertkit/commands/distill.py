@@ -7,7 +7,7 @@ from typing import Any
 from bertkit.commands import train
 from bertkit.commands.configs import DistillConfig
 from bertkit.errors import UserError
-from bertkit.models.loading import find_run_model, load_config
+from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.run.finished_run import load_run_task
 from bertkit.run_directory import find_ensemble, read_members
 from bertkit.settings.recipes import apply_overrides, list_passed_data
@@ -98,7 +98,9 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
         raise UserError("--data: rows without labels have no effect with --alpha 0; leave out one of them")
     if count is None:
         return
-    num_layers = load_config(find_run_model(run)).num_hidden_layers
+    source = find_run_model(run)
+    load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
+    num_layers = load_config(source).num_hidden_layers
     if count >= num_layers:
         raise UserError(f"--num-layers {count}: {run} has {num_layers} layers; pass a smaller number")
     if getattr(config, "features", None) is not None:

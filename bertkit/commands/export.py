@@ -26,10 +26,10 @@ from bertkit.models.layers import list_submodels
 from bertkit.models.loading import (
     ONNX_FILE,
     WEIGHTS_FILE,
-    ModelSource,
     find_run_model,
     get_max_positions,
     load_config,
+    load_tokenizer,
     takes_token_type_ids,
 )
 from bertkit.run.finished_run import load_run_task
@@ -110,7 +110,9 @@ def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
 
 
 def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> ExportResult:
-    check_architecture(load_config(ModelSource(run.name, run)))
+    source = find_run_model(run)
+    check_architecture(load_config(source))
+    load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
     validation = load_validation_set(run, metrics, config.max_eval_samples)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}

