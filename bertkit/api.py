@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import bertkit.report  # noqa: F401 - a later first import would replace the function of the same name
 from bertkit.commands.configs import (
-    PREDICT_OUTPUT_SETTINGS,
     CalibrateConfig,
     DistillConfig,
     EmbedConfig,
@@ -72,7 +71,7 @@ def _create_notebook_reporter() -> Reporter | None:
         return None
     if not hasattr(sys.modules["IPython"].get_ipython(), "kernel"):  # IPython in a terminal, or only imported
         return None
-    from bertkit.cli.console import ConsoleReporter
+    from bertkit.utils.console import ConsoleReporter  # imports rich
 
     return ConsoleReporter()
 
@@ -86,15 +85,8 @@ class ApiFunction(Protocol[P, R_co]):
     def __call__(self, *args: Any, reporter: Reporter | None = None, **kwargs: Any) -> R_co: ...
 
 
-def accepts(
-    config: Callable[P, Settings], hidden: tuple[str, ...] = ()
-) -> Callable[[Callable[..., R_co]], ApiFunction[P, R_co]]:
-    """Return a decorator that adds the settings of `config` to the signature and to the docstring.
-
-    Args:
-        config: Settings class of the command.
-        hidden: Settings of the command that the function does not accept.
-    """
+def accepts(config: Callable[P, Settings]) -> Callable[[Callable[..., R_co]], ApiFunction[P, R_co]]:
+    """Return a decorator that adds the settings of a config to the signature and to the docstring."""
 
     def decorate(api_function: Callable[..., R_co]) -> Any:
         function = _accept_reporter(api_function)
@@ -108,7 +100,7 @@ def accepts(
         settings = {
             name: setting
             for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
-            if name not in hidden and name not in signature.parameters
+            if setting.has_parameter and name not in signature.parameters
         }
         parameters = [*own_parameters, *(fields[name] for name in settings)]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -303,7 +295,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     return load_predictor(run)
 
 
-@accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
+@accepts(PredictConfig)
 def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
@@ -316,8 +308,8 @@ def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """
     from bertkit.commands.predict import predict as predict_with_run
 
-    for name in PREDICT_OUTPUT_SETTINGS:
-        if name in settings:
+    for name, field in get_settings(PredictConfig).items():
+        if name in settings and not field.metadata.has_parameter:
             raise UserError(
                 f"predict(): {name}: only the command accepts this setting; write the records in your code"
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from bertkit.commands.configs import CalibrateConfig, collect_passed_columns
 from bertkit.commands.evaluate import count_overlap, load_new_rows
@@ -22,7 +23,7 @@ from bertkit.data.split import assign_folds, join_groups
 from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
-from bertkit.models.loading import ModelSource, load_config
+from bertkit.models.loading import find_run_model, load_config
 from bertkit.report.card import add_calibration
 from bertkit.report.page import write_page
 from bertkit.run.finished_run import load_run_task, reload_run_data
@@ -57,6 +58,7 @@ from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weight
 from bertkit.tasks.text.labels import LabelType
 from bertkit.tasks.text.task import THRESHOLDS_KEY
 from bertkit.utils import devices, locks
+from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.files import stage_files, write_text
 from bertkit.utils.reporting import report_warning, silence_libraries
 
@@ -136,7 +138,7 @@ def _load_task(run: Path) -> Task:
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
     kind = task.spec.name
     if task.spec.predicts_rows:
-        task.load_state(load_config(ModelSource(run.name, run)))
+        task.load_state(load_config(find_run_model(run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
             return task
@@ -475,3 +477,46 @@ def _divide_and_verify(
             "parameters of its last layer, so this architecture cannot be calibrated; train another model"
         )
     return names
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = calibrate(settings)
+    if as_json:
+        print_json({**result.calibration, "output_dir": str(result.output_dir)})
+    else:
+        _print_calibration(result.calibration, result.output_dir)
+
+
+def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> None:
+    """Print what was fitted, and the scores before and after calibration."""
+    data = calibration["data"]
+    name = (
+        f"temperature {calibration['temperature']:.3f}" if "temperature" in calibration else "probabilities"
+    )
+    table = Table(title=f"{name}, fitted on {format_count(data['rows'], 'row')}", title_justify="left")
+    table.add_column(to_plain_text(data["name"]))
+    table.add_column("before", justify="right")
+    table.add_column("after (cross-fitted)", justify="right")
+    threshold, abstention = calibration.get("threshold"), calibration.get("abstention")
+    for part in (calibration, threshold, abstention):
+        if part:
+            table.add_section()
+            for score, value in part["scores"]["before"].items():
+                table.add_row(score, f"{value:.3f}", f"{part['scores']['after'][score]:.3f}")
+    out_console.print(table)
+    lines = []
+    if threshold:
+        values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
+        lines.append(f"thresholds ({threshold['criterion']}): {values}")
+    if abstention:
+        lines.append(f"abstains below a confidence of {abstention['min_confidence']:.3f}")
+    if sets := calibration.get("prediction_sets"):
+        lines.append(
+            f"{sets['level']:.0%} prediction sets: {sets['scores']['set_size']:.2f} labels on average; "
+            f"{sets['scores']['set_coverage']:.1%} contain the gold label"
+        )
+    for line in [*lines, f"run: {output_dir}"]:
+        out_console.print(line, markup=False, soft_wrap=True)

@@ -11,16 +11,19 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
 from bertkit.commands.configs import make_check_config
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, Splits, number_groups
 from bertkit.data.tokens import TokenCounts
 from bertkit.data.unicode import measure_scripts
-from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models import loading
 from bertkit.models.loading import ModelSource
 from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
@@ -44,7 +47,9 @@ from bertkit.tasks.checks import (
     locate_rows,
 )
 from bertkit.tasks.ner.tags import OUTSIDE
+from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.reporting import Reporter, silence_libraries, silence_reports, use_reporter
+from bertkit.utils.text import replace_control_characters
 
 # Above these fractions of the rows, the finding is a warning instead of a note.
 MAX_DUPLICATE_FRACTION = 0.01
@@ -555,3 +560,130 @@ def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerI
         "name a model for their language with --model", int((counts.unk_counts > 0).sum()),
         locate_rows(rows, by_fraction),
     )  # fmt: skip
+
+
+# ---- command line
+
+
+MAX_LABELS = 12  # rows of the table of labels
+MAX_BAR_WIDTH = 20  # characters
+MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions are rounded to 0.0%
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def run_command(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
+    is_strict = settings.pop("strict", False)
+    report = check(task_name, settings)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print_report(report)
+    errors, warnings = report.count("error"), report.count("warning")
+    if errors:
+        raise UserError(
+            f"{format_count(errors, 'error')} in the data: training would stop; fix the errors listed above"
+        )
+    if is_strict and warnings:
+        raise UserError(
+            f"{format_count(warnings, 'warning')} in the data: --strict treats warnings as errors; "
+            "fix those listed above or leave out --strict"
+        )
+
+
+def _print_report(report: CheckReport) -> None:
+    """Print a table of splits, a table of labels, and the findings."""
+    source = f"{report.data['name']} from {report.data['source']}"
+    out_console.print(source, markup=False, soft_wrap=True, style="bold")
+    if report.summary:
+        out_console.print(report.summary, markup=False, soft_wrap=True)
+    out_console.print(_build_split_table(report))
+    label_counts = {
+        name: statistics["labels"] for name, statistics in report.splits.items() if statistics.get("labels")
+    }
+    if label_counts:
+        out_console.print(_build_label_table(label_counts))
+    for finding in report.findings:
+        _print_finding(finding)
+    level_counts = [
+        format_count(count, level)
+        for level in LEVEL_STYLES
+        if (count := report.count(level))  # type: ignore[arg-type]
+    ]
+    out_console.print(", ".join(level_counts) or "no problems found")
+
+
+def _build_split_table(report: CheckReport) -> Table:
+    """Build a table of the rows, token lengths, [UNK] tokens and scripts of each split.
+
+    Columns without any value are left out.
+    """
+    rows = []
+    for statistics in report.splits.values():
+        lengths = statistics.get("lengths", {})
+        scripts = ", ".join(  # such as `Latin 99.8%, Greek 0.2%`, or `Latin 100%`
+            f"{name} {fraction:.1%}" if fraction < 1 - MIN_SCRIPT_FRACTION else f"{name} {fraction:.0%}"
+            for name, fraction in statistics.get("scripts", {}).items()
+            if fraction >= MIN_SCRIPT_FRACTION
+        )
+        rows.append(
+            {
+                f"{task_spec(report.task).unit}s": f"{statistics['rows']:,}",
+                **{name: f"{lengths[name]:,}" if lengths else "" for name in ("median", "95%", "longest")},
+                f"over {report.max_length}": f"{statistics['over']:.1%}" if "over" in statistics else "",
+                "[UNK]": f"{statistics['unknown']:.1%}" if "unknown" in statistics else "",
+                "script": scripts,
+            }
+        )
+    headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
+    table = Table()
+    table.add_column(to_plain_text(f"in tokens of {report.model}" if report.model else ""))
+    for heading in headings:
+        # As plain text, because [UNK] looks like markup.
+        table.add_column(to_plain_text(heading), justify="left" if heading == "script" else "right")
+    for name, row in zip(report.splits, rows, strict=True):
+        table.add_row(name, *(row[heading] for heading in headings))
+    return table
+
+
+def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """Build a table with the count and the fraction of each label, and with bars for the first split.
+
+    Args:
+        counts: Number of rows by split and label.
+    """
+    labels = list(dict.fromkeys(label for split_counts in counts.values() for label in split_counts))
+    table = Table("label", "")
+    for split in counts:
+        table.add_column(split, justify="right")
+    first_split = next(iter(counts.values()))
+    max_count = max(first_split.values())
+    for label in labels[:MAX_LABELS]:
+        width = max(1, round(MAX_BAR_WIDTH * first_split.get(label, 0) / max_count))
+        bar = Text("█" * width if label in first_split else "", "cyan")
+        cells = [
+            f"{split_counts.get(label, 0):,} ({split_counts.get(label, 0) / sum(split_counts.values()):.1%})"
+            for split_counts in counts.values()
+        ]
+        table.add_row(to_plain_text(label), bar, *cells)
+    if len(labels) > MAX_LABELS:
+        table.add_row(f"... and {len(labels) - MAX_LABELS:,} more", "")
+    return table
+
+
+def _print_finding(finding: Finding) -> None:
+    """Print the message, the fix, and the rows if the message lacks them, as `train.csv: row 3, row 9`."""
+    line = Text(finding.level, LEVEL_STYLES[finding.level])
+    line.append(f"  {replace_control_characters(finding.message)}", "default")
+    out_console.print(line, soft_wrap=True)
+    if any(row not in finding.message for row in finding.rows):
+        parts, previous_file = [], None
+        for location in finding.rows:  # each file is named once, without its directory
+            file, separator, row = location.partition(": ")
+            parts.append(row if file == previous_file else f"{Path(file).name}{separator}{row}")
+            previous_file = file
+        num_omitted = finding.count - len(finding.rows)
+        suffix = f", and {num_omitted:,} more" if num_omitted > 0 else ""
+        rows_line = f"    {', '.join(parts)}{suffix}"
+        out_console.print(rows_line, markup=False, soft_wrap=True, style="dim")
+    if finding.fix:
+        out_console.print(f"    {finding.fix}", markup=False, soft_wrap=True)

@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import regex
 import torch
+import typer
+from rich.table import Table
 
 from bertkit.commands.configs import EmbedConfig
 from bertkit.commands.inputs import TEXT_SEPARATOR, TextInputs, TruncationCounter, load_texts
@@ -55,6 +57,7 @@ from bertkit.run_directory import refuse_ensemble
 from bertkit.settings.setting import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
+from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
 from bertkit.utils.files import check_output_file, expand_home, stage_file, write_text
 from bertkit.utils.reporting import (
     report_info,
@@ -629,3 +632,76 @@ def find_word_occurrences(word: str, texts: Sequence[str], tokenizer: Any) -> Wo
     spans = bounds - encoded.ids.offsets[text_indices][:, None]
     has_tokens = np.flatnonzero(first >= 0)  # some characters become no token
     return WordOccurrences(rows, start, stop, spans, token_ids).select(has_tokens)
+
+
+# ---- command line
+
+RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command requires one of them
+MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json prints more
+# Widths in characters: the limits of the text column, and all other columns of the table of hits.
+MIN_TEXT_WIDTH, MAX_TEXT_WIDTH, NUMBERS_WIDTH = 20, 100, 36
+INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
+POOLINGS = get_args(Pooling)  # those of --pooling
+MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    if not RESULT_SETTINGS & settings.keys():
+        raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet)")
+    result = embed(settings, get_piped_stdin())
+    metadata = result.metadata
+    if as_json:
+        output = {"output": str(result.output)} if result.output else {}
+        hits = {"results": result.results} if result.results else {}
+        print_json({**output, **metadata, **hits, **(result.word_comparison or {})})
+        return
+    for query_result in result.results:
+        _print_hits(query_result)
+    if result.word_comparison:
+        _print_word_comparison(result.word_comparison)
+    if result.output:
+        typer.echo(
+            f"{result.output}: {format_count(metadata['rows'], 'vector')} with {metadata['dimensions']:,} "
+            f"dimensions ({metadata['dtype']}), {metadata['model']}, layer {metadata['layer']}, "
+            f"{metadata['pooling']}; {metadata['rows_per_second']:,.0f} rows/s"
+        )
+
+
+def _print_hits(query_result: Mapping[str, Any]) -> None:
+    """Print the rows that are most similar to a query. Queries and texts are shortened to one line."""
+    hits = query_result["hits"]
+    width = min(MAX_TEXT_WIDTH, max(MIN_TEXT_WIDTH, out_console.width - NUMBERS_WIDTH))
+    title = to_plain_text(" ".join(query_result["query"].split()))
+    title.truncate(width + NUMBERS_WIDTH, overflow="ellipsis")
+    table = Table(title=title, title_justify="left")
+    for heading in ("rank", "cosine", "row"):
+        table.add_column(heading, justify="right")
+    if "text" in hits[0]:
+        table.add_column("text", no_wrap=True, max_width=width)
+    for hit in hits:
+        texts = [" ".join(hit["text"].split())] if "text" in hit else []
+        table.add_row(str(hit["rank"]), f"{hit['cosine']:.3f}", str(hit["row"]), *map(to_plain_text, texts))
+    out_console.print(table)
+
+
+def _print_word_comparison(comparison: Mapping[str, Any]) -> None:
+    """Print the cosine similarities of the vectors of a word, and those of its static embeddings."""
+    occurrences = comparison["occurrences"][:MAX_OCCURRENCES]
+    title = to_plain_text(f"{comparison['word']}: cosine similarities of its vectors")
+    table = Table(title=title, title_justify="left")
+    table.add_column("row", justify="right")
+    table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=60)
+    for occurrence in occurrences:
+        table.add_column(str(occurrence["row"]), justify="right")
+    for occurrence, cosines in zip(occurrences, comparison["similarities"], strict=False):
+        text = to_plain_text(occurrence["text"])
+        text.stylize("bold", occurrence["start"], occurrence["stop"])
+        cells = (f"{cosine:.2f}" for cosine in cosines[:MAX_OCCURRENCES])
+        table.add_row(str(occurrence["row"]), text, *cells)
+    out_console.print(table)
+    if len(comparison["occurrences"]) > MAX_OCCURRENCES:
+        out_console.print(f"first {MAX_OCCURRENCES} of {len(comparison['occurrences']):,} occurrences")
+    static = [cosine for cosines in comparison["static"] for cosine in cosines]
+    low, high = f"{min(static):.2f}", f"{max(static):.2f}"
+    cosines = high if low == high else f"{low} to {high}"
+    out_console.print(f"cosine similarities of the static word embeddings, without context: {cosines}")

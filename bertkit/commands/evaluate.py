@@ -17,8 +17,9 @@ from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.forward import prepare_for_inference
-from bertkit.models.loading import find_run_model
+from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.report.page import write_page
+from bertkit.report.terminal import print_run_json, print_scores
 from bertkit.run.finished_run import load_run_task, pass_data_again, reload_run_data, require_same_data
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines
@@ -140,10 +141,12 @@ def _load_text_inputs(task: Task, config: EvaluateConfig) -> EvaluationInputs:
     elif config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
+    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
+    for load in (load_config, load_tokenizer):
+        load(source)  # `prepare`, which loads them again, would call the run --model in an error
     prepared = prepare(task.spec.name, settings)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
-    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
     model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
@@ -298,3 +301,14 @@ def _write_results(
     run_directory.write_metrics(folder, metrics)
     run_directory.delete_backup(folder)
     return folder
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    run = evaluate(settings)
+    if as_json:
+        print_run_json(run)
+    else:
+        print_scores(run.metrics, run.output_dir)

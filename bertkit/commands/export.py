@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.table import Table
 from torch import nn
 
 from bertkit import run_directory
 from bertkit._version import __version__
-from bertkit.commands.configs import FP32, INT8, PYTORCH, ExportConfig
+from bertkit.commands.configs import ExportConfig
 from bertkit.data.features import Features
 from bertkit.data.table import Rows, combine_fingerprints
 from bertkit.errors import UserError
@@ -26,10 +27,10 @@ from bertkit.models.layers import list_submodels
 from bertkit.models.loading import (
     ONNX_FILE,
     WEIGHTS_FILE,
-    ModelSource,
     find_run_model,
     get_max_positions,
     load_config,
+    load_tokenizer,
     takes_token_type_ids,
 )
 from bertkit.run.finished_run import load_run_task
@@ -40,6 +41,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.scoring import restore_order
 from bertkit.utils import locks
+from bertkit.utils.console import out_console, print_json
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
 from bertkit.utils.reporting import (
@@ -49,6 +51,8 @@ from bertkit.utils.reporting import (
     silence_reports,
     track_progress,
 )
+
+PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"  # variants of a model that are measured
 
 TOLERANCE = 1e-4  # maximum absolute difference of a logit
 # Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
@@ -109,7 +113,9 @@ def export(settings: Mapping[str, Any]) -> ExportResult:
 
 
 def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> ExportResult:
-    check_architecture(load_config(ModelSource(run.name, run)))
+    source = find_run_model(run)
+    check_architecture(load_config(source))
+    load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
     validation = load_validation_set(run, metrics, config.max_eval_samples)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}
@@ -498,3 +504,58 @@ def _format_tensors(tensors: Iterable[Any]) -> str:
         data_type = TRITON_TYPES[tensor.type]
         lines.append(f'  {{ name: "{tensor.name}" data_type: {data_type} dims: [ {dims} ] }}')
     return ",\n".join(lines)
+
+
+# ---- command line
+
+
+VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = export(settings)
+    if as_json:
+        print_json({**result.measurements, "output_dir": str(result.output_dir)})
+    else:
+        _print_variants(result.measurements, result.output_dir)
+
+
+def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None:
+    """Print the scores, speed and size of each variant, and the largest differences of logits."""
+    unit = measurements["counted"]
+    table = Table(f"{measurements['rows_from']} ({measurements['rows']:,} {unit})")
+    variants = list(measurements["scores"])
+    for variant in variants:
+        table.add_column(VARIANT_NAMES.get(variant, variant), justify="right")
+    for metric in measurements["scores"][PYTORCH]:
+        scores = [measurements["scores"][variant].get(metric) for variant in variants]
+        # `metrics.json` has no scores that only a calibrated run has
+        table.add_row(metric, *("" if score is None else f"{score:.3f}" for score in scores))
+    table.add_section()
+    for heading, key in ((f"{unit} per second", "rows_per_second"), ("size in MB", "megabytes")):
+        values = measurements[key]
+        cells = [f"{values[variant]:,.1f}" if variant in values else "" for variant in variants]
+        table.add_row(heading, *cells)
+    out_console.print(table)
+    for variant, difference in measurements["greatest_difference"].items():
+        out_console.print(
+            f"largest difference of logits between {VARIANT_NAMES[variant]} and PyTorch: {difference:.1e}"
+        )
+    if INT8 in variants:
+        out_console.print(_format_int8_effect(measurements), soft_wrap=True)
+    out_console.print(f"model: {output_dir} (opset {measurements['opset']})", markup=False, soft_wrap=True)
+
+
+def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
+    """Describe how int8 quantization changes scores, speed and size."""
+    scores, sizes = measurements["scores"], measurements["megabytes"]
+    speeds = measurements["rows_per_second"]
+    score_changes = ", ".join(
+        f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()
+    )
+    return (
+        f"int8 compared with ONNX fp32: {score_changes or 'not scored'}; "
+        f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
+        f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
+        f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch"
+    )

@@ -7,6 +7,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from rich.table import Table
+from rich.text import Text
 from transformers import AutoModelForMaskedLM
 
 from bertkit.commands.configs import FillMaskConfig
@@ -30,6 +32,7 @@ from bertkit.models.pretraining import MASKED_POSITIONS, add_masked_position_hoo
 from bertkit.models.replaced_tokens import find_generator
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
+from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
 from bertkit.utils.reporting import report_info, silence_libraries, track_progress
 
 MASK = "[MASK]"
@@ -176,3 +179,37 @@ class MaskFiller:
                 candidates.append({"word": word, "probability": probability, "filled": filled})
             masks.append(candidates)
         return masks
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = fill_mask(settings, get_piped_stdin())
+    if as_json:
+        print_json({"model": result.model, "texts": result.texts})
+        return
+    for text in result.texts:
+        _print_candidates(text)
+
+
+def _print_candidates(text: Mapping[str, Any]) -> None:
+    """Print the candidates for each [MASK] of a text."""
+    table = Table(title=to_plain_text(text["text"]), title_justify="left")
+    has_several_masks = len(text["masks"]) > 1
+    if has_several_masks:
+        table.add_column("mask", justify="right")
+    table.add_column("word")
+    table.add_column("probability", justify="right")
+    table.add_column("filled")
+    for mask_number, candidates in enumerate(text["masks"], start=1):
+        for candidate in candidates:
+            cells: list[str | Text] = [str(mask_number)] if has_several_masks else []
+            cells += [
+                to_plain_text(candidate["word"]),
+                f"{candidate['probability']:.3f}",
+                to_plain_text(candidate["filled"]),
+            ]
+            table.add_row(*cells)
+        table.add_section()
+    out_console.print(table)

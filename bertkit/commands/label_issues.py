@@ -28,6 +28,7 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
 from bertkit.tasks.text.labels import MultiLabel, Regression
+from bertkit.utils.console import out_console, print_json, print_records
 from bertkit.utils.files import expand_home, write_jsonl, write_text
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from bertkit.utils.text import validate
@@ -453,3 +454,43 @@ def compute_robust_scores(residuals: np.ndarray) -> np.ndarray:
     if scale == 0:
         scale = deviations.mean() * np.sqrt(np.pi / 2)
     return (residuals - np.median(residuals)) / (scale or 1.0)
+
+
+# ---- command line
+
+
+MAX_PRINTED = 20
+MAX_TEXT_CHARS = 60
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = find_label_issues(settings)
+    if as_json:
+        print_json(result.summary)
+        return
+    if result.records:
+        print_records([_format_issue(record) for record in result.records[:MAX_PRINTED]])
+    out_console.print(describe_counts(result), markup=False, soft_wrap=True)
+    out_console.print(f"review: {result.summary['page']}", markup=False, soft_wrap=True)
+
+
+def _format_issue(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells of an issue."""
+    values = (
+        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for value in record["inputs"].values()
+    )
+    text = " ".join(" | ".join(values).split())
+    part: dict[str, Any] = {name: record[name] for name in ("word", "label") if name in record}
+    if "word" in record:
+        part["word"] = record["inputs"]["tokens"][record["word"]]
+    # the label of a label set is whether the row has it
+    given, suggested = (
+        ("absent", "present")[label] if isinstance(label, bool) else label
+        for label in (record["given"], record["suggested"])
+    )
+    return {
+        "row": f"{record['file']}: {record['row']}", **part,
+        "text": text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}...",
+        "given": given, "suggested": suggested, "reason": record["reason"], "score": float(record["score"]),
+    }  # fmt: skip

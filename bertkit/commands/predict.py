@@ -3,10 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+
+import typer
+from rich.text import Text
 
 from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig, collect_passed_columns
 from bertkit.commands.explain import explain, require_explainable
@@ -18,7 +22,7 @@ from bertkit.commands.inputs import (
     iter_stdin_rows,
 )
 from bertkit.data.table import Rows
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.run.finished_run import load_run_task
 from bertkit.run.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
@@ -28,9 +32,10 @@ from bertkit.tasks.evaluation import Evaluation
 from bertkit.tasks.text.predictions import SequenceEvaluation
 from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary
-from bertkit.utils.files import check_output_file
+from bertkit.utils.console import get_piped_stdin, out_console, print_json, print_records
+from bertkit.utils.files import check_output_file, expand_home, write_chunks
 from bertkit.utils.reporting import keep_reporter, silence_libraries
-from bertkit.utils.text import replace_non_finite
+from bertkit.utils.text import replace_control_characters, replace_non_finite
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -249,3 +254,92 @@ def _make_table(records: list[dict[str, Any]]) -> Any:
                 f"({str(error).splitlines()[0]}); leave out the column, or iterate over the records"
             ) from error
     return pa.table(columns)
+
+
+# ---- command line
+
+MAX_WORDS = 5  # of an explanation, in a cell of the printed table
+POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black background
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    output, file_format = settings.get("output"), _choose_format(settings, as_json)
+    predictions = predict(settings, get_piped_stdin())
+    if output:
+        path = expand_home(output)
+        count = _write_predictions(predictions, path, file_format)
+        typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
+        if as_json:
+            print_json({"output": output, "rows": count})
+    elif as_json:
+        print_json({"predictions": list(predictions)})
+    elif file_format == "table":
+        for chunk in predictions.chunks:
+            _print_table(chunk.records)
+    else:
+        for text in serialize_predictions(predictions.chunks, file_format):
+            sys.stdout.write(text)
+
+
+def _choose_format(settings: Mapping[str, Any], as_json: bool) -> Any:
+    """Return the format from `--format`, or from the suffix of `--output`.
+
+    Otherwise, it is a table on a terminal and jsonl elsewhere. `--json` without `--output` has no format.
+    """
+    file_format, output = settings.get("format"), settings.get("output")
+    if as_json and file_format:
+        raise UserError(f"--format {file_format}: cannot be combined with --json; leave out one of them")
+    if as_json and output is None:
+        return None
+    if output and file_format == "table":
+        raise UserError(
+            f"--format table: cannot be written to a file (--output {output}); pass jsonl, csv or conll"
+        )
+    if file_format:
+        return file_format
+    if output:
+        return infer_format(output)
+    return "table" if sys.stdout.isatty() else "jsonl"
+
+
+def _write_predictions(predictions: Predictions, path: Path, file_format: Any) -> int:
+    """Write predictions in chunks, and return their number."""
+    count = 0
+
+    def count_records() -> Iterator[PredictionChunk]:
+        nonlocal count
+        for chunk in predictions.chunks:
+            count += len(chunk.records)
+            yield chunk
+
+    write_chunks(path, serialize_predictions(count_records(), file_format))
+    return count
+
+
+def _print_table(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records as a table. With `--explain`, also print the words of each record.
+
+    The table has the most important words, such as "bad +1.23". Below it, words are shaded by their
+    attributions relative to the highest one: green for the predicted label, red against it.
+    """
+    rows = []
+    for record in records:
+        row = dict(record)
+        if "explanation" in record:
+            words = sorted(record["explanation"], key=lambda word: -abs(word["attribution"]))[:MAX_WORDS]
+            row["explanation"] = ", ".join(f"{word['word']} {word['attribution']:+.2f}" for word in words)
+        rows.append(flatten_record(row))
+    print_records(rows)
+    for record in records:
+        if "explanation" not in record:
+            continue
+        from bertkit.report.page import compute_strengths  # imports matplotlib
+
+        text = Text(f"{record['id']}: ")
+        strengths = compute_strengths([word["attribution"] for word in record["explanation"]])
+        for number, (word, strength) in enumerate(zip(record["explanation"], strengths, strict=True)):
+            color = POSITIVE_COLOR if strength > 0 else NEGATIVE_COLOR
+            red, green, blue = (round(abs(strength) * part) for part in color)
+            style = f"white on rgb({red},{green},{blue})" if strength else ""
+            text.append(" " if number else "").append(replace_control_characters(word["word"]), style)
+        out_console.print(text, soft_wrap=True)

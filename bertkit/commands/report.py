@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import typer
+from rich.filesize import decimal
+
 from bertkit.commands.configs import NUM_EXPLAINED, ReportConfig
 from bertkit.commands.explain import explain, require_explainable
 from bertkit.data.table import Rows
@@ -19,6 +22,7 @@ from bertkit.settings.validation import validate_settings
 from bertkit.tasks.text.predictions import SequenceEvaluation
 from bertkit.tasks.view import COMMON_KEYS, Attribution, sort_worst_first
 from bertkit.utils import devices
+from bertkit.utils.console import print_json
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import check_output_file, expand_home, write_text
 from bertkit.utils.reporting import report_info, silence_libraries
@@ -95,3 +99,14 @@ def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleEx
         found[index] = ExampleExplanation(target, explanation.error, attributions)
     report_info(f"attributions of the {len(indices):,} worst of {len(run.records):,} examples")
     return found
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = report(settings)
+    if as_json:
+        print_json({"report": str(result.path), **result.summary})
+    else:
+        typer.echo(f"report: {result.path} ({decimal(result.summary['bytes'])})")

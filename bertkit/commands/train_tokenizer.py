@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from bertkit import run_directory
 from bertkit.commands.configs import TokenizerConfig
 from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
@@ -14,6 +16,7 @@ from bertkit.data.wordpiece import evaluate_tokenizer, require_analyzer, train_w
 from bertkit.errors import UserError
 from bertkit.settings.validation import DataSource, validate_settings
 from bertkit.utils import locks
+from bertkit.utils.console import print_json
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
 from bertkit.utils.reporting import report_info
 
@@ -82,3 +85,25 @@ def _train(config: TokenizerConfig, data: DataSource) -> TrainedTokenizer:
         result.tokenizer.save_pretrained(staging)
         result.tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
     return TrainedTokenizer(folder, statistics)
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = train_tokenizer(settings)
+    statistics = result.statistics
+    if as_json:
+        print_json({"output_dir": str(result.output_dir), **statistics})
+        return
+    lines = {
+        "vocabulary": f"{statistics['vocab_size']:,} tokens, including {statistics['alphabet']:,} characters",
+        "case": "lowercase" if statistics["lowercase"] else "cased",
+        "accents": "stripped" if statistics["strip_accents"] else "kept",
+        "[UNK]": f"{statistics['unknown']:.2%} of the tokens",
+        "tokens/word": f"{statistics['tokens_per_word']:.2f}",
+        "example": statistics["example"],
+        "tokenizer": result.output_dir,
+    }
+    for name, value in lines.items():
+        typer.echo(f"{name:<11} {value}")

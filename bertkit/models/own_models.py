@@ -72,14 +72,14 @@ class EncoderWithHead(nn.Module):
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise UserError(
-                f"--model {source.name}: its head does not match ({reason}); pass --new-head"
+                f"{source.label}: its head does not match ({reason}); {source.head_fix}"
             ) from error
         missing_in_head = [name for name in missing if not name.startswith(encoder_prefix)]
         mismatched = sorted([*unexpected, *missing_in_head])
         if mismatched:
             raise UserError(
-                f"--model {source.name}: its head does not match "
-                f"(missing or unknown: {format_list(mismatched)}); pass --new-head"
+                f"{source.label}: its head does not match "
+                f"(missing or unknown: {format_list(mismatched)}); {source.head_fix}"
             )
 
     # ---- methods of transformers' models that bertkit calls
@@ -233,15 +233,15 @@ def load_tagger(
     select_layers(model_config, features)
     if not new_head:
         if not has_head(model_config, TAGGER_HEAD):
-            raise UserError(
-                f"--model {source.name}: has no head of the requested kind; pass --new-head to initialize one"
-            )
+            fix = source.fix if source.is_run else "pass --new-head to initialize one"
+            raise UserError(f"{source.label}: has no head of the requested kind; {fix}")
         saved = getattr(model_config, FEATURES_KEY, None), getattr(model_config, HEAD_KEY, None)
         if saved != (features, head):
             features_flag = f"--features {saved[0]}" if saved[0] else "no --features"
+            fix = "pass the same, or --new-head to initialize another head"
             raise UserError(
-                f"--model {source.name}: its head was trained with --head {saved[1]} and {features_flag}; "
-                "pass the same, or --new-head to initialize another head"
+                f"{source.label}: its head was trained with --head {saved[1]} and {features_flag}; "
+                f"{source.fix if source.is_run else fix}"
             )
     model = Tagger(load_model(AutoModel, source, model_config), features, head)
     if not new_head:

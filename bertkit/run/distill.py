@@ -17,7 +17,6 @@ from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, f
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models import loading
 from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
-from bertkit.models.loading import ModelSource
 from bertkit.run.finished_run import TrainedModel, combine_models, load_trained_model, serialize_tokenizer
 from bertkit.run_directory import find_ensemble, read_members
 from bertkit.settings.run_settings import FineTuningConfig
@@ -80,7 +79,7 @@ def prepare_distillation(prepared: "PreparedRun") -> Distillation | None:
     _require_same_evaluation_rows(prepared, folder)
     ensemble = find_ensemble(folder)
     run = read_members(ensemble)[0] if ensemble else folder
-    source = ModelSource(run.name, run)
+    source = loading.find_run_model(run)
     teacher_config, teacher_tokenizer = loading.load_config(source), loading.load_tokenizer(source)
     has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(prepared.tokenizer)
     if has_same_tokenizer:

@@ -12,7 +12,7 @@ from bertkit import run_directory
 from bertkit.data.split import sample_rows
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.models.loading import TRAINED_LENGTH_KEY, ModelSource, takes_token_type_ids
+from bertkit.models.loading import TRAINED_LENGTH_KEY, find_run_model, takes_token_type_ids
 from bertkit.models.own_models import save_model
 from bertkit.report.card import build_model_card
 from bertkit.run import upload
@@ -30,6 +30,7 @@ from bertkit.run.results import (
 )
 from bertkit.run.session import Session
 from bertkit.run.settings import resolve_settings
+from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_spec
@@ -167,7 +168,7 @@ def _describe_models(prepared: PreparedRun, teacher: TrainedModel, folder: Path)
     distillation, config = prepared.distillation, prepared.config
     assert distillation is not None
     task = type(prepared.task)(config)
-    student = build_trained_model(task, ModelSource(folder.name, folder))
+    student = build_trained_model(task, find_run_model(folder))
     rows = sample_rows(prepared.splits["validation"], SPEED_ROWS, config.seed)
     speeds = measure_speeds([teacher, student], rows, config.eval_batch_size)
     folders = [distillation.run_folders, [folder]]
@@ -241,14 +242,14 @@ class Run:
 def train(
     task_name: str,
     overrides: Mapping[str, Any],
-    recipe: str | None = None,
+    recipe: str | Recipe | None = None,
 ) -> Run:
     """Train a model for a task.
 
     Args:
         task_name: Name of the task.
         overrides: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe.
+        recipe: A recipe, or its name or path.
 
     Raises:
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.

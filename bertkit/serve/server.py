@@ -3,29 +3,35 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h11
 import msgspec
+import typer
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from bertkit.commands.configs import ServeConfig
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
 from bertkit.serve.app import choose_hosts, create_app
 from bertkit.serve.models import Metrics, ModelRegistry
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
+from bertkit.utils.console import print_json
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_warning
 
 MAX_TOKEN_CHARS = 4096
+LOG_FORMAT = "%(asctime)s %(message)s"
+DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 BACKLOG = 2048  # connections that wait to be accepted
 
 
@@ -289,3 +295,24 @@ class DrainingServer(uvicorn.Server):
         finally:
             for number, handler in originals.items():
                 signal.signal(number, handler)
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    """Serve until SIGTERM or Ctrl-C. The log is on standard error, without the messages of libraries."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
+    logger = logging.getLogger("bertkit.serve")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+    def print_address(server: dict[str, Any]) -> None:
+        if as_json:
+            print_json(server)
+        else:
+            typer.echo(f"{server['url']} serves {format_list(server['models'])}")
+        sys.stdout.flush()
+
+    serve(settings, print_address)

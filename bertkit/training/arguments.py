@@ -14,7 +14,7 @@ import yaml
 
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_count, suggest_similar
-from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.run_settings import TRACKERS, RunConfig
 from bertkit.settings.setting import ConfigT, get_flag, get_settings
 from bertkit.utils import devices, system
 from bertkit.utils.compat import get_argument_name
@@ -179,7 +179,6 @@ def describe_tf32(config: RunConfig) -> str | None:
 
 # Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
 # trackers.
-TRACKERS = ("tensorboard", "trackio", "wandb")
 WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
 
 

@@ -24,6 +24,22 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+# Each control character is replaced by its Unicode picture (U+241B for escape). The C1 controls of 8-bit
+# terminals have no pictures and become U+FFFD. White space becomes a space.
+CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+CONTROL_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+CONTROL_PICTURES |= dict.fromkeys(map(ord, "\t\n\v\f\r\x85\u2028\u2029"), ord(" "))
+
+
+def replace_control_characters(text: str) -> str:
+    """Return `text` with each control character replaced by one visible character.
+
+    A terminal would execute control characters in the data. Only printed text is changed; JSON, CSV and
+    other files keep the original text.
+    """
+    return text.translate(CONTROL_PICTURES)
+
+
 def describe_unknown_encoding(name: str) -> str | None:
     """Return the problem with the name of an encoding, and the fix; None if Python has such an encoding."""
     try:

@@ -1,14 +1,10 @@
 """The settings and the definition of `swag`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, Pooling, pooling_setting, setting
 from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,12 @@ from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labe
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.setting import list_settings
 from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.ner import rows as rows_module
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
-from bertkit.tasks.ner.config import ENCODER_SETTINGS, NER, NerConfig
+from bertkit.tasks.ner.config import NER, NerConfig
 from bertkit.tasks.ner.features import build_word_features
 from bertkit.tasks.ner.predictions import NerEvaluation, score_baselines
 from bertkit.tasks.ner.rows import (
@@ -231,7 +232,7 @@ class Ner(Task):
     def _check_feature_flags(self) -> None:
         """Refuse flags that change the training of the encoder, which `--features` freezes."""
         defaults = NerConfig()
-        for name in ENCODER_SETTINGS if self.config.features else ():
+        for name in list_settings(NerConfig, "encoder") if self.config.features else ():
             value = getattr(self.config, name)
             if value != getattr(defaults, name):
                 flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")

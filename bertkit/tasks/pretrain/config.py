@@ -3,17 +3,13 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
 from bertkit.settings.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
 from bertkit.tasks.definition import TaskSpec, TransformersPipeline
 from bertkit.utils.compat import Self
-
-if TYPE_CHECKING:
-    pass
-
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
@@ -99,10 +95,20 @@ class PretrainConfig(TextConfig, RunConfig):
     )
 
     mlm_probability: float = setting(
-        0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9
+        0.15,
+        "Fraction of all tokens that are predicted.",
+        MASKING,
+        min=0.01,
+        max=0.9,
+        applies_to="masking",
     )
     mask_replace_prob: float = setting(
-        0.8, "Fraction of the predicted tokens that are replaced by [MASK].", MASKING, min=0.0, max=1.0
+        0.8,
+        "Fraction of the predicted tokens that are replaced by [MASK].",
+        MASKING,
+        min=0.0,
+        max=1.0,
+        applies_to="masking",
     )
     random_replace_prob: float = setting(
         0.1,
@@ -110,12 +116,19 @@ class PretrainConfig(TextConfig, RunConfig):
         MASKING,
         min=0.0,
         max=1.0,
+        applies_to="masking",
     )
     whole_word_masking: bool = setting(
-        False, "Mask whole words: either all tokens of a word or none.", MASKING
+        False,
+        "Mask whole words: either all tokens of a word or none.",
+        MASKING,
+        applies_to="masking",
     )
     word_units: WordUnits = setting(
-        "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING
+        "words",
+        "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').",
+        MASKING,
+        applies_to="masking",
     )
     max_predictions_per_seq: int | None = setting(
         None,
@@ -123,6 +136,7 @@ class PretrainConfig(TextConfig, RunConfig):
         MASKING,
         min=1,
         default_text="--mlm-probability times --max-length",
+        applies_to="masking",
     )
     short_seq_prob: float = setting(
         0.1, "Fraction of the examples with a random, shorter target length.", MASKING, min=0.0, max=1.0

@@ -20,16 +20,11 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import Loss
 from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook, reduce_pretraining_logits
-from bertkit.settings.setting import get_flag, get_settings
+from bertkit.settings.setting import get_flag, get_settings, list_settings
 from bertkit.stats.scores import score_majority, score_pretraining, score_replaced_tokens
 from bertkit.tasks.base import Scores
 from bertkit.tasks.definition import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig
-
-MASKING_SETTINGS = [
-    "mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_masking",
-    "word_units", "max_predictions_per_seq",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ class Objective:
             _check_word_units(config)
             return
         settings = get_settings(type(config))
-        for name in MASKING_SETTINGS:
+        for name in list_settings(type(config), "masking"):
             _, metadata, default = settings[name]
             if getattr(config, name) != default:
                 flag = get_flag(name, metadata)

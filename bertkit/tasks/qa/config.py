@@ -1,15 +1,12 @@
 """The settings and the definition of `qa`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, MODEL, setting
+from bertkit.settings.validation import DataSource
 from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    from bertkit.settings.validation import DataSource
-
 
 # Datasets by value of --squad, if --data is not set.
 SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}
@@ -51,7 +48,7 @@ class QaConfig(FineTuningConfig):
     max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
-    def resolve_data_name(self) -> "DataSource | None":
+    def resolve_data_name(self) -> DataSource | None:
         """Return `--data` if it is set, or else the dataset that `--squad` selects."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 

@@ -1,20 +1,18 @@
 """The settings and the definitions of `classify` and `nli`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import (
     DATA,
     MODEL,
     Pooling,
+    list_settings,
     pooling_setting,
     setting,
 )
 from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    from bertkit.settings.setting import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +49,6 @@ FITTED_HEAD_CONFLICTS = {
     "label_smoothing": "the head is fitted by logistic regression",
     "pooling": "the method chooses the pooling",
 }
-# Settings without effect if the encoder is not trained.
-ENCODER_TRAINING_SETTINGS = (
-    "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
-    "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
-    "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
-    "lora",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +82,8 @@ class ClassifyConfig(SequenceConfig):
         if self.method != "finetune":
             reasons |= FITTED_HEAD_CONFLICTS
         if self.method == "linear-probe":
-            reasons |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            names = list_settings(type(self), "encoder", "steps")
+            reasons |= dict.fromkeys(names, "the encoder is not trained")
             reasons["num_layers"] = "the head reads the vectors of the last layer"
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
-from bertkit.cli.streams import print_json
-from bertkit.cli.usage_errors import CommandGroup
+from bertkit.cli.options import CommandGroup
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
 from bertkit.settings.recipes import (
     find_recipe,
     list_profiles,
@@ -19,6 +19,8 @@ from bertkit.settings.recipes import (
     read_recipe_task,
     read_recipe_title,
 )
+from bertkit.settings.run_settings import TRACKERS
+from bertkit.utils import devices
 from bertkit.utils.files import check_output_file, write_text
 
 recipes = typer.Typer(
@@ -107,6 +109,7 @@ def list_datasets(
 ) -> None:
     """List the known datasets: name, source and title."""
     from bertkit.data.sources import describe_source, load_dataset_specs
+    from bertkit.utils.console import print_json
 
     datasets = {
         spec.name: {"found": describe_source(spec, data_dir), "title": spec.title}
@@ -125,65 +128,36 @@ def list_datasets(
 
 def env(as_json: JsonFlag = False) -> None:
     """Print the environment for a bug report: versions, device, access to the Hub, and caches."""
-    environment = {**_get_versions(), **_describe_device(), **_describe_hub_and_caches()}
+    import torch
+    from huggingface_hub import constants, get_token
+
+    from bertkit.data.hub import explain_unreachable
+    from bertkit.utils.cache import get_cache_directory, get_cache_size
+    from bertkit.utils.console import print_json
+
+    environment = {
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS]),
+    }
+    threads = f"CPU, {format_count(torch.get_num_threads(), 'thread')}"
+    environment["device"] = devices.describe_device() if devices.has_accelerator() else threads
+    environment["bf16"] = "native" if devices.is_bf16_faster() else "not native; training uses fp32"
+    if torch.backends.mps.is_available():  # whether MPS computes what the CPU computes
+        errors = devices.find_errors(torch.device("mps"))
+        environment["MPS"] = f"wrong results ({', '.join(errors)})" if errors else "computes correctly"
+    if get_cache_directory().is_file():
+        cache = "is a file, so nothing is cached; set BERTKIT_CACHE_DIR to a directory"
+    else:
+        cache = f"{get_cache_size() / 1e6:,.0f} MB, safe to delete"
+    environment |= {
+        "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reachable",
+        "Hub token": "set" if get_token() else "none",
+        "Hub cache": constants.HF_HUB_CACHE,
+        "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
+        "cache": f"{get_cache_directory()} ({cache})",
+    }
     if as_json:
         print_json(environment)
         return
     for name, value in environment.items():
         typer.echo(f"{name:<18} {value}")
-
-
-def _get_versions() -> dict[str, str]:
-    from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
-    from bertkit.training.arguments import TRACKERS
-
-    python = f"{platform.python_version()} on {platform.platform()}"
-    return {"python": python, **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS])}
-
-
-def _describe_device() -> dict[str, str]:
-    import torch
-
-    from bertkit.utils import devices
-
-    threads = f"CPU, {format_count(torch.get_num_threads(), 'thread')}"
-    return {
-        "device": devices.describe_device() if devices.has_accelerator() else threads,
-        "bf16": "native" if devices.is_bf16_faster() else "not native; training uses fp32",
-        **_describe_mps(),
-    }
-
-
-def _describe_mps() -> dict[str, str]:
-    """Return whether MPS computes what the CPU computes; nothing on machines without MPS."""
-    import torch
-
-    from bertkit.utils import devices
-
-    if not torch.backends.mps.is_available():
-        return {}
-    errors = devices.find_errors(torch.device("mps"))
-    return {"MPS": f"wrong results ({', '.join(errors)})" if errors else "computes correctly"}
-
-
-def _describe_hub_and_caches() -> dict[str, str]:
-    from huggingface_hub import constants, get_token
-
-    from bertkit.data.hub import explain_unreachable
-    from bertkit.utils.cache import get_cache_directory
-
-    return {
-        "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reachable",
-        "Hub token": "set" if get_token() else "none",
-        "Hub cache": constants.HF_HUB_CACHE,
-        "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
-        "cache": f"{get_cache_directory()} ({_describe_cache()})",
-    }
-
-
-def _describe_cache() -> str:
-    from bertkit.utils.cache import get_cache_directory, get_cache_size
-
-    if get_cache_directory().is_file():
-        return "is a file, so nothing is cached; set BERTKIT_CACHE_DIR to a directory"
-    return f"{get_cache_size() / 1e6:,.0f} MB, safe to delete"
