@@ -134,7 +134,7 @@ def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
     from bertkit.utils.files import write_jsonl
 
     task_type = task_class(work.task)
-    config = task_type.spec.config(
+    config = task_type.definition.config(
         data=work.name, data_dir=str(data_dir) if data_dir else None, max_train_samples=work.rows,
         max_eval_samples=work.eval_rows, seed=SEED,
     )  # fmt: skip

@@ -212,10 +212,10 @@ def test_recipes_match_their_rows():
             assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
     for row in SIZES.rows:
         recipe = read_recipe(
-            f"pretrain/{row.pretraining_recipe}", Pretrain.spec.name, Pretrain.spec.config
+            f"pretrain/{row.pretraining_recipe}", Pretrain.definition.name, Pretrain.definition.config
         ).settings
         assert row.name == f"{recipe['num_layers']}-{recipe['hidden_size']}-{recipe['num_heads']}"
-    objectives = [read_recipe(name, Pretrain.spec.name, Pretrain.spec.config).settings
+    objectives = [read_recipe(name, Pretrain.definition.name, Pretrain.definition.config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({settings.pop("objective", "mlm+nsp") for settings in objectives}) == len(objectives) == 4
     assert all(settings == objectives[0] for settings in objectives)

@@ -15,7 +15,7 @@ from bertkit.data.layouts import load_dataset_specs
 from bertkit.settings.recipes import read_recipe
 from bertkit.suites.glue_results import build_score_rows, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
 GOLDEN = Path(__file__).parent / "golden" / "submission"
 # The leaderboard's format: file -> labels, or None for scores.
@@ -367,7 +367,7 @@ def test_recipes_and_learning_rates_follow_the_paper():
 
     for task in GLUE_TASKS:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
-        recipe = read_recipe(f"glue/{task.name}", kind, task_spec(kind).config)
+        recipe = read_recipe(f"glue/{task.name}", kind, task_definition(kind).config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     base, large = BertConfig(), BertConfig(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16)
     for config in (base, large):

@@ -179,7 +179,7 @@ def test_each_layout_loads_texts_and_label_names(tmp_path, name, number):
         keys = task.split_keys(train)
         assert len(keys.identity) == len(keys.group) == len(keys.stratum) == len(train)
         if kind.spec.name == "ner":
-            assert {f"I-{type}" for type in task.types} <= set(spec.labels)
+            assert {f"I-{type}" for type in task.state.types} <= set(spec.labels)
             assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")
         elif kind.spec.name not in ("qa", "swag"):
             assert task.labels == spec.labels

@@ -19,7 +19,7 @@ from conftest import (
 import bertkit
 from bertkit.errors import UserError
 from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, parse_and_split
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
 
 def make_fix(index, inputs, action, old, new=None, **part):
@@ -35,7 +35,7 @@ def load(tmp_path, task_name, rows, fixes, **settings):
     settings |= {"data": str(write_rows(tmp_path / "rows.jsonl", rows))}
     if fixes is not None:
         settings["label_fixes"] = str(write_rows(tmp_path / "fixes.jsonl", fixes))
-    task = create_task(task_name, task_spec(task_name).config(**settings))
+    task = create_task(task_name, task_definition(task_name).config(**settings))
     return task, parse_all_rows(task, task.load_data())
 
 

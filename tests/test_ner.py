@@ -248,7 +248,7 @@ def test_the_training_scheme_is_used_regardless_of_file_order(cli, tiny, tmp_pat
     run = bertkit.ner(
         data=str(tmp_path / "set"), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
     )
-    assert bertkit.load(run.output_dir).task.scheme == bioes
+    assert bertkit.load(run.output_dir).task.state.scheme == bioes
     written(tmp_path / "set" / "train.conll", [{"tokens": row["tokens"]} for row in rows], columns=["tokens"])
     args = ["--data", tmp_path / "set", "--model", tiny]
     assert_refused(cli, tmp_path, args, ["train.conll", "one column", "no tags"], "ner")

@@ -38,7 +38,7 @@ from bertkit.studies.config import list_study_tasks, make_study_config
 from bertkit.studies.space import Dimension, make_default_space, parse_space
 from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
 from bertkit.studies.trials import Trial, TrialStore
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils import locks
 
@@ -670,7 +670,7 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
 
     assert set(list_study_tasks()) == set(ROW_MAKERS)
     for task in list_study_tasks():
-        own = get_settings(task_spec(task).config).keys()
+        own = get_settings(task_definition(task).config).keys()
         names = get_settings(make_study_config(task)).keys()
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
         assert own - names == {

@@ -12,13 +12,13 @@ from test_glue import COLUMNS, write_split
 import bertkit
 from bertkit import run_directory
 from bertkit.errors import TrainingFailed, UserError
+from bertkit.run import prepare as prepare_module
 from bertkit.run.session import Session
 from bertkit.studies import run_group
 from bertkit.studies.planned_runs import _read_saved_settings, train_runs
 from bertkit.studies.run_group import RunReporter
 from bertkit.suites import base as suite_base
 from bertkit.suites.config import GlueConfig
-from bertkit.tasks.text import baselines as baselines_module
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.text.task import Classify
 from bertkit.utils import locks
@@ -130,7 +130,7 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
     loaded, load_data = [], run_group.load_data
     monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
     scored = count_calls(monkeypatch, Classify, "score_baselines")
-    probed = count_calls(monkeypatch, baselines_module, "score_linear_probe")
+    probed = count_calls(monkeypatch, prepare_module, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]

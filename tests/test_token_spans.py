@@ -267,7 +267,7 @@ def test_training_is_refused_if_most_entities_cannot_be_predicted():
     from bertkit.tasks.ner.task import Ner
 
     task = Ner(NerConfig(max_length=32, token_column="tokens", tag_column="tags"))
-    task.tags, task.use_cache = TagSet(["O", "B-X", "I-X"]), False
+    task.state.tags, task.use_cache = TagSet(["O", "B-X", "I-X"]), False
     words = [list("the film"), list("the film"), ["film"]]
     inside = ["O"] * 5 + ["B-X", "I-X", "I-X"]
     rows = Rows.from_columns(

@@ -18,7 +18,7 @@ from bertkit.cli.serve import serve
 from bertkit.cli.streams import guard_streams, replace_control_characters
 from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
 from bertkit.errors import UserError
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.reporting import Reporter, use_reporter
 from bertkit.utils.system import postpone_collection
@@ -74,7 +74,7 @@ def _root(
 
 def _list_commands() -> dict[str, dict[str, Any]]:
     """Return the commands by help panel. Tasks that predict rows are fine-tuning tasks."""
-    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_spec(name).predicts_rows}
+    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_definition(name).predicts_rows}
     pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
     fine_tuning_suites = {name: command for name, command in SUITE_COMMANDS.items() if name != "ablation"}
     return {

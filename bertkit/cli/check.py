@@ -12,7 +12,7 @@ from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.cli.usage_errors import CommandGroup
 from bertkit.commands.configs import CHECK_HELP, make_check_config
 from bertkit.errors import UserError, format_count
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +50,7 @@ def _run(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
 
 
 for _task_name in TASKS:
-    _config = make_check_config(task_spec(_task_name).config)
+    _config = make_check_config(task_definition(_task_name).config)
     app.command(_task_name)(
         build_command(_config, f"Check data for `bertkit {_task_name}`.", partial(_run, _task_name))
     )
@@ -93,7 +93,7 @@ def _build_split_table(report: "CheckReport") -> "Table":
     from bertkit.cli.console import to_plain_text
 
     formatters: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        f"{task_spec(report.task).unit}s": lambda statistics: f"{statistics['rows']:,}",
+        f"{task_definition(report.task).unit}s": lambda statistics: f"{statistics['rows']:,}",
         **{name: partial(_format_length, name) for name in ("median", "95%", "longest")},
         f"over {report.max_length}": partial(_format_fraction_of, "over"),
         "[UNK]": partial(_format_fraction_of, "unknown"),

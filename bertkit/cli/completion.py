@@ -91,9 +91,9 @@ def _complete_runs(*_: object) -> Completions:
 
 
 def _complete_tasks(*_: object) -> Completions:
-    from bertkit.tasks import TASKS, task_spec
+    from bertkit.tasks import TASKS, task_definition
 
-    yield from ((name, task_spec(name).help) for name in TASKS)
+    yield from ((name, task_definition(name).help) for name in TASKS)
 
 
 def _complete_trackers(*_: object) -> Completions:

@@ -20,7 +20,7 @@ from rich.text import Text
 from bertkit.cli.streams import print_json, replace_control_characters
 from bertkit.errors import format_count
 from bertkit.report.page import compute_strengths
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.utils.reporting import Reporter
 from bertkit.utils.text import format_duration
 
@@ -159,7 +159,7 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     from bertkit.report.finished_run import EXTRA_SPLITS
 
     sizes = metrics["data"]
-    unit = task_spec(metrics["task"]).unit
+    unit = task_definition(metrics["task"]).unit
     _print_validation_scores(metrics, format_count(sizes["validation"], unit))
     _print_details(metrics)
     for split in EXTRA_SPLITS:
@@ -248,7 +248,7 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
         statistics.append(f"{data_wait:.1%} of the time waiting for data")
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
-    extent = _describe_extent(training, metrics["data"]["train"], task_spec(metrics["task"]).unit)
+    extent = _describe_extent(training, metrics["data"]["train"], task_definition(metrics["task"]).unit)
     verb = "trained" if training["steps"] else "fitted"
     line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
@@ -277,7 +277,9 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_spec(estimate['task']).unit}s": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        f"{task_definition(estimate['task']).unit}s": ", ".join(
+            f"{name} {size:,}" for name, size in sizes.items()
+        ),
         "task": estimate["summary"],
         "model": f"{estimate['model']}, {estimate['precision']}",
         **_describe_long_texts(estimate),

@@ -8,7 +8,7 @@ from bertkit.cli.launch import exit_with_launcher, launch
 from bertkit.cli.options import build_training_command
 from bertkit.errors import format_count
 from bertkit.suites import SUITES, suite_class
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.utils import devices, distributed, system
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def print_result_table(result: "ResultTable") -> None:
 
 
 TASK_COMMANDS = {
-    name: build_training_command(name, task_spec(name).config, task_spec(name).help, run_task)
+    name: build_training_command(name, task_definition(name).config, task_definition(name).help, run_task)
     for name in TASKS
 }
 SUITE_COMMANDS = {

@@ -116,8 +116,8 @@ def _load_task(run: Path) -> "Task":
     task = load_run_task(run)
     if find_onnx_model(run):
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
-    kind = task.spec.name
-    if task.spec.predicts_rows:
+    kind = task.definition.name
+    if task.definition.predicts_rows:
         task.load_state(load_config(ModelSource(run.name, run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:

@@ -41,10 +41,12 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     _check_teacher(folder, runs, task.config)
     overrides = _translate(values, runs[0]) | {"teacher": str(folder.resolve())}
     if values.get("resume"):
-        return task.spec.name, overrides
+        return task.definition.name, overrides
     _check_student(values, runs[0], task.config)
     _check_output_is_not_teacher(values.get("output_dir"), {folder, *runs})
-    return task.spec.name, apply_overrides(_get_teacher_settings(task.config), overrides, type(task.config))
+    return task.definition.name, apply_overrides(
+        _get_teacher_settings(task.config), overrides, type(task.config)
+    )
 
 
 def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:

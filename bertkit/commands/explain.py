@@ -41,9 +41,10 @@ def require_explainable(task: Task, run: str) -> None:
         raise UserError(
             f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
         )
-    if not isinstance(task, SequenceTask):
+    if not task.definition.classifies_texts:
         raise UserError(
-            f"--explain: {run} is a run of {task.spec.name}; pass a run of classify or nli, or leave it out"
+            f"--explain: {run} is a run of {task.definition.name}; pass a run of classify or nli, or leave "
+            "it out"
         )
 
 
@@ -280,8 +281,8 @@ def _map_columns_to_keys(task: Task, view: View) -> dict[str, str]:
 
 def _evaluate(predictor: Predictor, rows: Rows) -> SequenceEvaluation:
     """Predict rows without fitted thresholds: the records have the predictions of training."""
-    assert isinstance(predictor.task, SequenceTask)
-    predictor.task.label_type.thresholds = {}
+    task = cast("SequenceTask", predictor.task)
+    task.state.label_type.thresholds = {}
     with silence_libraries():
         return cast("SequenceEvaluation", predictor.evaluate_without_labels(rows))
 

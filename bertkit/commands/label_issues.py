@@ -167,7 +167,7 @@ def get_record_schema(task: Task) -> Any:
     if isinstance(getattr(task, "label_type", None), Regression):
         return _Number
     schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
-    return schemas.get(task.spec.name, _ClassProbabilities)
+    return schemas.get(task.definition.name, _ClassProbabilities)
 
 
 def find_issues(data: OutOfFold) -> list[LabelIssue]:
@@ -180,7 +180,7 @@ def find_issues(data: OutOfFold) -> list[LabelIssue]:
     finders: Mapping[str, Callable[[OutOfFold], list[LabelIssue]]] = {
         "ner": _find_in_tags, "qa": _find_in_answers, "swag": _find_in_endings,
     }  # fmt: skip
-    return finders.get(data.task.spec.name, _find_in_classes)(data)
+    return finders.get(data.task.definition.name, _find_in_classes)(data)
 
 
 def _normalize_text(value: Any) -> Any:
@@ -269,7 +269,7 @@ def _read_probabilities(records: Sequence[Mapping[str, Any]], names: Sequence[st
 
 
 def _find_in_classes(data: OutOfFold) -> list[LabelIssue]:
-    names = data.task.label_type.labels  # type: ignore[attr-defined]
+    names = data.task.labels  # type: ignore[attr-defined]
     labels = np.array([names.index(label) for label in data.labels])
     probabilities = _read_probabilities(data.records, names)
     num_rows = len(labels)
@@ -411,9 +411,11 @@ def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
         _check_predictions(task, study / PREDICTIONS_FILE, records)
         issues = find_issues(OutOfFold(task, rows, records))
         labeled = _describe_issues(task, rows, issues)
-    result = LabelIssues(study, task.spec.name, len(rows), labeled)
+    result = LabelIssues(study, task.definition.name, len(rows), labeled)
     write_jsonl(study / ISSUES_FILE, result.records)
-    page = render_review_page(study.name, task.spec.name, len(rows), result.records, _list_choices(task))
+    page = render_review_page(
+        study.name, task.definition.name, len(rows), result.records, _list_choices(task)
+    )
     write_text(study / PAGE_FILE, page)
     return result
 
@@ -461,7 +463,9 @@ def _load_task(study: Path) -> Task:
         if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
             task_type = task_class(name)
             task = task_type(
-                task_type.spec.config(**read_recipe(str(path), name, task_type.spec.config).settings)
+                task_type.definition.config(
+                    **read_recipe(str(path), name, task_type.definition.config).settings
+                )
             )
             call = run_directory.format_python_call("study", {"output_dir": str(study)}, ["data"])
             require_data_objects(task.config, call)

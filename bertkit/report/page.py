@@ -45,12 +45,7 @@ from bertkit.report.finished_run import (
 from bertkit.run_directory import CARD_FILE, REPORT_FILE
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.choice.view import MultipleChoiceView
-from bertkit.tasks.ner.view import NerView
-from bertkit.tasks.pretrain.view import MlmView
-from bertkit.tasks.qa.view import QaView
-from bertkit.tasks.text.view import ClassificationView, MultiLabelView, RegressionView
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.view import Attribution, Example, View, build_error_browser
 from bertkit.utils.files import write_text
 
@@ -200,24 +195,14 @@ def add_explanation(example: Example, explanation: ExampleExplanation) -> Exampl
     return dataclasses.replace(example, fields=fields, explained=(explanation.target, explanation.error))
 
 
-VIEWS: list[type[View]] = [
-    ClassificationView,
-    MultiLabelView,
-    RegressionView,
-    NerView,
-    QaView,
-    MultipleChoiceView,
-    MlmView,
-]
-
-
 def create_view(run: FinishedRun) -> View | None:
     """Create the view for the records of a run; None if no view matches them.
 
     Raises:
         UserError: A record is invalid; the message has its line number.
     """
-    view = next((view for record in run.records for view in VIEWS if view.matches(record)), None)
+    views = run.definition.load_views()
+    view = next((view for record in run.records for view in views if view.matches(record)), None)
     return view(run, run.records) if view else None
 
 
@@ -227,7 +212,9 @@ TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_spec(metrics["task"]))))
+    write_text(
+        folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_definition(metrics["task"])))
+    )
 
 
 def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] = NO_EXPLANATIONS) -> str:
@@ -346,7 +333,7 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
         results are JSON in a code block.
     """
     if folder and metrics.get("task") in TASKS:
-        return {"text/html": render_run(FinishedRun(folder, metrics, task_spec(metrics["task"])))}
+        return {"text/html": render_run(FinishedRun(folder, metrics, task_definition(metrics["task"])))}
     if folder and (folder / CARD_FILE).exists():
         return {"text/markdown": (folder / CARD_FILE).read_text("utf-8")}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)

@@ -1,9 +1,10 @@
 """The settings that several commands share; `bertkit.settings.setting` explains how settings are declared."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bertkit.settings.setting import (
     DATA,
@@ -31,7 +32,20 @@ SINGLE_RUN_SETTINGS = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """Settings that all training commands share. The subclass of a task adds the settings of the task."""
+    """Settings that all training commands share. The subclass of a task adds the settings of the task.
+
+    Attributes:
+        column_aliases: Settings of the task by the names that the dataset registry uses for them.
+    """
+
+    column_aliases: ClassVar[Mapping[str, str]] = {}
+    # Settings of single tasks that the pipeline reads, with their values for all other tasks.
+    label_fixes: ClassVar[str | None] = None
+    long_texts: ClassVar[str | None] = None
+    metric: ClassVar[Sequence[str]] = ()
+    probe: ClassVar[str | None] = None
+    shots: ClassVar[int | None] = None
+    time_limit: ClassVar[float | None] = None
 
     def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""
@@ -310,6 +324,10 @@ class RunConfig(Settings):
         """Return the settings that have no effect together with these settings, each with the reason."""
         return {}
 
+    def list_unshardable_flags(self) -> list[str]:
+        """Return the flags in use that need all weights on each device, so not with FSDP or DeepSpeed."""
+        return [] if self.lora is None else [f"--lora {self.lora}"]
+
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
         assert self.max_length is not None
@@ -320,13 +338,13 @@ class RunConfig(Settings):
 class FineTuningConfig(RunConfig):
     """Settings that all fine-tuning commands share."""
 
-    label_fixes: str | None = setting(
+    label_fixes: str | None = setting(  # type: ignore[misc]
         None,
         "Label fixes for the training rows: a file exported from the page of `bertkit label-issues`.",
         DATA,
         is_path=True,
     )
-    metric: list[str] = metric_setting()
+    metric: list[str] = metric_setting()  # type: ignore[misc]
     metric_for_best_model: str | None = setting(
         None,
         "Score that selects the best checkpoint: one of bertkit's, or of a --metric module.",

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
 from bertkit.settings.setting import OUTPUT, get_settings, setting
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 STUDY = "Study"  # heading in `--help`
 STUDY_HELP = "Train a task over folds, seeds and hyperparameter trials, and compare with the defaults."
@@ -55,7 +55,7 @@ STUDY_SETTINGS: dict[str, tuple[Any, Any]] = {
 @cache
 def make_study_config(task_name: str) -> type[RunConfig]:
     """Return a subclass of a task's config with the settings of a study."""
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     namespace = {
         "excluded_settings": config_class.excluded_settings | SINGLE_RUN_SETTINGS,
         "__doc__": STUDY_HELP,
@@ -70,12 +70,12 @@ def make_study_config(task_name: str) -> type[RunConfig]:
 
 def list_study_tasks() -> list[str]:
     """Return the tasks that can be studied: those that are fine-tuned."""
-    return [name for name in TASKS if issubclass(task_spec(name).config, FineTuningConfig)]
+    return [name for name in TASKS if issubclass(task_definition(name).config, FineTuningConfig)]
 
 
 def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
     """Return the settings of the runs of a study: its settings, without those that only studies have."""
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     call_settings = {"output_dir", "overwrite", "resume", "dry_run"}
     names = get_settings(config_class).keys() - STUDY_SETTINGS.keys() - call_settings
     return config_class(**{name: getattr(config, name) for name in names})

@@ -67,7 +67,7 @@ class StudyPlan:
     @property
     def metric(self) -> str:
         """Name of the score that selects settings and checkpoints."""
-        return self.prepared.task.spec.best_metric[0]
+        return self.prepared.task.state.best_metric[0]
 
     @property
     def seeds(self) -> list[int]:
@@ -116,7 +116,7 @@ def _split(data: LoadedData, config: Any) -> StudySplits:
     else:
         if parse_labeled_rows(data, "test") is None:
             data = hold_out_test_rows(data)
-            rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
+            rows = format_count(len(data.dataset.splits["test"]), data.task.definition.unit)
             report_info(f"{rows} of the training data are held out as test split, which has no labels")
         splits = split_without_folds(data)
     for note in splits.notes:

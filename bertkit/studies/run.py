@@ -26,7 +26,7 @@ from bertkit.studies.search import TRIALS_DIR, Search
 from bertkit.studies.space import Dimension, check_space, parse_space
 from bertkit.studies.tables import format_number
 from bertkit.studies.trials import TrialStore, require_optuna
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.utils import distributed, locks
 from bertkit.utils.reporting import report_info, silence_libraries
 
@@ -86,7 +86,7 @@ def _check_settings(task_name: str, config: Any) -> list[Dimension]:
         raise UserError("--search: has no effect without --trials; pass the number of trials")
     if config.trials:
         require_optuna()
-    space = parse_space(config.search, task_spec(task_name).config)
+    space = parse_space(config.search, task_definition(task_name).config)
     check_space(space, config)
     return space
 
@@ -123,7 +123,7 @@ def _run(plan: StudyPlan, folder: Path, started: float) -> Run:
 
 
 def _search(plan: StudyPlan, folder: Path, started: float) -> TrialStore:
-    limit, sign = plan.config.time_limit, plan.prepared.task.spec.best_metric[1]
+    limit, sign = plan.config.time_limit, plan.prepared.task.state.best_metric[1]
     (folder / TRIALS_DIR).mkdir(exist_ok=True)
     store = TrialStore(folder / TRIALS_DIR, plan.space, plan.default_settings, plan.config.seed, sign)
     Search(

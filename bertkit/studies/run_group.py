@@ -12,7 +12,7 @@ from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
-from bertkit.tasks.base import Scores
+from bertkit.stats.scores import Scores
 from bertkit.utils.reporting import Reporter, get_reporter, use_reporter
 
 
@@ -78,7 +78,7 @@ class RunGroup:
     @cached_property
     def modules(self) -> Sequence[MetricModule]:
         """The modules of `--metric`."""
-        return [load_module(value) for value in getattr(self.config, "metric", ())]
+        return [load_module(value) for value in self.config.metric]
 
     @cached_property
     def splits(self) -> Splits:
@@ -115,7 +115,7 @@ class RunGroup:
         """
         train, rows = prepared.splits["train"], prepared.splits["validation"]
         task = copy.copy(prepared.task)
-        task.config = dataclasses.replace(task.config, seed=self.config.seed)
+        task.resolve(seed=self.config.seed)
         if self._baselines is None:
             self._baselines = task.score_baselines(train, rows)
         encoder = (task.config.model, task.config.max_length)

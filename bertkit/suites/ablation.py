@@ -51,14 +51,13 @@ class AblationSuite(Suite):
     suite_settings = frozenset({"table", "rows", "tasks", "seeds", *TASK_SETTINGS})
 
     def __init__(self, config: AblationConfig) -> None:
-        super().__init__(config)
         if config.table == "sizes":
             _refuse_model_size(config)
         self.table = TABLES[config.table]
         names = select_names("--rows", config.rows, [row.name for row in self.table.rows], "row of the table")
         self.rows = [row for row in self.table.rows if row.name in names]
         text = _read_recipe_settings(self.rows[0]).get("data", DEFAULT_TEXT)
-        self.config = fill_unset(self.config, {"data": text})
+        super().__init__(fill_unset(config, {"data": text}))
 
     def resolve_inputs(self) -> list[str]:
         """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""
@@ -73,7 +72,9 @@ class AblationSuite(Suite):
     def _check_pretraining_settings(self) -> None:
         """Check that the settings of the user apply to the objective of each row."""
         for row in self.rows:
-            config = self.make_run_group(Pretrain.spec.name, row.recipe, row.pretraining_settings).config
+            config = self.make_run_group(
+                Pretrain.definition.name, row.recipe, row.pretraining_settings
+            ).config
             assert isinstance(config, PretrainConfig)
             try:
                 Pretrain(config).objective.validate_config(config)
@@ -114,7 +115,8 @@ class AblationSuite(Suite):
         return [
             SuiteRun(
                 folder=folder / PRETRAINED_DIR / name, settings=row.pretraining_settings,
-                seed=self.config.seed, run_group=self.make_run_group(Pretrain.spec.name, row.recipe, {}),
+                run_group=self.make_run_group(Pretrain.definition.name, row.recipe, {}),
+                seed=self.config.seed,
                 recipe=row.recipe, data=self.text.location, metric="perplexity",
             )
             for name, row in rows.items()
@@ -158,7 +160,7 @@ class AblationSuite(Suite):
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """Return the settings that apply to pre-training, or those that apply to fine-tuning."""
         shared = super().select_shared_settings(task_name)
-        if task_name == Pretrain.spec.name:
+        if task_name == Pretrain.definition.name:
             return shared
         machine = {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
         values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
@@ -213,4 +215,4 @@ def _refuse_model_size(config: AblationConfig) -> None:
 
 
 def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
-    return read_recipe(row.recipe, Pretrain.spec.name, Pretrain.spec.config).settings
+    return read_recipe(row.recipe, Pretrain.definition.name, Pretrain.definition.config).settings

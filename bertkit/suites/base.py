@@ -26,7 +26,7 @@ from bertkit.studies.planned_runs import Outcome, PlannedRun, train_runs
 from bertkit.studies.run_group import RunGroup, RunReporter
 from bertkit.studies.runs_directory import RunsDirectory, join_if_resumed, name_resuming_command
 from bertkit.suites import SUITES, suite_class
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.training import arguments
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import write_text
@@ -170,7 +170,7 @@ class Suite(ABC):
             settings: Settings of these runs, which override those of the suite.
         """
         values = {**self.select_shared_settings(task_name), **settings}
-        config_class = task_spec(task_name).config
+        config_class = task_definition(task_name).config
         config, _ = resolve_settings(task_name, config_class, values, recipe)
         return RunGroup(task_name, config, self.run_reporter)
 
@@ -234,7 +234,7 @@ def run_suite(name: str, settings: Mapping[str, Any], recipe: str | None = None)
 
 def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a task has. For example, the task `ner` has no `pooling`."""
-    available = get_settings(task_spec(task_name).config)
+    available = get_settings(task_definition(task_name).config)
     return {name: value for name, value in settings.items() if name in available}
 
 

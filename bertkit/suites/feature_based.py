@@ -37,10 +37,9 @@ class FeatureBasedSuite(Suite):
     output_names = list(PAPER_F1)
 
     def __init__(self, config: FeatureBasedConfig) -> None:
-        super().__init__(config)
         self.features = select_names("--features", config.features, list(PAPER_F1), "row of the table")
-        recipe = read_recipe(get_recipe_name(self.features[0]), Ner.spec.name, Ner.spec.config)
-        self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
+        recipe = read_recipe(get_recipe_name(self.features[0]), Ner.definition.name, Ner.definition.config)
+        super().__init__(fill_unset(config, {name: recipe.settings[name] for name in ("data", "model")}))
 
     def resolve_inputs(self) -> list[str]:
         """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
@@ -50,16 +49,16 @@ class FeatureBasedSuite(Suite):
             select_layers(model_config, features)
         dataset = load_dataset(
             str(self.config.data),
-            Ner.spec.name,
+            Ner.definition.name,
             self.config.data_dir,
-            Ner.spec.make_dialect(self.config.encoding),
+            Ner.definition.make_dialect(self.config.encoding),
         )
         self.data_source = dataset.source
         return [dataset.name, self.model_source.name]
 
     def plan_runs(self, folder: Path) -> list[SuiteRun]:
         """Return one run for each row. The recipes differ only in the features."""
-        run_group = self.make_run_group(Ner.spec.name, get_recipe_name(self.features[0]), {})
+        run_group = self.make_run_group(Ner.definition.name, get_recipe_name(self.features[0]), {})
         return [
             SuiteRun(
                 folder=folder / features, run_group=run_group, settings={"features": features},

@@ -64,10 +64,9 @@ class GlueSuite(Suite):
     output_names = [SUBMISSION_DIR, SUBMISSION_ARCHIVE, *(task.name for task in GLUE_TASKS)]
 
     def __init__(self, config: GlueConfig) -> None:
-        super().__init__(config)
+        super().__init__(fill_unset(config, {"model": loading.choose_default_model()}))
         self.tasks = select_tasks(config.tasks, self.all_tasks, self.noun)
         self.learning_rates = parse_learning_rates(config)
-        self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
         seeds = {"seed": self.config.seed, "split_seed": self.config.seed}
         self.run_groups = {
             task.name: self.make_run_group(read_recipe_task(task.recipe), task.recipe, seeds)

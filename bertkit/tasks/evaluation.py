@@ -247,7 +247,7 @@ def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[di
 
     A record has an id, the input columns if there is one prediction per row, and the prediction.
     """
-    has_rows, hidden_columns = task.spec.predicts_rows, task.input_schema.hidden_columns
+    has_rows, hidden_columns = task.definition.predicts_rows, task.input_schema.hidden_columns
     rows = iter(evaluation.outputs.rows) if has_rows else repeat(EMPTY_ROW)
     pairs = zip(rows, evaluation.iter_records(), strict=has_rows)
     for row_id, (row, prediction) in enumerate(pairs):

@@ -16,7 +16,7 @@ from bertkit.models.loading import ModelSource, find_model
 from bertkit.models.scratch import find_tokenizer
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.pretrain.config import check_scratch_settings
-from bertkit.tasks.pretrain.rows import MIN_DOCUMENTS, split_few_documents
+from bertkit.tasks.pretrain.task import MIN_DOCUMENTS, split_few_documents
 
 PREVIEW_CHARS = 1_000  # only the beginning of a document is kept, since a corpus may not fit into memory
 SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
@@ -32,7 +32,7 @@ class CorpusChecks(TaskChecks):
         train = sources["train"]
         splits, notes = {}, list(train.notes)
         for split, source in sources.items():
-            split_few = split == "train" and "validation" not in sources  # as in `CorpusTask.load_data`
+            split_few = split == "train" and "validation" not in sources  # as in `Pretrain.load_data`
             options = self.task.build_text_options(source)
             splits[split], split_notes = load_document_rows(source, options, split_few)
             notes += split_notes

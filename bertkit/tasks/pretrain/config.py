@@ -3,17 +3,13 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
 from bertkit.settings.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
 from bertkit.utils.compat import Self
-
-if TYPE_CHECKING:
-    pass
-
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
@@ -134,14 +130,14 @@ class PretrainConfig(TextConfig, RunConfig):
         default_text="--max-length for all steps",
         replaces=("max_length",),
     )
-    probe: str | None = setting(
+    probe: str | None = setting(  # type: ignore[misc]
         None,
         "Labeled dataset, as for classify, on which a linear probe of the encoder is scored at checkpoints.",
         DATA,
         is_path=True,
         completion="data",
     )
-    time_limit: float | None = setting(
+    time_limit: float | None = setting(  # type: ignore[misc]
         None,
         "Minutes for training and its evaluations; sets the number of steps from a short measurement.",
         min=0.001,
@@ -176,6 +172,10 @@ class PretrainConfig(TextConfig, RunConfig):
         names = [*get_scratch_flags(type(self)), "generator_size", "probe"]
         unset: dict[str, Any] = {name: settings[name][2] for name in names}
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
+
+    def list_unshardable_flags(self) -> list[str]:
+        flags = {"--probe": self.probe is not None, "--objective rtd": self.objective == "rtd"}
+        return [*super().list_unshardable_flags(), *(flag for flag, is_used in flags.items() if is_used)]
 
     def max_training_length(self) -> int:
         """Return the length of the longest phase in tokens."""
@@ -228,16 +228,15 @@ def apply_phases(config: Any) -> Any:
     return dataclasses.replace(config, max_length=last_length)
 
 
-PRETRAIN = TaskSpec(
+PRETRAIN = TaskDef(
     name="pretrain-mlm-nsp",
     help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
     "another objective.",
     config=PretrainConfig,
-    pipeline=TransformersPipeline(task="fill-mask"),
-    best_metric=("loss", -1),
+    checks="bertkit.tasks.pretrain.checks:CorpusChecks",
+    views=("bertkit.tasks.pretrain.view:MlmView",),
     unit="text",  # a document, or a part of a document if there are few documents
     default_max_length=128,
-    default_hyperparameters={"epochs": 1.0, "batch_size": 32},
     resamples_examples=True,
     predicts_rows=False,
     predictions_name="masked_samples",

@@ -21,9 +21,8 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import Loss, PretrainingLoss, reduce_pretraining_logits
 from bertkit.models.pretraining import add_masked_position_hook
 from bertkit.settings.setting import get_flag, get_settings
-from bertkit.stats.scores import score_majority, score_pretraining, score_replaced_tokens
-from bertkit.tasks.base import Scores
-from bertkit.tasks.definition import TransformersPipeline
+from bertkit.stats.scores import Scores, score_majority, score_pretraining, score_replaced_tokens
+from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig
 
 MASKING_SETTINGS = [

@@ -14,9 +14,9 @@ from bertkit.data.unicode import is_korean
 from bertkit.stats.baselines import predict_overlap
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
-from bertkit.stats.scores import sigmoid
+from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Scores
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.qa.spans import (
     NBest,

@@ -165,7 +165,10 @@ class SingleLabel(LabelType):
 
     problem_type = "single_label_classification"
     default_metric = "accuracy"
-    positive_label: str | None = None
+
+    def __init__(self, labels: list[str], positive_label: str | None = None) -> None:
+        super().__init__(labels)
+        self.positive_label = positive_label
 
     def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
         """Return the label ids, [rows]."""
@@ -232,7 +235,10 @@ class MultiLabel(LabelType):
     problem_type = "multi_label_classification"
     default_metric = "micro_f1"
     label_key = "label"
-    separator: str | None = None
+
+    def __init__(self, labels: list[str], separator: str | None = None) -> None:
+        super().__init__(labels)
+        self.separator = separator
 
     def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
         """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
