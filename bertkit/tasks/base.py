@@ -392,13 +392,9 @@ class Task(ABC):
         return TrainingMethod()
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
-        """Check the label order of a head that is not re-initialized, before training.
+        """Refuse an existing head whose predictions fit the labels far better in another order of its labels.
 
-        Args:
-            predict_sample: Returns the model's outputs on a sample of validation rows.
-
-        Raises:
-            UserError: The predictions fit the gold labels far better if the labels of the head are reordered.
+        `predict_sample` returns the model's outputs on a sample of validation rows.
         """
         return
 

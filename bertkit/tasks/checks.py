@@ -121,7 +121,6 @@ def find_unvalidated(train: Mapping[str, int], validation: Mapping[str, int], un
     Args:
         train: Number of training rows or entities by label.
         validation: Number of validation rows or entities by label; empty if there is no validation split.
-        unit: Noun for the labels in the message.
     """
     if validation and (unseen := [name for name in train if name not in validation]):
         yield Finding(

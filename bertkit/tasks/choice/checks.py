@@ -16,12 +16,10 @@ class ChoiceChecks(TaskChecks):
     """The checks of `swag`."""
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
-        """Return the context columns, and a column with the endings of each row joined."""
         contexts = [rows[column] for column in self.task.input_schema.context_columns]
         return [*contexts, [" ".join(endings) for endings in self.task.parse_endings(rows)]]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return the texts of the correct endings, which do not depend on the order of the endings."""
         targets = self.task.encode_labels(rows)
         if targets is None:
             return None
@@ -29,7 +27,6 @@ class ChoiceChecks(TaskChecks):
         return [endings[index] for endings, index in zip(all_endings, targets, strict=True)]
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count the rows by the number of the correct ending, counted from 0 or 1 as in the labels."""
         targets = self.task.encode_labels(rows)
         counts = Counter([] if targets is None else (targets + self.task.state.first_label).tolist())
         return {f"ending {position}": count for position, count in counts.most_common()}
@@ -37,7 +34,6 @@ class ChoiceChecks(TaskChecks):
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Check the numbers of endings, and find ambiguous labels and repeated endings."""
         # The finding on ambiguous labels replaces the note on them.
         yield from super().check_rows(
             dataset, parsed, [note for note in notes if AMBIGUOUS_LABEL not in note]
@@ -52,7 +48,6 @@ class ChoiceChecks(TaskChecks):
             yield from find_duplicate_endings(split, rows, endings, self.extract_gold(rows))
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
-        """Count the tokens of each context with its longest ending."""
         contexts = rows[self.task.config.context_column]
         return TokenCounts.from_choices(contexts, self.task.parse_full_endings(rows), tokenizer)
 
@@ -90,9 +85,6 @@ def find_duplicate_endings(
     """Find rows that repeat their correct ending, and rows that repeat only a wrong ending.
 
     Args:
-        split: Name of the split.
-        rows: The rows of the split.
-        endings: Endings of each row.
         gold: Correct ending of each row; None without labels.
     """
     duplicates = [

@@ -31,11 +31,7 @@ AMBIGUOUS_LABEL_FIX = (
 
 
 def guess_context_columns(rows: Rows) -> dict[str, str]:
-    """Return the setting `context_column`, and `start_column` if a column holds the start of all endings.
-
-    Raises:
-        UserError: No column has a usual name.
-    """
+    """Return the setting `context_column`, and `start_column` if a column holds the start of all endings."""
     for context, start in CONTEXT_START_COLUMNS:
         if context in rows.columns and start in rows.columns:
             return {"context_column": context, "start_column": start}
@@ -43,11 +39,7 @@ def guess_context_columns(rows: Rows) -> dict[str, str]:
 
 
 def guess_ending_columns(rows: Rows) -> list[str]:
-    """Return the columns of the endings: one column of lists, or `ending0`, `ending1`, ... in order.
-
-    Raises:
-        UserError: No columns have usual names.
-    """
+    """Return the columns of the endings: one column of lists, or `ending0`, `ending1`, ... in order."""
     for name in ENDING_LIST_COLUMNS:
         list_column = find_column(rows, name)
         if list_column and any(isinstance(value, (list, tuple)) for value in rows[list_column]):
@@ -71,9 +63,6 @@ def parse_endings(rows: Rows, columns: Sequence[str]) -> Column:
     """Return a column with the list of endings of each row; blank columns after the last ending are ignored.
 
     The lists are computed when they are read.
-
-    Raises:
-        UserError: A row has fewer than two endings, or an ending that is blank or not a string.
     """
     join = _copy_list if len(columns) == 1 else _strip_trailing_blanks
     endings = ComputedColumn(join, [rows[column] for column in columns])
@@ -122,9 +111,6 @@ def encode_ending_labels(
 
     A label is the number of the ending (counted from `first_label`), a letter (A is the first ending), or the
     text of the ending.
-
-    Raises:
-        UserError: A label matches none of the row's endings.
     """
     indices = [
         _find_ending(value, row_endings, first_label)
@@ -142,14 +128,7 @@ def format_ending_labels(
     """Return labels of other endings: a number, a letter or a text, like the present label of the row.
 
     Args:
-        rows: The rows.
-        column: Column of the present labels.
-        endings: The endings of each row.
         first_label: Number of the first ending.
-        indices: Index of the new ending of each row.
-
-    Raises:
-        UserError: A row has no such ending.
     """
     cells: list[Any] = []
     for row, (value, row_endings, index) in enumerate(zip(rows[column], endings, indices, strict=True)):

@@ -62,7 +62,6 @@ class ChoiceSchema(InputSchema):
     ending_columns: tuple[str, ...]
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return a single row with the context and all endings."""
         contexts, endings = texts_by_flag["context"], texts_by_flag["ending"]
         columns = self.ending_columns
         if len(contexts) != 1:
@@ -136,7 +135,6 @@ class Swag(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Find the columns, and infer whether numeric labels are counted from 0 or 1."""
         train = dataset.splits["train"]
         columns = get_column_settings(self.config)
         named = {name: column for name, column in columns.items() if column}
@@ -173,7 +171,6 @@ class Swag(Task):
         return add_common_beginning(endings, rows[start_column]) if start_column else endings
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that ignore the order of the endings, and keep rows with the same context together."""
         contexts = self.input_schema.context_columns
         endings = hash_values(tuple(sorted(row_endings)) for row_endings in self.parse_endings(rows))
         return SplitKeys(
@@ -183,7 +180,6 @@ class Swag(Task):
         )
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that rows have two or more endings, and that each label names an ending of its row."""
         for name, rows in splits.items():
             self._require_endings(rows)
             self._check_texts(rows)
@@ -193,7 +189,6 @@ class Swag(Task):
             self.encode_labels(rows, required=is_required)
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Check the texts and, if labels are required, the labels."""
         if not require_labels:
             self._check_texts(rows)
             return rows, []
@@ -252,7 +247,6 @@ class Swag(Task):
         return list(labels.tolist())
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Return the rows with other correct endings, written in the way that the row names its ending."""
         column, changed = self.config.label_column, rows.select(list(labels))
         cells = format_ending_labels(
             changed, column, self.parse_endings(changed), self.state.first_label, list(labels.values())
@@ -267,7 +261,6 @@ class Swag(Task):
         return f"{' + '.join(inputs.context_columns)} with one of {endings} by {self.config.label_column}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head of a model that was trained on another multiple choice dataset."""
         keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(
             model_config, self.config.head, self.config.pooling
         )
@@ -281,14 +274,12 @@ class Swag(Task):
         self.state.first_label = getattr(model_config, FIRST_LABEL_KEY, 0)
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
-        """Tokenize the pairs of the context with each ending."""
         return build_choice_features(
             rows[self.config.context_column], self.parse_full_endings(rows), self.encode_labels(rows),
             tokenizer, self.config.max_length, cache=self.use_cache,
         )  # fmt: skip
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForMultipleChoice`, possibly with another pooling or a BiLSTM."""
         from transformers import AutoModelForMultipleChoice
 
         return load_with_pooling(
@@ -297,7 +288,6 @@ class Swag(Task):
         )  # fmt: skip
 
     def make_loss(self, features: Features) -> Loss:
-        """Return cross-entropy over the endings of each row."""
         return CrossEntropy()
 
     # ---- results
@@ -350,7 +340,6 @@ class ChoiceEvaluation(RowEvaluation):
         return Scorer(score, len(gold), gold == predicted)
 
     def make_decisions(self) -> Decisions:
-        """Return one decision between the endings of each row."""
         return Decisions.from_classes(self.outputs.logits, self.outputs.features.labels)
 
     def decode_set(self, is_member: np.ndarray) -> list[int]:
@@ -369,7 +358,6 @@ class ChoiceEvaluation(RowEvaluation):
         return [*compute_accuracy(np.zeros(1), np.zeros(1)), *self.confidence_score_names]
 
     def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
-        """Yield the indices `gold` and `predicted`, and the `scores` and `probabilities` of all endings."""
         features, logits = self.outputs.features, self.outputs.logits
         probabilities, num_endings = softmax(logits), np.diff(features.sequence_offsets)
         for index, (predicted, count) in enumerate(zip(self.predicted, num_endings, strict=True)):

@@ -36,11 +36,9 @@ class MultipleChoiceView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the probabilities are a list, one for each ending."""
         return isinstance(record.get("probabilities"), list)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if the gold or predicted ending has no probability."""
         num_endings = len(record["probabilities"])
         for key in ("gold", "predicted"):
             if record[key] >= num_endings:
@@ -48,7 +46,6 @@ class MultipleChoiceView(View):
         return None
 
     def build_examples(self) -> list[Example]:
-        """Return examples; an improbable gold ending gives a high priority."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
@@ -66,7 +63,6 @@ class MultipleChoiceView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return the confusion matrix of the positions of endings, and a reliability diagram."""
         num_endings = max(len(record["probabilities"]) for record in self.records)
         gold, predicted = self.get_column("gold"), self.get_column("predicted")
         counts = count_confusions(gold, predicted, num_endings)
@@ -82,7 +78,6 @@ class MultipleChoiceView(View):
         ]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of accuracy."""
         correct = self.get_column("gold") == self.get_column("predicted")
         return Scorer(lambda rows: {"accuracy": float(correct[rows].mean())}, len(correct), correct)
 

@@ -56,7 +56,6 @@ class WordFeatures(TextFeatures):
 
     @property
     def windowed_fraction(self) -> float:
-        """Fraction of the sentences that are split into several windows."""
         return float((np.diff(self.window_offsets) > 1).mean())
 
 
@@ -70,8 +69,6 @@ def build_word_features(
         words: [n] words of each sentence.
         texts: [n] text of each sentence.
         labels: [words] int label ids of the words of all sentences, or None.
-        tokenizer: A fast tokenizer.
-        max_length: Maximum sequence length in tokens, including special tokens.
         context: [n] position of each sentence in its document, or None to use single sentences. The model
             reads the neighboring sentences, but predicts no labels for their words.
         cache: Whether to cache the tokens.
@@ -126,9 +123,7 @@ def _assign_predictions(
     """Assign the first token of each word to the window that predicts it.
 
     Args:
-        tokens: The tokens of all sentences.
         rows: [n] index of each row's sentence.
-        windows: The windows of the rows.
         labels: [words] label ids of the words of all rows, or None.
     """
     parts = []
@@ -157,7 +152,6 @@ def _assign_part(first_token: np.ndarray, windows: "Windows", labels: np.ndarray
 
     Args:
         first_token: [words] index of each word's first token; -1 for a word without tokens.
-        windows: The windows of the words' sentences.
         labels: [words] label ids, or None.
     """
     has_tokens = first_token >= 0
@@ -220,7 +214,6 @@ def _plan_windows(
         offsets: [sentences + 1] index of each sentence's first token.
         rows: [n] index of each row's sentence.
         documents: [n, 2] first sentence and end of each row's document, or None.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     windows = build_windows(offsets[rows], offsets[rows + 1], max_tokens)
     if documents is None:
@@ -238,7 +231,6 @@ def build_windows(start: np.ndarray, stop: np.ndarray, max_tokens: int) -> Windo
     Args:
         start: [n] first token of each sentence.
         stop: [n] end of each sentence.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     stride = max(1, max_tokens - max_tokens // 4)
     counts, window_start, window_stop = slide_windows(start, stop, max_tokens, stride)
@@ -260,10 +252,8 @@ def expand_windows(
     The windows of a split sentence have no free tokens.
 
     Args:
-        windows: Windows of single sentences.
         sentence_offsets: [sentences + 1] first token of each sentence of all documents.
         document_bounds: [windows, 2] first token and end of each window's document.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     free = np.maximum(0, max_tokens - (windows.stop - windows.start))
     document_start, document_stop = document_bounds[:, 0], document_bounds[:, 1]

@@ -161,17 +161,14 @@ class NerEvaluation(RowEvaluation):
         return Scorer(score, len(words))
 
     def compute_details(self) -> dict[str, Scores]:
-        """Return the scores of each entity type."""
         entities_by_type, _ = self._counts
         return score_types(entities_by_type, self.tags)
 
     @property
     def has_classes(self) -> bool:
-        """Whether predictions are choices between classes: the tags are classes."""
         return True
 
     def make_decisions(self) -> Decisions:
-        """Return a decision between the tags for each word that has tokens; rows are sentences."""
         features, logits = self.outputs.features, self.outputs.logits.astype(np.float64)
         num_sentences = len(features.word_offsets) - 1
         sentence = np.repeat(np.arange(num_sentences), np.diff(features.word_offsets))
@@ -194,17 +191,14 @@ class NerEvaluation(RowEvaluation):
         return words[:, 0] == words[:, 1]
 
     def decode(self) -> DecodedPredictions:
-        """Return the lists of tags of each sentence, in the scheme of this split."""
         return DecodedPredictions(self._tags_in_split_scheme, list(self.outputs.rows["tags"]))
 
     def make_examples(self) -> DecodedPredictions:
-        """Return the gold tags of two sentences as predictions and references."""
         rows = self.outputs.rows
         sentences = list(rows.select(range(min(2, len(rows))))["tags"])
         return DecodedPredictions(sentences, sentences)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of entities, words and, if the run abstains, abstention."""
         names = score_sentences(np.zeros((1, 3), int), np.zeros((1, 2), int))
         has_abstention = self.fitted.min_confidence is not None
         return [*names, "entity_ece", *(SELECTIVE_SCORES if has_abstention else ())]
@@ -230,7 +224,6 @@ class NerEvaluation(RowEvaluation):
             yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
     def iter_full_records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records with `probabilities`: for each word, the probability of each tag in IOB2."""
         tags = self.tags.names
         split_points = self.outputs.features.word_offsets[1:-1]
         sentences = np.split(softmax(self._compute_emissions()), split_points)
@@ -239,7 +232,6 @@ class NerEvaluation(RowEvaluation):
             yield record | {"probabilities": by_tag}
 
     def format_files(self) -> dict[str, Iterator[str]]:
-        """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         rows = self.outputs.rows
         gold_columns = [rows["tags"]] if "tags" in rows.columns else []
         return {
@@ -282,8 +274,6 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
 
     Args:
         logits: [predictions, tags] logits of the first token of each word.
-        features: The features that the logits were computed from.
-        tags: The tag set of the model.
     """
     from scipy.special import log_softmax
 
@@ -419,7 +409,6 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
         gold: [words] gold tag ids of all sentences.
         predicted: [words] predicted tag ids of all sentences.
         offsets: [n + 1] index of each sentence's first word; sentences may be empty.
-        tags: The tag set that defines the ids.
 
     Returns:
         [n, types, 3] int, the numbers of correct, predicted and gold entities.

@@ -95,15 +95,12 @@ class ContextColumn(Column):
         return len(self.sentence)
 
     def select(self, index: np.ndarray) -> "ContextColumn":
-        """Return a column with the positions at `index`."""
         return ContextColumn(self.words, self.texts, self.sentence[index], self.documents[index])
 
     def read(self, start: int, stop: int) -> list[DocumentPosition]:
-        """Return the positions of a range."""
         return self.take(np.arange(start, stop))
 
     def take(self, indices: np.ndarray) -> list[DocumentPosition]:
-        """Return the positions at `indices`, in that order."""
         return list(itertools.starmap(DocumentPosition, self._positions[indices].tolist()))
 
     @property
@@ -167,9 +164,6 @@ def add_document_positions(rows: Rows) -> Rows:
     """Add the column `context` with the position of each row in its document.
 
     Consecutive rows of a file with the same document id form a document.
-
-    Raises:
-        UserError: The rows have no document boundaries.
     """
     keys = get_document_keys(rows)
     if keys is None:
@@ -201,12 +195,8 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
     """Return the columns of words and tags: those that the user passed, or else guesses.
 
     Args:
-        rows: The training rows.
         token_column: Name or index (from 0) of the column of words, or None to guess it.
         tag_column: Name or index (from 0) of the column of tags, or None to guess it.
-
-    Raises:
-        UserError: A column is missing, or both columns are the same.
     """
     token = (
         find_passed_column(rows, token_column, "--token-column")
@@ -222,12 +212,7 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
 
 
 def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
-    """Return the columns of a split in any format; the tag column may be None.
-
-    Args:
-        rows: The rows of the split, whose format may differ from that of the training rows.
-        columns: The columns of words and tags in the training rows.
-    """
+    """Return the columns of a split in any format; the tag column may be None."""
     if columns[0] in rows.columns:
         return columns
     token = _guess_token_column(rows)
@@ -275,9 +260,6 @@ def parse_split(
     """Normalize a split (see `normalize_sentences`), and add the column `iob2` with the tags in IOB2.
 
     Args:
-        rows: The rows as read.
-        split: Name of the split, for notes.
-        columns: The columns of words and tags in the training rows.
         train_scheme: The scheme of the training rows, or None for the training rows themselves.
 
     Returns:
@@ -308,9 +290,6 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
 
     `split_words` splits texts into words, and entity spans of texts become IOB2 tags. If any other column has
     a reserved name, it is renamed to `input_NAME`.
-
-    Raises:
-        UserError: The words, tags or spans of a row cannot be parsed, or do not match each other.
     """
     require_column(rows, token_column, "the words")
     names = [token_column]
@@ -420,13 +399,8 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
     """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user.
 
     Args:
-        rows: Normalized rows with tags.
-        split: Name of the split, for notes.
         train_scheme: The scheme of the training rows, or None. It is preferred unless another scheme fits the
             tags better.
-
-    Raises:
-        UserError: A tag does not belong to the scheme.
     """
     tags = rows["tags"]
     _reject_lone_surrogates(rows)
@@ -476,11 +450,7 @@ def find_types(rows: Rows) -> set[str]:
 
 
 def collect_types(rows: Rows, tag_column: str) -> list[str]:
-    """Return the sorted entity types of normalized rows.
-
-    Raises:
-        UserError: There are no entities, or there are too many types to be entity types.
-    """
+    """Return the sorted entity types of normalized rows."""
     types = sorted(find_types(rows))
     location = f"{rows.files[0]}: column {tag_column!r}"
     if not types:

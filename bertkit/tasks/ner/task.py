@@ -53,7 +53,6 @@ class FrozenEncoderMethod(TrainingMethod):
         self.batch_size = batch_size
 
     def precompute_features(self, model: Any, features: Any, collator: Any) -> Features:
-        """Return features with the outputs of the encoder instead of token ids."""
         return VectorFeatures(features, compute_vectors(model, features, collator, self.batch_size))
 
 
@@ -107,7 +106,6 @@ class Ner(Task):
 
     @property
     def input_schema(self) -> InputSchema:
-        """The columns of words or text and of tags; with `--context document`, also the document column."""
         return InputSchema(
             text_columns=("tokens",),
             gold_columns=frozenset([self.config.tag_column]),
@@ -149,7 +147,6 @@ class Ner(Task):
         return add_document_positions(rows) if self.config.context == "document" else rows
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Parse the words; if labels are required, also parse the tags."""
         columns = (self.config.token_column, self.config.tag_column)
         if require_labels:
             rows, scheme, notes = rows_module.parse_split(rows, split, columns, self.state.scheme)
@@ -165,7 +162,6 @@ class Ner(Task):
         return (self._add_context(rows) if find_document_column(rows) else rows), []
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Read the columns that the user passed by name or number, and find the other one."""
         if not named:
             return
         found = {"tag_column": self.config.tag_column}
@@ -193,7 +189,6 @@ class Ner(Task):
         return SplitKeys(identity=sentences, group=sentences, stratum=has_entity, classes=classes)
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that the validation split has tags, and that the types of all splits occur in training."""
         for name, rows in splits.items():
             if "iob2" in rows.columns:
                 check_types(rows, self.state.types)
@@ -203,11 +198,9 @@ class Ner(Task):
                 )
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        """Return the tags of each sentence in IOB2."""
         return list(rows["iob2"])
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Return the rows with other tags; an I that no longer continues an entity becomes B."""
         check_types(rows.select(list(labels)).with_column("iob2", list(labels.values())), self.state.types)
         iob2 = to_iob2(list(labels.values()), Scheme())
         tags = from_iob2(iob2, self.state.scheme)
@@ -219,7 +212,6 @@ class Ner(Task):
     # ---- model
 
     def describe(self) -> str:
-        """Return the columns, the scheme, the types and the fraction of O."""
         columns = [self.config.token_column, self.config.tag_column]
         token_column, tag_column = (f"column {name}" if name.isdecimal() else name for name in columns)
         return (
@@ -228,11 +220,7 @@ class Ner(Task):
         )
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head and the tag order of a model that was trained on the same tags.
-
-        Raises:
-            UserError: The model was trained on other tags, or has too few layers for `--features`.
-        """
+        """Keep the head and the tag order of a model that was trained on the same tags."""
         from bertkit.models.own_models import select_layers
 
         self._check_feature_flags()
@@ -256,7 +244,6 @@ class Ner(Task):
                 raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the tags in the order of the model's outputs, the scheme and the types."""
         super().load_state(model_config)
         tags = TagSet([model_config.id2label[index] for index in range(model_config.num_labels)])
         self.state.tags, self.state.types = tags, tags.types
@@ -266,9 +253,6 @@ class Ner(Task):
         """Tokenize sentences, and split long sentences into windows; each word is predicted in one window.
 
         The features of tagged rows have warnings about entities that cannot be predicted.
-
-        Raises:
-            UserError: Most of the training entities cannot be predicted.
         """
         labels = self.state.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
         context = rows["context"] if self.config.context == "document" else None
@@ -284,7 +268,6 @@ class Ner(Task):
         return dataclasses.replace(features, warnings=lost.describe())
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForTokenClassification`, or a `Tagger` for `--features` and BiLSTM heads."""
         from transformers import AutoModelForTokenClassification
 
         from bertkit.models.own_models import load_tagger
@@ -297,26 +280,22 @@ class Ner(Task):
 
     @property
     def training_method(self) -> TrainingMethod:
-        """With `--features`, only the head is trained."""
         if self.config.features is None:
             return super().training_method
         return FrozenEncoderMethod(self.config.eval_batch_size)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
-        """Refuse a head whose entity types are evidently in the wrong order."""
         gold, predicted = self.evaluate(predict_sample()).compare_entity_types()
         if len(gold):
             type_names = [*self.state.types, "O"]
             verify_label_order(gold, predicted, type_names, str(self.config.model), "words in entities")
 
     def make_loss(self, features: Features) -> Loss:
-        """Return the mean cross-entropy over the words."""
         return CrossEntropy()
 
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
-        """Return the predicted tags and entities."""
         return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:

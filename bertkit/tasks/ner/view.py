@@ -82,11 +82,9 @@ class NerView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the record has words and entities."""
         return "tokens" in record and "entities" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if words, tags or entities do not match the text."""
         words, text = record["tokens"], record["text"]
         if not matches_text(words, text):
             return "its tokens do not form its text"
@@ -124,7 +122,6 @@ class NerView(View):
         return entities
 
     def build_examples(self) -> list[Example]:
-        """Return examples. Many wrong entities give a high priority; confidence breaks ties."""
         return [
             self._build_example(record, gold) for record, gold in zip(self.records, self.gold, strict=True)
         ]
@@ -152,7 +149,6 @@ class NerView(View):
         ]
 
     def build_charts(self) -> list[Chart]:
-        """Return charts of F1 by entity type, and of the reliability of predicted entities."""
         gold = [(row, *span) for row, spans in enumerate(self.gold) for span in spans]
         predicted = [(row, *span) for row, record in enumerate(self.records) for span in _get_spans(record)]
         gold_spans = set(gold)
@@ -175,7 +171,6 @@ class NerView(View):
         return np.array([counts[type] for type in self.types])
 
     def scorer(self) -> Scorer:
-        """Return a scorer of entity precision, recall and F1, and of word accuracy."""
         spans = [
             (set(gold), set(_get_spans(record))) for gold, record in zip(self.gold, self.records, strict=True)
         ]

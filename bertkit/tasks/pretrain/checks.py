@@ -41,13 +41,11 @@ class CorpusChecks(TaskChecks):
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Report the amount of text, and find single-sentence documents."""
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
             yield from check_corpus(split, rows, self.task.config.has_pairs)
 
     def resolve_tokenizer(self, is_model_requested: bool) -> ModelSource | None:
-        """Return the model of `--model` or `--tokenizer`; None if training would train a new tokenizer."""
         config = self.task.config
         if config.model:
             return find_model(config.model, needs_weights=False)
@@ -61,8 +59,6 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
     as `text`.
 
     Args:
-        text: The text files.
-        options: How to find documents and sentences in the files.
         split_few: Whether to split few documents into parts; see `split_few_documents`.
     """
     notes = FileNotes()
@@ -123,8 +119,6 @@ def check_corpus(split: str, rows: Rows, has_pairs: bool) -> Iterator[Finding]:
     """Report the amount of text, and find documents that are too short for a pair.
 
     Args:
-        split: Name of the split.
-        rows: The documents of the split.
         has_pairs: Whether an example has two texts.
     """
     sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])

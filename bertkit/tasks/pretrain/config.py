@@ -178,7 +178,6 @@ class PretrainConfig(TextConfig, RunConfig):
         return [*super().list_unshardable_flags(), *(flag for flag, is_used in flags.items() if is_used)]
 
     def max_training_length(self) -> int:
-        """Return the length of the longest phase in tokens."""
         from bertkit.data.corpus.examples import parse_phases
 
         if self.phases is None:
@@ -196,11 +195,7 @@ def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:
 
 
 def check_scratch_settings(config: PretrainConfig) -> None:
-    """Reject settings of a model from scratch if `--model` is given.
-
-    Raises:
-        UserError: Both are given.
-    """
+    """Reject settings of a model from scratch if `--model` is given."""
     if not config.model:
         return
     settings = get_settings(type(config))
@@ -213,9 +208,6 @@ def apply_phases(config: Any) -> Any:
     """Return the settings with the length of the last phase as `max_length`.
 
     Evaluation and the finished model use this length.
-
-    Raises:
-        UserError: `phases` cannot be parsed or conflicts with other settings.
     """
     from bertkit.data.corpus.examples import parse_phases
 

@@ -87,7 +87,6 @@ class CorpusSchema(InputSchema):
     task: "Pretrain"
 
     def sample_texts(self, rows: Rows, count: int) -> list[str]:
-        """Return the first lines of the training text."""
         source = self.task.state.training_source
         return list(islice(iter_raw_texts(source.files, self.task.build_text_options(source)), count))
 
@@ -142,7 +141,6 @@ class Pretrain(Task):
     # ---- text
 
     def load_data(self) -> LoadedDataset:
-        """Check the masking settings, and load and tokenize the documents of all splits."""
         self.objective.validate_config(self.config)
         sources = self.find_sources()
         train = sources["train"]
@@ -196,16 +194,13 @@ class Pretrain(Task):
         return dataset
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Return the rows unchanged; running text has no separate labels."""
         return rows, []
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that keep documents with the same text in the same split."""
         digests = rows.hash_columns(["digest"])
         return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.definition.unit)
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check the masking settings. The documents were checked by `load_data`."""
         self.objective.validate_config(self.config)
 
     def load_state(self, model_config: Any) -> None:
@@ -221,11 +216,9 @@ class Pretrain(Task):
         return f"{config.mlm_probability:.0%} of the {unit}{self.objective.description}"
 
     def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> ModelSource:
-        """Return the model that `load_data` resolved in order to tokenize the text."""
         return self.state.model_source
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Configure the model for the objective."""
         max_positions = get_max_positions(model_config)
         if self.config.phases is not None and max_positions is not None:
             for phase in self.phases:
@@ -264,7 +257,6 @@ class Pretrain(Task):
         return ", ".join(filter(None, notes))
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return the model of the objective, with `--embedding-init` and `--dropout`."""
         model = self.objective.build_model(model_config, source, self.config)
         if source.is_new and self._uses_ppmi:
             shape = model.base_model.get_input_embeddings().weight.shape
@@ -280,7 +272,6 @@ class Pretrain(Task):
     # ---- examples
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
-        """Return examples that are sampled again in every epoch; for training, those of each phase."""
         if not training:
             return self._build_features(rows, tokenizer, self.config.max_length)
         self.state.training_rows = rows
@@ -310,7 +301,6 @@ class Pretrain(Task):
         return features
 
     def preview(self, features: Any, tokenizer: Any) -> Preview | None:
-        """Return a random sample of masked examples from the first epoch of the first phase."""
         count = self.config.preview
         if count is None:
             return None
@@ -331,7 +321,6 @@ class Pretrain(Task):
         return Preview(statistics, samples, notes)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Return a collator that pads and masks examples with the settings of their phase."""
         pad, build_collator = super().make_collator(tokenizer, model), self.objective.build_collator
         collator = build_collator(self.config, tokenizer, pad, self.config.max_length)
         self.state.eval_collator = collator
@@ -349,7 +338,6 @@ class Pretrain(Task):
         return PretrainEvaluation(outputs, self.objective, has_pairs, state.eval_collator, state.tokenizer)
 
     def fit_decision(self, evaluation: Evaluation) -> None:
-        """Store the outputs on the validation split, on which baselines of the objective may depend."""
         self.state.validation_sums = evaluation.outputs.logits
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
@@ -385,11 +373,7 @@ class CorpusSet:
         """Load a corpus, add it to the set, and return its documents as rows, with notes for the user.
 
         Args:
-            text: The text to read.
-            options: How the files are read.
-            tokenizer: The tokenizer of the corpus.
             split_few: Whether to apply `split_few_documents`, so that documents can be held out.
-            word_units: With "morphemes", the corpus is also split into morphemes.
         """
         corpus = load_corpus(text.files, options, tokenizer, word_units)
         notes = list(corpus.notes)
@@ -472,7 +456,6 @@ class PretrainEvaluation(Evaluation):
         self.collator, self.tokenizer = collator, tokenizer
 
     def compute_scores(self) -> Scores:
-        """Return losses in nats, accuracies, and the perplexity of the predicted tokens."""
         return self.objective.score(self.outputs.logits, self.has_pairs)
 
     def make_scorer(self) -> Scorer:
@@ -480,7 +463,6 @@ class PretrainEvaluation(Evaluation):
         return Scorer(lambda rows: self.objective.score(logits[rows], self.has_pairs), len(logits))
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""
         features, logits = self.outputs.features, self.outputs.logits
         indices = sample_indices(features, NUM_SAMPLES)
         loss_sums, num_predictions = logits[indices, 0], logits[indices, 2]

@@ -49,7 +49,6 @@ class QaConfig(FineTuningConfig):
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
     def resolve_data_name(self) -> DataSource | None:
-        """Return `--data` if it is set, or else the dataset that `--squad` selects."""
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 

@@ -86,7 +86,6 @@ class QuestionFeatures(Features):
     answers_without_tokens: Sequence[int] = ()
 
     def get_sequence(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of a window with its question and special tokens."""
         question = self.question_index[index]
         question_ids = self.question_ids[question][: self.question_lengths[question]]
         context_ids = self.contexts.ids.values[self.start[index] : self.stop[index]]
@@ -100,11 +99,9 @@ class QuestionFeatures(Features):
 
     @property
     def windowed_fraction(self) -> float:
-        """Fraction of the questions whose context is split into several windows."""
         return float((np.diff(self.window_offsets) > 1).mean())
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return notes on truncated questions, and on answers that cannot be learned."""
         notes = []
         truncated_fraction = float((self.question_lengths < self.question_ids.lengths).mean())
         if truncated_fraction:
@@ -194,8 +191,6 @@ def build_question_features(
         contexts: [n] texts of the contexts.
         answers: [n] gold answers of each question, or None for unlabeled questions. The model learns the
             first answer of a question.
-        tokenizer: A fast tokenizer.
-        limits: Maximum lengths.
         cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
@@ -227,11 +222,7 @@ def build_question_features(
 
 
 def _find_null_token(template: SequenceTemplate, tokenizer: Any) -> int:
-    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair.
-
-    Raises:
-        UserError: The tokenizer adds no special token to a pair.
-    """
+    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair."""
     special_ids = [slot for slot in template.slots if slot >= 0]  # the slots of texts are negative
     if not special_ids:
         raise UserError(

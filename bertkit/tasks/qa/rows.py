@@ -52,10 +52,6 @@ def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | Non
     Returns:
         One list of answers for each question, or None if the rows are unlabeled. Rows are unlabeled if no
         row has an answer or is marked as impossible, or if the column is missing and some are not marked.
-
-    Raises:
-        UserError: An answer cannot be parsed (see `parse_answers`), or a value of the column `is_impossible`
-            is neither true nor false.
     """
     is_impossible = _parse_impossible(rows)
     if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
@@ -121,15 +117,7 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
     """Parse the answers of one question. The values None, "" and [] mean that it is unanswerable.
 
     Args:
-        rows: The rows, for error messages.
-        index: Index of the row, for error messages.
-        column: Name of the answer column.
         value: The answers in any format.
-        start: The offset if the value is a plain text, or the offsets if it is a list of texts.
-
-    Raises:
-        UserError: The format of the value is unknown, or a text contains an object that is not valid JSON.
-            An answer is blank, or its offset is not a whole number.
     """
     location = f"{describe_location(rows, index)}: column {column!r}"
     texts_and_offsets = _parse_texts_and_offsets(value, start)
@@ -234,9 +222,6 @@ def resolve_columns(
     """Return the columns of questions, contexts and answers: those that the user named, or else guesses.
 
     The columns of articles have fixed names.
-
-    Raises:
-        UserError: A column is missing or has two roles, or the user named a column of articles.
     """
     require_questions(rows)
     named = {"question": question, "context": context, "answers": answers}
@@ -311,11 +296,7 @@ def is_nested(rows: Rows) -> bool:
 
 
 def require_questions(rows: Rows) -> None:
-    """Check that a JSON file contains articles or rows.
-
-    Raises:
-        UserError: The file is an empty object, or an object whose `data` is not a list.
-    """
+    """Check that a JSON file contains articles or rows."""
     if not rows.columns:
         raise UserError(
             f"{rows.files[0]}: contains neither articles nor rows with a column 'question'; check --data"
@@ -326,12 +307,7 @@ def require_questions(rows: Rows) -> None:
 
 
 def flatten_articles(rows: Rows) -> Rows:
-    """Return one row per question. Row numbers count the questions of a file.
-
-    Raises:
-        UserError: The paragraphs or questions of an article are not lists of objects, or no article has a
-            question.
-    """
+    """Return one row per question. Row numbers count the questions of a file."""
     sources = [rows.file_index, rows.row_numbers]
     columns = store_columns(
         [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]],
@@ -412,7 +388,6 @@ class QuestionRows(Rows):
     notes: tuple[str, ...] = ()
 
     def describe_location(self, index: int) -> str:
-        """Return the location with the id of the question."""
         return describe_location(self, index)
 
 
@@ -423,14 +398,6 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     (see `parse_answer_column`). It holds lists of `{"text": str, "answer_start": int | None}`, which are
     empty for unanswerable questions. If any other column has one of these names, it is renamed to
     `input_NAME`.
-
-    Args:
-        rows: The rows as read.
-        names: The columns of the training rows.
-
-    Raises:
-        UserError: A row has no question or context, its answers cannot be parsed, or its id is invalid or
-            not unique.
     """
     require_questions(rows)
     if is_nested(rows):
@@ -568,10 +535,6 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     corrected if the answer occurs exactly once in its context. Otherwise, the training split drops the
     answer, and also drops the question if it has no other answer. The other splits keep the answer with the
     offset None, because scores depend only on the texts of answers.
-
-    Raises:
-        UserError: An answer exceeds its context, or no training question has an answer that occurs at its
-            offset.
     """
     if "answers" not in rows.columns:
         return rows, []
@@ -602,11 +565,7 @@ class ResolvedOffsets:
 
 
 def resolve_offsets(rows: Rows) -> ResolvedOffsets:
-    """Find the correct offset of each answer.
-
-    Raises:
-        UserError: An answer exceeds its context.
-    """
+    """Find the correct offset of each answer."""
     resolved = ResolvedOffsets(rows["answers"])
     for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
         if all(_is_at_offset(context, answer) for answer in answers):

@@ -42,7 +42,6 @@ def find_distinct_spans(
         logits: [windows, 2, seq_len] fp32, start and end logits.
         allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
         n: Number of spans to return for each window.
-        max_answer_length: Maximum length of an answer in tokens.
         hash_spans: Maps first and last positions [windows, 2, m] to hashes of the texts [windows, m].
     """
     num_candidates = n + n // 2
@@ -84,7 +83,6 @@ def find_best_spans(
         logits: [windows, 2, seq_len] fp32, start and end logits.
         allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
         n: Number of spans to return for each window.
-        max_answer_length: Maximum length of an answer in tokens.
 
     Returns:
         The first and last positions of the spans [windows, 2, n] int, and their start and end logits
@@ -231,7 +229,6 @@ def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
 
     Args:
         reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
-        features: The features that the logits were computed from.
     """
     n = features.limits.n_best
     logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
@@ -349,7 +346,6 @@ def compute_answer_features(nbest: NBest, threshold: float | None) -> dict[str, 
     have weights of their own.
 
     Args:
-        nbest: The n-best lists.
         threshold: Null odds above which the answer is empty; None if no answer is empty.
     """
     score = nbest.score[nbest.offsets[:-1]].astype(np.float64)
@@ -393,7 +389,6 @@ def compute_answer_logits(features: Mapping[str, np.ndarray], weights: Mapping[s
 
     Args:
         features: [n] values by name.
-        weights: Result of `fit_answer_weights`.
     """
     terms = [weights[name] * values.astype(np.float64) for name, values in features.items()]
     return weights[INTERCEPT] + np.sum(terms, axis=0)

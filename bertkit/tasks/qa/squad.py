@@ -80,7 +80,6 @@ def average_scores_v2(scores: AnswerScores, has_answer: np.ndarray) -> Scores:
     """Return means in percent over all, the answerable and the unanswerable questions.
 
     Args:
-        scores: The scores of each question. Unanswered questions are excluded from all means.
         has_answer: [n] bool, whether the question has a gold answer.
 
     Returns:
@@ -174,7 +173,6 @@ def apply_threshold(
     """Return the scores if questions whose null odds exceed a threshold get the empty answer.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
         threshold: Threshold on the scale of the odds.
@@ -194,7 +192,6 @@ def compute_best_scores(
     to answer no question, the script reports the threshold 0.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
         is_empty: [n] bool, whether the predicted answer is the empty string.
@@ -222,7 +219,6 @@ def sweep_thresholds(
     The predictions must answer at least one question. Questions with equal odds are not separated.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         is_null_correct: [n] bool, whether the empty answer is correct. By the rule of SQuAD 2.0, it is also
             correct if all gold answers are empty after normalization.

@@ -72,7 +72,6 @@ class Qa(Task):
 
     @property
     def input_schema(self) -> InputSchema:
-        """The columns of questions, paragraphs and answers, and the further answer columns of SQuAD."""
         question, context = self.config.question_column, self.config.context_column
         answer_columns = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return InputSchema(
@@ -91,7 +90,6 @@ class Qa(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Parse the rows into questions, fix the offsets of answers, and choose the rules of SQuAD."""
         columns = resolve_columns(dataset.splits["train"], *self._column_names)
         self.state = QaState()
         self.resolve(**dict(zip(COLUMN_SETTINGS, columns, strict=True)))
@@ -108,11 +106,7 @@ class Qa(Task):
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _choose_rules(self, splits: Splits) -> None:
-        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1.
-
-        Raises:
-            UserError: A question has no answer, but the user chose v1.
-        """
+        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1."""
         for rows in splits.values():
             index = find_unanswerable(rows)
             if index is not None and self.config.squad == "v1":
@@ -126,7 +120,6 @@ class Qa(Task):
             self.resolve(squad="v1")
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Parse the rows into questions; if labels are required, also fix and check the answers."""
         questions = rows
         if not isinstance(rows, QuestionRows):
             questions = normalize_questions(rows, self._column_names)
@@ -143,7 +136,6 @@ class Qa(Task):
         return fixed, notes
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Read the columns that the user named, and find the others."""
         if not named:
             return
         super().map_columns(rows, named)
@@ -151,7 +143,6 @@ class Qa(Task):
         self.resolve(**{**dict(matched), **named})
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that keep all questions about an article or a paragraph in the same split."""
         return SplitKeys(
             identity=rows.hash_columns(["question", "context"]),
             group=compute_group_keys(rows),
@@ -160,7 +151,6 @@ class Qa(Task):
         )
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that the training and validation splits have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
                 hint = ", or add a column 'is_impossible'" if self.config.squad == "v2" else ""
@@ -170,23 +160,19 @@ class Qa(Task):
                 )
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        """Return the texts of the gold answers to each question."""
         return get_gold_texts(rows)
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Refuse to change answers, which have a position in the paragraph."""
         raise UserError("answers to questions cannot be changed; only 'keep' and 'drop' apply to qa")
 
     # ---- model
 
     def describe(self) -> str:
-        """Return the names of the columns, and the rules of SQuAD."""
         rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
         question, context, _ = self._column_names
         return f"answers to {question} in {context}, SQuAD {self.config.squad}: {rules[self.config.squad]}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Decide whether to keep the model's head, and remove the threshold of an earlier run."""
         keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
         self.state.has_new_head = self.config.new_head or not keeps_head
         vars(model_config).pop(THRESHOLD_KEY, None)  # an earlier run fitted this threshold
@@ -195,18 +181,13 @@ class Qa(Task):
         return model_config
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the threshold that was fitted on the validation split."""
         super().load_state(model_config)
         threshold = getattr(model_config, THRESHOLD_KEY, None)
         self.state.fitted_params = {} if threshold is None else {THRESHOLD_KEY: threshold}
         self.requires_full_coverage = False
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> QuestionFeatures:
-        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph.
-
-        Raises:
-            UserError: In training, the stride skips tokens between windows.
-        """
+        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph."""
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
             self._resolve_limits(tokenizer), cache=self.use_cache,
@@ -243,7 +224,6 @@ class Qa(Task):
         return Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)})
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForQuestionAnswering`, possibly with a BiLSTM before its output layer."""
         from transformers import AutoModelForQuestionAnswering
 
         return load_with_pooling(
@@ -258,18 +238,15 @@ class Qa(Task):
         return average_log_probabilities(logits)
 
     def make_loss(self, features: Any) -> Loss:
-        """Return the mean cross-entropy of the start and end positions in each window."""
         return CrossEntropy()
 
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> QaEvaluation:
-        """Return the predicted answers by the rules of SQuAD and the fitted threshold."""
         threshold = self.state.fitted_params.get(THRESHOLD_KEY)
         return QaEvaluation(outputs, self.config.squad, threshold, self.state.fitted_confidence)
 
     def fit_decision(self, evaluation: Any) -> None:
-        """With v2, store the null odds threshold with the best F1 on the validation split."""
         if self.config.squad == "v2":
             self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 

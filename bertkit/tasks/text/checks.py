@@ -27,14 +27,12 @@ class SequenceChecks(TaskChecks):
         return super().conflict_severity
 
     def extract_gold(self, rows: Rows) -> Sequence[Hashable] | None:
-        """Return the label of each row."""
         column, parse_label = self.task.config.label_column, self.task.label_type.parse_label
         if not has_labels(rows, column):
             return None
         return map_values(rows[column], lambda labels: list(map(parse_label, labels)))
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count the rows with each label; empty for regression."""
         gold = self.extract_gold(rows)
         if gold is None or isinstance(self.task.label_type, Regression):
             return {}
@@ -45,13 +43,11 @@ class SequenceChecks(TaskChecks):
         return {str(label): count for label, count in counts.most_common()}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Find very frequent and very rare classes."""
         return check_balance(counts)
 
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Find similar labels, placeholders, identical pairs, empty label sets, and numbers out of range."""
         yield from super().check_rows(dataset, parsed, notes)
         task, label_type = self.task, self.task.label_type
         yield from find_similar_labels(task.labels)

@@ -85,7 +85,6 @@ class ClassifyConfig(SequenceConfig):
         return [*super().list_unshardable_flags(), *fitted]
 
     def list_ineffective_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect with `method`, each with the reason."""
         reasons: dict[str, str] = {}
         if self.method != "finetune":
             reasons |= FITTED_HEAD_CONFLICTS

@@ -54,11 +54,7 @@ class LabelType(ABC):
 
     @abstractmethod
     def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
-        """Return the labels of a column as numbers.
-
-        Raises:
-            UserError: A row has no valid label.
-        """
+        """Return the labels of a column as numbers."""
 
     def parse_label(self, value: Any) -> Hashable | None:
         """Return the label in a cell in a form that can be compared; None if the cell has no label."""
@@ -112,9 +108,6 @@ class LabelType(ABC):
         Args:
             labels: The labels, as `decode_label` returns them.
             cells: The distinct values of the column.
-
-        Raises:
-            UserError: A label does not occur in the column.
         """
         cell_by_label = {self.parse_label(cell): cell for cell in cells}
         for label in labels:
@@ -175,7 +168,6 @@ class SingleLabel(LabelType):
         return encode_labels(rows, column, self.labels)
 
     def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return cross-entropy."""
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return CrossEntropy(weights, smoothing)
 
@@ -190,21 +182,18 @@ class SingleLabel(LabelType):
 
     @property
     def labels_with_threshold(self) -> list[str]:
-        """The positive label, if there are two labels and one of them is positive."""
         is_binary = self.positive_label is not None and len(self.labels) == 2
         return [self.positive_label] if is_binary else []  # type: ignore[list-item]
 
     def fit_thresholds(
         self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
     ) -> dict[str, float | None]:
-        """Return the threshold of the positive label."""
         [positive] = self.labels_with_threshold
         positive_id = self.labels.index(positive)
         probability = self.compute_probabilities(logits)[:, positive_id]
         return {positive: fit_binary_threshold(probability, gold == positive_id, criterion)}
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_single_label`."""
         positive_id = None if self.positive_label is None else self.labels.index(self.positive_label)
         return score_single_label(gold, predicted, len(self.labels), positive_id)
 
@@ -213,7 +202,6 @@ class SingleLabel(LabelType):
         return np.arange(len(self.labels))
 
     def decode_label(self, value: Any) -> str:
-        """Return the name of the label."""
         return self.labels[int(value)]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -221,7 +209,6 @@ class SingleLabel(LabelType):
         return softmax(logits)
 
     def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return one decision for each row."""
         return Decisions.from_classes(logits, gold)
 
 
@@ -245,17 +232,14 @@ class MultiLabel(LabelType):
         return binarize_labels(rows, column, self.labels, self.separator)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the sorted labels in a cell."""
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
     def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return the mean binary cross-entropy over all rows and labels."""
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return lists of labels; a label set column may mix lists and texts."""
         for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
             raise UserError(
                 f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
@@ -264,7 +248,6 @@ class MultiLabel(LabelType):
         return [list(row_labels) for row_labels in labels]
 
     def describe_class_weights(self, targets: np.ndarray) -> list[str]:
-        """Return a warning about labels that every row has."""
         ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
         if not ubiquitous:
             return []
@@ -286,18 +269,15 @@ class MultiLabel(LabelType):
 
     @property
     def labels_with_threshold(self) -> list[str]:
-        """All labels."""
         return self.labels
 
     def fit_thresholds(
         self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
     ) -> dict[str, float | None]:
-        """Return the threshold of each label."""
         thresholds = fit_label_thresholds(self.compute_probabilities(logits), gold, criterion)
         return dict(zip(self.labels, thresholds, strict=True))
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_multi_label`."""
         return score_multi_label(gold, predicted)
 
     def make_example_labels(self) -> np.ndarray:
@@ -305,7 +285,6 @@ class MultiLabel(LabelType):
         return np.eye(len(self.labels), dtype=int)
 
     def decode_label(self, value: Any) -> list[str]:
-        """Return the names of the labels that are encoded as 1."""
         return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -313,7 +292,6 @@ class MultiLabel(LabelType):
         return sigmoid(logits)
 
     def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return a decision for each label of each row."""
         return Decisions.from_label_sets(logits, gold)
 
 
@@ -329,7 +307,6 @@ class Regression(LabelType):
     training_mean: float | None = None
 
     def observe_training_labels(self, targets: np.ndarray) -> None:
-        """Store the mean of the training labels."""
         self.training_mean = float(targets.mean())
 
     def initialize_head(self, model: Any) -> None:
@@ -345,22 +322,16 @@ class Regression(LabelType):
         return parse_regression_labels(rows, column)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the number in a cell, regardless of its notation."""
         return parse_number(value)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return the numbers.
-
-        Raises:
-            UserError: A label is not a number.
-        """
+        """Return the numbers."""
         for label in labels:
             if self.parse_label(label) is None:
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
     def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return squared error."""
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -368,15 +339,12 @@ class Regression(LabelType):
         return logits[:, 0]
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_regression`."""
         return score_regression(gold, predicted)
 
     def make_example_labels(self) -> np.ndarray:
-        """Return two numbers."""
         return np.array([0.0, 1.0])
 
     def decode_label(self, value: Any) -> float:
-        """Return the number as a Python float."""
         return float(value)
 
 

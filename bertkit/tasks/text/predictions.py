@@ -48,11 +48,9 @@ class SequenceEvaluation(RowEvaluation):
         return self.label_type.predict(self.outputs.logits)
 
     def compute_scores(self) -> Scores:
-        """Return the scores that are usual for the kind of the labels, and those of the probabilities."""
         return self.label_type.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
 
     def make_scorer(self) -> Scorer:
-        """Return a scorer of rows; for single labels, it includes which rows are correct."""
         gold, predicted = self.gold, self.predicted
 
         def score(rows: np.ndarray) -> Scores:
@@ -67,17 +65,14 @@ class SequenceEvaluation(RowEvaluation):
         return bool(self.label_type.labels)
 
     def make_decisions(self) -> Decisions:
-        """Return one decision for each row or, with label sets, for each label of each row."""
         gold = self.outputs.features.labels
         return self.label_type.make_decisions(self.outputs.logits, gold)
 
     @property
     def has_sets(self) -> bool:
-        """Whether each row has one of several classes."""
         return isinstance(self.label_type, SingleLabel)
 
     def decode_set(self, is_member: np.ndarray) -> list[str]:
-        """Return the labels in a prediction set."""
         return [label for label, is_in in zip(self.label_type.labels, is_member, strict=True) if is_in]
 
     def compute_correct(self) -> np.ndarray:
@@ -86,16 +81,13 @@ class SequenceEvaluation(RowEvaluation):
         return is_correct.all(1) if is_correct.ndim == 2 else is_correct
 
     def decode(self) -> DecodedPredictions:
-        """Return label ids, lists of 0 and 1, or numbers."""
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist(), self.label_type.labels)
 
     def make_examples(self) -> DecodedPredictions:
-        """Return a few labels of this kind as predictions and references."""
         labels = self.label_type.make_example_labels().tolist()
         return DecodedPredictions(labels, labels, self.label_type.labels)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of the label type and of the probabilities."""
         labels = self.label_type.make_example_labels()
         return [*self.label_type.score(labels, labels), *self.confidence_score_names]
 
@@ -122,13 +114,7 @@ class SequenceEvaluation(RowEvaluation):
 
 
 def score_text_baselines(task: "SequenceTask", train: Rows, rows: Rows) -> dict[str, Scores]:
-    """Score the baselines that read no vectors.
-
-    Args:
-        task: The task.
-        train: The training rows, which the baselines are fitted on.
-        rows: The rows that they are scored on.
-    """
+    """Score the baselines that read no vectors."""
     labels, gold = _encode_labels(task, train), _encode_labels(task, rows)
     name, columns = task.get_tfidf_baseline()
     texts = [[part[column] for column in columns] for part in (train, rows)]
@@ -148,13 +134,7 @@ def score_linear_probe(
 
 
 def score_probe(task: "SequenceTask", vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scores:
-    """Return the scores of a linear layer on vectors [n, poolings, hidden_size].
-
-    Args:
-        task: The task.
-        vectors: The vectors of the training rows and of the scored rows.
-        parts: The training rows and the scored rows.
-    """
+    """Return the scores of a linear layer on vectors [n, poolings, hidden_size]."""
     labels, gold = (_encode_labels(task, part) for part in parts)
     probe = fit_probe(task, vectors[0], labels)
     return _score_logits(task, gold, probe.compute_logits(vectors[1]))
@@ -166,9 +146,6 @@ def fit_probe(
     """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows.
 
     Args:
-        task: The task.
-        vectors: The vectors.
-        labels: The encoded labels.
         balanced: Whether to weight classes by the inverse of their frequency.
     """
 

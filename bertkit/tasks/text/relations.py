@@ -107,12 +107,7 @@ def has_markers(text: str) -> bool:
 
 
 def remove_unknown_types(text: str, types: Sequence[Iterable[str]]) -> str:
-    """Return a text with markers, where those of unknown types have no type, such as `[S]`.
-
-    Args:
-        text: The text.
-        types: The known types of subjects and of objects.
-    """
+    """Return a text with markers, where those of unknown types have no type, such as `[S]`."""
     for (role, patterns), known_types in zip(MARKERS.items(), types, strict=True):
         for pattern, is_end in zip(patterns, (False, True), strict=True):
             markers = {entity_type: format_marker(role, entity_type, is_end) for entity_type in known_types}
@@ -137,15 +132,6 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
 
     Rows without the columns must contain the markers already. In texts with markers, only unknown types are
     removed. The columns are not read, because their positions are those of the text without markers.
-
-    Args:
-        rows: The rows.
-        text_column: Column of the texts.
-        columns: Columns of the subject and of the object.
-        types: The known types of subjects and of objects.
-
-    Raises:
-        UserError: An entity is not valid, or a text has no markers.
     """
     known_types = [set(role_types) for role_types in types]
     if not any(column in rows.columns for column in columns):
@@ -214,12 +200,7 @@ def _check_entities(rows: Rows, index: int, values: Sequence[Any], columns: Sequ
 
 
 def describe_lost_markers(features: "TextFeatures", marker_ids: Sequence[int]) -> list[str]:
-    """Return a warning if truncation removed markers of entities.
-
-    Args:
-        features: Features of marked texts.
-        marker_ids: The tokens of all markers.
-    """
+    """Return a warning if truncation removed markers of entities."""
     if not features.num_truncated:
         return []
     num_lost = sum(

@@ -194,7 +194,6 @@ class SequenceTask(Task):
             )
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that identify a row by its texts, and stratify rows by label."""
         texts = rows.hash_columns(self.input_schema.text_columns)
         column = self.config.label_column
         if not self.labels or column not in rows.columns:
@@ -290,7 +289,6 @@ class SequenceTask(Task):
         return f"{' + '.join(self.input_schema.text_columns)} by {self.config.label_column}{classes}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head and the label order of a model that was trained on the same labels."""
         if is_causal(model_config):
             self.state.caveat = (
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
@@ -324,7 +322,6 @@ class SequenceTask(Task):
         """Return the kind of the labels of a finished run."""
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> TextFeatures:
-        """Tokenize the texts, and shorten or split long texts according to `--long-texts`."""
         labels = self.encode_labels(rows)
         features = build_features(
             [rows[column] for column in self.input_schema.text_columns], labels, tokenizer,
@@ -338,7 +335,6 @@ class SequenceTask(Task):
         return dataclasses.replace(features, warnings=warnings)
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForSequenceClassification`, possibly with another pooling or a BiLSTM."""
         from transformers import AutoModelForSequenceClassification
 
         model = load_with_pooling(
@@ -425,7 +421,6 @@ class Classify(SequenceTask):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Find the columns, and infer the kind of the labels and their names."""
         self.state = SequenceState()
         self._check_method()
         self._resolve_columns(dataset.splits["train"])
@@ -482,7 +477,6 @@ class Classify(SequenceTask):
         self.state.entity_types, self.state.new_tokens = types, list_markers(types)
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Return the rows, with markers around the entities in the texts."""
         parsed, notes = super().parse_rows(rows, split, require_labels)
         if self._entity_columns:
             types = self.state.entity_types
@@ -531,7 +525,6 @@ class Classify(SequenceTask):
             label_type.positive_label = self.config.positive_label
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that the flags apply to the kind of the labels, and check the values of all splits."""
         config = self.config
         if config.problem == "regression" and (config.class_weights or config.label_smoothing):
             flag = "--class-weights" if config.class_weights else "--label-smoothing"
@@ -541,7 +534,6 @@ class Classify(SequenceTask):
     # ---- model
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Configure the labels, and save label separator and entity types in the model's config."""
         for key in (SEPARATOR_KEY, ENTITY_TYPES_KEY):
             vars(model_config).pop(key, None)  # set by an earlier run
         if self._entity_columns:
@@ -572,7 +564,6 @@ class Classify(SequenceTask):
         return summary if positive is None else f"{summary}; positive class: {positive}"
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> TextFeatures:
-        """Tokenize the texts; the features of training texts have a warning if entities are truncated."""
         features = super().featurize(rows, tokenizer, training)
         if not training or not self._entity_columns:
             return features
@@ -590,7 +581,6 @@ class Classify(SequenceTask):
         return self._has_fitted_head or super()._has_matching_head(model_config)
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return a `VectorClassifier` for a head that is fitted to vectors."""
         if not self._has_fitted_head:
             return super().build_model(model_config, source)
         from bertkit.models.own_models import load_vector_classifier, read_vector_pooling
@@ -626,7 +616,6 @@ class Nli(SequenceTask):
     text_settings = ("premise_column", "hypothesis_column")
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Find premise, hypothesis and label, drop unlabeled rows, and collect the labels."""
         self.state = SequenceState()
         self._resolve_columns(dataset.splits["train"])
         dataset = self._name_label_ids(self._drop_unlabeled(dataset))
@@ -679,7 +668,6 @@ class Nli(SequenceTask):
         return "hypothesis_only", list(self.input_schema.text_columns[1:])
 
     def _map_label_ids(self, rows: Rows) -> Rows:
-        """Replace the ids 0, 1 and 2 by the standard names if the model predicts these names."""
         column = self.config.label_column
         ids = {str(index) for index in range(len(STANDARD_LABELS))}
         distinct = set(map(normalize_label, rows.factorize(column)[1]))
