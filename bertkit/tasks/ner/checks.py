@@ -11,7 +11,6 @@ import numpy as np
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.token_counts import TokenCounts
-from bertkit.data.words import encode_words
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.tasks.checks import (
     MAX_LOCATIONS,
@@ -21,6 +20,7 @@ from bertkit.tasks.checks import (
     format_fraction,
     locate_rows,
 )
+from bertkit.tasks.ner.features import encode_words
 from bertkit.tasks.ner.predictions import mark_shared_tokens
 from bertkit.tasks.ner.rows import WIDENED_SPANS_NOTE, find_types
 from bertkit.tasks.ner.tags import (
@@ -155,9 +155,9 @@ class NerChecks(TaskChecks):
             yield from find_empty_rows(split, dataset.splits[split], rows)
             yield from find_long_sentences(split, rows)
             if "tags" in rows.columns:
-                yield from find_scheme_mismatch(split, rows, self.task.scheme)
-                yield from find_illegal_tags(split, rows, self.task.scheme)
-        yield from find_unusual_notation(parsed.splits["train"], self.task.scheme)
+                yield from find_scheme_mismatch(split, rows, self.task.state.scheme)
+                yield from find_illegal_tags(split, rows, self.task.state.scheme)
+        yield from find_unusual_notation(parsed.splits["train"], self.task.state.scheme)
         yield from find_singleton_types(parsed.splits["train"])
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.readers.conll import format_conll
-from bertkit.data.words import extract_entities
 from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.calibration import SELECTIVE_SCORES, Decisions, EceScorer
 from bertkit.stats.metric_modules import DecodedPredictions
@@ -19,6 +18,7 @@ from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.ner.features import WordFeatures
+from bertkit.tasks.ner.rows import extract_entities
 from bertkit.tasks.ner.tags import (
     TagSet,
     compute_sentence_offsets,
