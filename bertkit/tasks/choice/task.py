@@ -24,7 +24,6 @@ from bertkit.stats.baselines import predict_ending_only, predict_majority
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, softmax
-from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import (
     ColumnKind,
     InputSchema,
@@ -44,7 +43,7 @@ from bertkit.tasks.choice.rows import (
     infer_first_label,
     parse_endings,
 )
-from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.tasks.evaluation import LabelEvaluation, Outputs, ScoreDetail
 
 FIRST_LABEL_KEY = "first_ending"  # attribute of the model's config
 
@@ -312,41 +311,24 @@ class Swag(Task):
         }
 
 
-class ChoiceEvaluation(RowEvaluation):
+class ChoiceEvaluation(LabelEvaluation):
     """The ending with the highest score for each row; each ending is a class, with its index from 0."""
 
     has_classes = True
     has_sets = True
 
-    @property
-    def gold(self) -> np.ndarray:
-        """The indices of the correct endings, [rows]."""
-        return self.outputs.labels
-
     @cached_property
     def predicted(self) -> np.ndarray:
-        """The indices of the predicted endings, [rows]."""
         return self.outputs.logits.argmax(-1)
 
-    def compute_scores(self) -> Scores:
-        return compute_accuracy(self.gold, self.predicted) | self.confidence_scorer.score_all()
-
-    def make_scorer(self) -> Scorer:
-        gold, predicted, confidence = self.gold, self.predicted, self.confidence_scorer
-
-        def score(rows: np.ndarray) -> Scores:
-            return compute_accuracy(gold[rows], predicted[rows]) | confidence.score(rows)
-
-        return Scorer(score, len(gold), gold == predicted)
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        return compute_accuracy(gold, predicted)
 
     def make_decisions(self) -> Decisions:
         return Decisions.from_classes(self.outputs.logits, self.outputs.features.labels)
 
     def decode_set(self, is_member: np.ndarray) -> list[int]:
         return is_member.nonzero()[0].tolist()
-
-    def compute_correct(self) -> np.ndarray:
-        return self.gold == self.predicted
 
     def decode(self) -> DecodedPredictions:
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist())

@@ -52,7 +52,10 @@ class MultipleChoiceView(View):
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         columns = self.run.settings.get("ending_columns", [])
         fields = [field for field in self.build_input_fields(record) if field.name not in columns]
-        endings = zip(_get_endings(record, columns), probabilities, strict=False)
+        values = [record.get(column) for column in columns]
+        if len(values) == 1 and isinstance(values[0], list):  # one column of lists
+            values = values[0]
+        endings = zip((str(text) for text in values if text not in (None, "")), probabilities, strict=False)
         for index, (text, probability) in enumerate(endings):
             kind = get_mark_kind(index == gold, index == predicted)
             marks = [Mark(0, len(text), kind)] if kind else []
@@ -84,10 +87,3 @@ class MultipleChoiceView(View):
 
 def _format_ending(index: int) -> str:
     return f"ending {index + 1}"
-
-
-def _get_endings(record: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """Return the non-empty endings, which are in one column each or in one column of lists."""
-    values = [record.get(column) for column in columns]
-    endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return [str(text) for text in endings if text not in (None, "")]

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.readers.conll import format_conll
+from bertkit.data.table import Rows
 from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.calibration import SELECTIVE_SCORES, Decisions, EceScorer
 from bertkit.stats.metric_modules import DecodedPredictions
@@ -20,6 +21,7 @@ from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.ner.features import WordFeatures
 from bertkit.tasks.ner.rows import extract_entities
 from bertkit.tasks.ner.tags import (
+    Scheme,
     TagSet,
     compute_sentence_offsets,
     detect_scheme,
@@ -28,13 +30,6 @@ from bertkit.tasks.ner.tags import (
     split_by_offsets,
 )
 from bertkit.utils.arrays import compute_offsets
-
-if TYPE_CHECKING:
-    from bertkit.data.table import Rows
-    from bertkit.stats.calibration import Decisions, EceScorer
-    from bertkit.stats.metric_modules import DecodedPredictions
-    from bertkit.stats.significance import Scorer
-    from bertkit.tasks.ner.tags import Scheme, TagSet
 
 
 class NerEvaluation(RowEvaluation):
@@ -46,7 +41,7 @@ class NerEvaluation(RowEvaluation):
     """
 
     def __init__(
-        self, outputs: Outputs, tags: TagSet, scheme: "Scheme", fitted: FittedConfidence = NOT_FITTED
+        self, outputs: Outputs, tags: TagSet, scheme: Scheme, fitted: FittedConfidence = NOT_FITTED
     ) -> None:
         super().__init__(outputs, fitted)
         self.tags = tags
@@ -58,7 +53,7 @@ class NerEvaluation(RowEvaluation):
         return self.tags.encode(self.outputs.rows["iob2"])
 
     @cached_property
-    def split_scheme(self) -> "Scheme":
+    def split_scheme(self) -> Scheme:
         """The tagging scheme of this split: the training scheme, unless the gold tags contradict it."""
         rows = self.outputs.rows
         return detect_scheme(rows["tags"], self.scheme) if "tags" in rows.columns else self.scheme
@@ -239,7 +234,7 @@ class NerEvaluation(RowEvaluation):
         }
 
 
-def score_baselines(train: "Rows", rows: "Rows", tags: TagSet) -> dict[str, Scores]:
+def score_baselines(train: Rows, rows: Rows, tags: TagSet) -> dict[str, Scores]:
     """Return the scores of `majority` and `frequent_tag`.
 
     The majority baseline predicts O for every word. The other baseline predicts the most frequent tag that
@@ -327,7 +322,11 @@ def viterbi_decode(
         [words] int tag ids.
     """
     path = emissions.argmax(1)
-    illegal = _find_illegal_sentences(path, offsets, initial, transitions)
+    first_words = offsets[:-1][np.diff(offsets) > 0]
+    is_legal = np.ones(len(path), bool)
+    is_legal[1:] = transitions[path[:-1], path[1:]]
+    is_legal[first_words] = initial[path[first_words]]
+    illegal = np.unique(find_sentence_indices(np.flatnonzero(~is_legal), offsets))
     longest_first = illegal[np.argsort(-np.diff(offsets)[illegal], kind="stable")]
     starts, lengths = offsets[longest_first], np.diff(offsets)[longest_first]
     rules = _Rules.from_transitions(initial, transitions)
@@ -358,17 +357,6 @@ class _Rules:
     def from_transitions(cls, initial: np.ndarray, transitions: np.ndarray) -> "_Rules":
         predecessors, kind = np.unique(transitions.T, axis=0, return_inverse=True)
         return cls(np.where(initial, 0.0, -np.inf), np.where(predecessors, 0.0, -np.inf), kind.reshape(-1))
-
-
-def _find_illegal_sentences(
-    path: np.ndarray, offsets: np.ndarray, initial: np.ndarray, transitions: np.ndarray
-) -> np.ndarray:
-    """Return the indices of the sentences whose path is illegal."""
-    first_words = offsets[:-1][np.diff(offsets) > 0]
-    is_legal = np.ones(len(path), bool)
-    is_legal[1:] = transitions[path[:-1], path[1:]]
-    is_legal[first_words] = initial[path[first_words]]
-    return np.unique(np.searchsorted(offsets, np.flatnonzero(~is_legal), side="right") - 1)
 
 
 def _decode_sentences(

@@ -223,7 +223,12 @@ class Ner(Task):
         """Keep the head and the tag order of a model that was trained on the same tags."""
         from bertkit.models.own_models import select_layers
 
-        self._check_feature_flags()
+        defaults = NerConfig()
+        for name in ENCODER_SETTINGS if self.config.features else ():
+            value = getattr(self.config, name)
+            if value != getattr(defaults, name):
+                flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
         select_layers(model_config, self.config.features)  # raises an error if there are too few layers
         labels = build_iob2_labels(self.state.types)
         head = TAGGER_HEAD if self._uses_tagger_class else TOKEN_HEAD
@@ -233,15 +238,6 @@ class Ner(Task):
         model_config.tag_scheme = dataclasses.asdict(self.state.scheme)
         remove_fitted_confidence(model_config)
         return set_labels(model_config, labels)
-
-    def _check_feature_flags(self) -> None:
-        """Refuse flags that change the training of the encoder, which `--features` freezes."""
-        defaults = NerConfig()
-        for name in ENCODER_SETTINGS if self.config.features else ():
-            value = getattr(self.config, name)
-            if value != getattr(defaults, name):
-                flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-                raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
 
     def load_state(self, model_config: Any) -> None:
         super().load_state(model_config)

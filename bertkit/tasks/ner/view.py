@@ -157,18 +157,16 @@ class NerView(View):
         names = [type or UNTYPED_LABEL for type in self.types]
         charts = []
         if names:
-            num_correct, num_predicted, num_gold = map(self._count_types, (correct, predicted, gold))
+            counts = [Counter(type for *_, type in spans) for spans in (correct, predicted, gold)]
+            num_correct, num_predicted, num_gold = (
+                np.array([count[type] for type in self.types]) for count in counts
+            )
             charts.append(plot_f1_bars(names, num_correct, num_predicted, num_gold, "type"))
         if predicted:
             scores = [entity["score"] for record in self.records for entity in record["entities"]]
             calibration = compute_calibration(np.array(scores), is_correct)
             charts.append(plot_reliability_diagram(calibration, "entities"))
         return charts
-
-    def _count_types(self, spans: list[tuple[int, int, int, str]]) -> np.ndarray:
-        """Return the number of entities of each type, in the order of `self.types`."""
-        counts = Counter(type for *_, type in spans)
-        return np.array([counts[type] for type in self.types])
 
     def scorer(self) -> Scorer:
         spans = [

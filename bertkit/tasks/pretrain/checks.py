@@ -76,22 +76,19 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
         locations.append(location)
-    rows = _locate_documents(columns, locations)
+    files: dict[InputFile, int] = {}
+    for location in locations:
+        files.setdefault(location.file, len(files))
+    rows = Rows(
+        columns, tuple(map(str, files)),
+        file_index=np.array([files[location.file] for location in locations], np.int32),
+        row_numbers=np.array([location.number for location in locations]),
+        line_numbered_files=frozenset(str(location.file) for location in locations if location.is_line),
+    )  # fmt: skip
     split_notes: list[str] = []
     if split_few and len(rows) < MIN_DOCUMENTS:
         rows, split_notes = _split_document_rows(rows)
     return rows, [*notes.format_lines(), *split_notes]
-
-
-def _locate_documents(columns: dict[str, list[Any]], locations: Sequence[DocumentLocation]) -> Rows:
-    """Return documents as rows with their files, and with the row or line numbers where they begin."""
-    files: dict[InputFile, int] = {}
-    for location in locations:
-        files.setdefault(location.file, len(files))
-    line_numbered = frozenset(str(location.file) for location in locations if location.is_line)
-    file_index = np.array([files[location.file] for location in locations], np.int32)
-    numbers = np.array([location.number for location in locations])
-    return Rows(columns, tuple(map(str, files)), file_index, numbers, line_numbered)
 
 
 def _split_document_rows(rows: Rows) -> tuple[Rows, list[str]]:

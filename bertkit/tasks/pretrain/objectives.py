@@ -101,7 +101,13 @@ class Objective:
             )
             raise UserError(f"{flags}: the sum exceeds 1; pass lower fractions")
         if not self.is_causal:
-            _check_word_units(config)
+            if config.word_units != "words":
+                if not config.whole_word_masking:
+                    raise UserError(
+                        f"--word-units {config.word_units}: applies only to whole-word masking; add "
+                        "--whole-word-masking"
+                    )
+                require_analyzer()
             return
         settings = get_settings(type(config))
         for name in MASKING_SETTINGS:
@@ -179,18 +185,6 @@ class Objective:
         call_kwargs = {"add_special_tokens": False, "max_new_tokens": 20}
         example = f"{tokenizer.cls_token} ..."
         return TransformersPipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
-
-
-def _check_word_units(config: PretrainConfig) -> None:
-    """Check that morphemes are masked as a whole, and that the analyzer is installed."""
-    if config.word_units == "words":
-        return
-    if not config.whole_word_masking:
-        raise UserError(
-            f"--word-units {config.word_units}: applies only to whole-word masking; add --whole-word-masking"
-        )
-
-    require_analyzer()
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,10 @@ def build_question_features(
     context_index, first_questions = number_groups(as_column(contexts).hashes)
     context_texts = select_values(contexts, first_questions)
     tokenized = encode_with_offsets(context_texts, tokenizer, cache)
-    tokenized = _add_token_if_empty(_widen_tokens(tokenized, context_texts))
+    tokenized = _widen_tokens(tokenized, context_texts)
+    if not len(tokenized.start):  # token 0 of a missing answer is read even if no text has tokens
+        span = np.zeros(1, tokenized.start.dtype)
+        tokenized = dataclasses.replace(tokenized, start=span, stop=span)
     max_text_tokens = limits.max_length - template.num_special_tokens
     max_question_length = min(limits.max_query_length, max_text_tokens // 2)
     question_lengths = np.minimum(question_ids.lengths, max_question_length)
@@ -267,11 +270,3 @@ def _widen_tokens(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedT
             start[tokens], stop[tokens] = part_start, part_stop
         first_text += len(part_texts)
     return dataclasses.replace(tokenized, start=start, stop=stop)
-
-
-def _add_token_if_empty(tokenized: TokenizedTexts) -> TokenizedTexts:
-    """Add the span of an empty token if no text has tokens, because token 0 of a missing answer is read."""
-    if len(tokenized.start):
-        return tokenized
-    span = np.zeros(1, tokenized.start.dtype)
-    return dataclasses.replace(tokenized, start=span, stop=span)

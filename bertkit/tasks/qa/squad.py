@@ -63,8 +63,12 @@ def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None
     Gold answers that are empty after normalization are ignored. If no gold answer remains, the empty answer
     is correct. The arguments are those of `score_answers_v1`.
     """
+
+    def compute_f1(answer: list[str], gold: list[str]) -> float:
+        return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
+
     gold_words = [[words for words in map(_split_normalized, texts) if words] or [[]] for texts in gold]
-    return _score_answers(gold_words, answers, _compute_f1_or_match_empty)
+    return _score_answers(gold_words, answers, compute_f1)
 
 
 def average_scores_v1(scores: AnswerScores) -> Scores:
@@ -143,10 +147,6 @@ def _compute_f1(answer: list[str], gold: list[str]) -> float:
         return 0.0
     precision, recall = common / len(answer), common / len(gold)
     return (2 * precision * recall) / (precision + recall)
-
-
-def _compute_f1_or_match_empty(answer: list[str], gold: list[str]) -> float:
-    return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
 
 
 # ---- the no-answer threshold of SQuAD 2.0

@@ -1,9 +1,9 @@
-"""The interface of a kind of labels; `bertkit.tasks.text.labels` has the kinds."""
+"""The kinds of labels of `classify` and `nli`: one label, a set of labels, or a number for each row."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,18 +16,26 @@ from bertkit.data.labels import (
     parse_number,
     parse_regression_labels,
 )
+from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.models.heads import compute_class_weights, set_output_bias
-from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from bertkit.stats.calibration import DEFAULT_THRESHOLD, Decisions, fit_binary_threshold, fit_label_thresholds
-from bertkit.stats.scores import score_multi_label, score_regression, score_single_label, sigmoid, softmax
-from bertkit.tasks.base import Scores
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from bertkit.stats.calibration import (
+    DEFAULT_THRESHOLD,
+    Decisions,
+    ThresholdCriterion,
+    fit_binary_threshold,
+    fit_label_thresholds,
+)
+from bertkit.stats.scores import (
+    Scores,
+    score_multi_label,
+    score_regression,
+    score_single_label,
+    sigmoid,
+    softmax,
+)
 from bertkit.utils import devices
-
-if TYPE_CHECKING:
-    from bertkit.data.table import Rows
-    from bertkit.models.losses import Loss
-    from bertkit.stats.calibration import Decisions, ThresholdCriterion
 
 
 class LabelType(ABC):
@@ -53,7 +61,7 @@ class LabelType(ABC):
         self.thresholds: dict[str, float] = {}
 
     @abstractmethod
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the labels of a column as numbers."""
 
     def parse_label(self, value: Any) -> Hashable | None:
@@ -61,7 +69,7 @@ class LabelType(ABC):
         return normalize_label(value)
 
     @abstractmethod
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         """Return the loss.
 
         Args:
@@ -137,7 +145,7 @@ class LabelType(ABC):
         return []
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
         """Return the threshold of each of `labels_with_threshold`; None if no threshold meets the criterion.
 
@@ -163,11 +171,11 @@ class SingleLabel(LabelType):
         super().__init__(labels)
         self.positive_label = positive_label
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the label ids, [rows]."""
         return encode_labels(rows, column, self.labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return CrossEntropy(weights, smoothing)
 
@@ -186,7 +194,7 @@ class SingleLabel(LabelType):
         return [self.positive_label] if is_binary else []  # type: ignore[list-item]
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
         [positive] = self.labels_with_threshold
         positive_id = self.labels.index(positive)
@@ -227,7 +235,7 @@ class MultiLabel(LabelType):
         super().__init__(labels)
         self.separator = separator
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
         return binarize_labels(rows, column, self.labels, self.separator)
 
@@ -235,7 +243,7 @@ class MultiLabel(LabelType):
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
@@ -272,7 +280,7 @@ class MultiLabel(LabelType):
         return self.labels
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
         thresholds = fit_label_thresholds(self.compute_probabilities(logits), gold, criterion)
         return dict(zip(self.labels, thresholds, strict=True))
@@ -317,7 +325,7 @@ class Regression(LabelType):
         if self.training_mean is not None:
             set_output_bias(model, self.training_mean)
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the numbers, [rows]."""
         return parse_regression_labels(rows, column)
 
@@ -331,7 +339,7 @@ class Regression(LabelType):
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:

@@ -15,16 +15,15 @@ from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import NOT_FITTED, FittedConfidence
-from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.tasks.evaluation import LabelEvaluation, Outputs, ScoreDetail
 from bertkit.tasks.text.labels import LabelType, SingleLabel
 
 if TYPE_CHECKING:
     from bertkit.tasks.text.task import SequenceTask  # which imports this module
 
 
-class SequenceEvaluation(RowEvaluation):
+class SequenceEvaluation(LabelEvaluation):
     """Predicted labels and their probabilities.
 
     Attributes:
@@ -37,27 +36,12 @@ class SequenceEvaluation(RowEvaluation):
         super().__init__(outputs, fitted)
         self.label_type = label_type
 
-    @property
-    def gold(self) -> np.ndarray:
-        """The gold labels as numbers, [rows] or [rows, labels]."""
-        return self.outputs.labels
-
     @cached_property
     def predicted(self) -> np.ndarray:
-        """The predicted labels as numbers, in the shape of `gold`."""
         return self.label_type.predict(self.outputs.logits)
 
-    def compute_scores(self) -> Scores:
-        return self.label_type.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
-
-    def make_scorer(self) -> Scorer:
-        gold, predicted = self.gold, self.predicted
-
-        def score(rows: np.ndarray) -> Scores:
-            return self.label_type.score(gold[rows], predicted[rows]) | self.confidence_scorer.score(rows)
-
-        is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
-        return Scorer(score, len(gold), is_correct)
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        return self.label_type.score(gold, predicted)
 
     @property
     def has_classes(self) -> bool:
@@ -74,11 +58,6 @@ class SequenceEvaluation(RowEvaluation):
 
     def decode_set(self, is_member: np.ndarray) -> list[str]:
         return [label for label, is_in in zip(self.label_type.labels, is_member, strict=True) if is_in]
-
-    def compute_correct(self) -> np.ndarray:
-        """Return whether the label, or the whole set of labels, is correct, [rows]."""
-        is_correct = self.gold == self.predicted
-        return is_correct.all(1) if is_correct.ndim == 2 else is_correct
 
     def decode(self) -> DecodedPredictions:
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist(), self.label_type.labels)
