@@ -3,9 +3,10 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,12 @@ def remove_unknown_types(text: str, types: Sequence[Iterable[str]]) -> str:
     for (role, patterns), known_types in zip(MARKERS.items(), types, strict=True):
         for pattern, is_end in zip(patterns, (False, True), strict=True):
             markers = {entity_type: format_marker(role, entity_type, is_end) for entity_type in known_types}
-            untyped = format_marker(role, "", is_end)
-            text = pattern.sub(lambda match, known=markers, other=untyped: known.get(match[1], other), text)
+            text = pattern.sub(partial(_get_marker, markers, format_marker(role, "", is_end)), text)
     return text
+
+
+def _get_marker(markers: Mapping[str, str], untyped: str, match: re.Match[str]) -> str:
+    return markers.get(match[1], untyped)
 
 
 def collect_types(rows: Rows, columns: Sequence[str]) -> list[list[str]]:
