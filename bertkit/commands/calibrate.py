@@ -634,7 +634,7 @@ def require_criterion(task: "Task", text: str, run: object) -> ThresholdCriterio
         UserError: The text is not a criterion, or the labels of the run have no thresholds.
     """
     criterion = parse_criterion(text)
-    label_type = getattr(task, "label_type", None)
+    label_type = task.state.label_type
     if label_type is None or not label_type.labels_with_threshold:
         raise UserError(
             f"--threshold {text}: {run} predicts the most probable class; leave it out, or pass a run of "

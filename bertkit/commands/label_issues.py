@@ -164,7 +164,7 @@ class _Endings(TypedDict):
 
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
-    if isinstance(getattr(task, "label_type", None), Regression):
+    if isinstance(task.state.label_type, Regression):
         return _Number
     schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
     return schemas.get(task.definition.name, _ClassProbabilities)
@@ -172,7 +172,7 @@ def get_record_schema(task: Task) -> Any:
 
 def find_issues(data: OutOfFold) -> list[LabelIssue]:
     """Return the label issues, the most probable one first."""
-    label_type = getattr(data.task, "label_type", None)
+    label_type = data.task.state.label_type
     if isinstance(label_type, MultiLabel):
         return _find_in_label_sets(data, label_type.labels)
     if isinstance(label_type, Regression):
@@ -547,7 +547,7 @@ def _describe_issues(task: Task, rows: Rows, issues: Sequence[LabelIssue]) -> li
 
 def _list_choices(task: Task) -> list[Any]:
     """Return the labels that a reviewer can choose from; empty if any value or only one is possible."""
-    label_type = getattr(task, "label_type", None)
+    label_type = task.state.label_type
     if label_type is not None:
         return [] if label_type.problem_type == "multi_label_classification" else list(label_type.labels)
     if types := getattr(task, "types", None):

@@ -175,6 +175,8 @@ class TaskState(SimpleNamespace):
     Attributes:
         has_new_head: Whether the head is re-initialized.
         head_note: Remark about the head for the console; None for the default remark.
+        label_type: Kind of the labels, `bertkit.tasks.text.labels.LabelType`, if each text has one label, one
+            set of labels or one number; None for other tasks.
         new_tokens: Tokens that the task needs in addition to those of the tokenizer.
         best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
             It is that of `--metric-for-best-model`, of the dataset, or of the task.
@@ -184,6 +186,7 @@ class TaskState(SimpleNamespace):
 
     has_new_head: bool = True
     head_note: str | None = None
+    label_type: Any = None
     new_tokens: Sequence[str] = ()
     best_metric: tuple[str, int] = ("accuracy", 1)
     fitted_params: Mapping[str, Any] = {}

@@ -72,7 +72,6 @@ class SequenceState(TaskState):
     """What a run of `classify` or `nli` finds.
 
     Attributes:
-        label_type: Kind of the labels, and their names.
         entity_types: Types of the subjects and of the objects, in a run with entity columns.
         caveat: Why the model makes `transformers.pipeline()` predict differently, unless a setting does.
     """
@@ -137,7 +136,7 @@ class SequenceTask(Task):
             gold_columns=frozenset([self.config.label_column]),
             hidden_columns=frozenset([self.config.label_column]),
             columns_by_flag=dict(zip(TEXT_FLAGS, columns, strict=False)),
-            label_key=self.label_type.label_key if hasattr(self.state, "label_type") else None,
+            label_key=self.label_type.label_key if self.label_type else None,
         )
 
     # ---- rows
