@@ -30,8 +30,22 @@ SINGLE_RUN_SETTINGS = frozenset({
 })  # fmt: skip
 
 
+class TaskSettings:
+    """Settings of single tasks that the pipeline reads, with their values for all other tasks.
+
+    This is no dataclass, so that these are fields only in the configs of the tasks that declare them.
+    """
+
+    label_fixes: str | None = None
+    long_texts: str | None = None
+    metric: Sequence[str] = ()
+    probe: str | None = None
+    shots: int | None = None
+    time_limit: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Settings):
+class RunConfig(TaskSettings, Settings):
     """Settings that all training commands share. The subclass of a task adds the settings of the task.
 
     Attributes:
@@ -39,13 +53,6 @@ class RunConfig(Settings):
     """
 
     column_aliases: ClassVar[Mapping[str, str]] = {}
-    # Settings of single tasks that the pipeline reads, with their values for all other tasks.
-    label_fixes: ClassVar[str | None] = None
-    long_texts: ClassVar[str | None] = None
-    metric: ClassVar[Sequence[str]] = ()
-    probe: ClassVar[str | None] = None
-    shots: ClassVar[int | None] = None
-    time_limit: ClassVar[float | None] = None
 
     def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""
@@ -338,13 +345,13 @@ class RunConfig(Settings):
 class FineTuningConfig(RunConfig):
     """Settings that all fine-tuning commands share."""
 
-    label_fixes: str | None = setting(  # type: ignore[misc]
+    label_fixes: str | None = setting(
         None,
         "Label fixes for the training rows: a file exported from the page of `bertkit label-issues`.",
         DATA,
         is_path=True,
     )
-    metric: list[str] = metric_setting()  # type: ignore[misc]
+    metric: list[str] = metric_setting()
     metric_for_best_model: str | None = setting(
         None,
         "Score that selects the best checkpoint: one of bertkit's, or of a --metric module.",

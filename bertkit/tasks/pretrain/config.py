@@ -130,14 +130,14 @@ class PretrainConfig(TextConfig, RunConfig):
         default_text="--max-length for all steps",
         replaces=("max_length",),
     )
-    probe: str | None = setting(  # type: ignore[misc]
+    probe: str | None = setting(
         None,
         "Labeled dataset, as for classify, on which a linear probe of the encoder is scored at checkpoints.",
         DATA,
         is_path=True,
         completion="data",
     )
-    time_limit: float | None = setting(  # type: ignore[misc]
+    time_limit: float | None = setting(
         None,
         "Minutes for training and its evaluations; sets the number of steps from a short measurement.",
         min=0.001,

@@ -22,13 +22,13 @@ class SequenceConfig(FineTuningConfig):
     """The settings that `classify` and `nli` share."""
 
     label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
-    long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(  # type: ignore[misc]
+    long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
         "head",
         "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
         MODEL,
     )
     pooling: Pooling = pooling_setting()
-    shots: int | None = setting(  # type: ignore[misc]
+    shots: int | None = setting(
         None, "Number of training rows per class (or per label), sampled at random.", DATA, min=1,
         replaces=("max_train_samples",),
     )  # fmt: skip
