@@ -255,7 +255,7 @@ def _format_repetition(folder: Path, task: str, config: RunConfig, provenance: M
         call = format_python_call(task, {"recipe": str(folder / SETTINGS_FILE)}, kinds)
         return f" in Python, with the same data: {call}"
     command = ["bertkit", *task.split(), "--recipe", str(folder / SETTINGS_FILE)]
-    for value in getattr(config, "metric", ()):
+    for value in config.metric:
         command += ["--metric", value]
     if "processes" in provenance:
         command += ["--nproc", str(provenance["processes"])]

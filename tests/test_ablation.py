@@ -214,9 +214,9 @@ def test_recipes_match_their_rows():
         for row in table.rows:
             assert row.recipe in list_shipped_recipes()
     for row in load_tables().tables["sizes"].rows:
-        recipe = read_recipe(row.recipe, Pretrain.spec.name, Pretrain.spec.config).settings
+        recipe = read_recipe(row.recipe, Pretrain.definition.name, Pretrain.definition.config).settings
         assert row.name == f"{recipe['num_layers']}-{recipe['hidden_size']}-{recipe['num_heads']}"
-    objectives = [read_recipe(name, Pretrain.spec.name, Pretrain.spec.config).settings
+    objectives = [read_recipe(name, Pretrain.definition.name, Pretrain.definition.config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({settings.pop("objective", "mlm+nsp") for settings in objectives}) == len(objectives) == 4
     assert all(settings == objectives[0] for settings in objectives)

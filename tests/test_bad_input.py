@@ -287,7 +287,7 @@ def test_unknown_settings_from_python_are_reported():
 )
 def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
     task_type = task_class(task)
-    fitted = task_type(task_type.spec.config(data="sample"))
+    fitted = task_type(task_type.definition.config(data="sample"))
     fitted.parse_dataset(fitted.load_data())
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*column .*\b{column}\b"):

@@ -134,7 +134,7 @@ def test_other_tasks_have_no_scores_of_probabilities(runs, task):
 @pytest.mark.slow
 def test_the_best_checkpoint_is_still_selected_by_accuracy(runs):
     task = bertkit.load(runs / "classify").task
-    assert task.label_type.default_metric == "accuracy"
+    assert task.state.label_type.default_metric == "accuracy"
     assert next(iter(run_directory.read_metrics(runs / "classify")["validation"])) == "accuracy"
 
 

@@ -26,7 +26,7 @@ from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from bertkit.run.distill import add_teacher_logits
 from bertkit.run.prepare import prepare
 from bertkit.run_directory import read_settings, write_ensemble
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.training import distillation
 from bertkit.training.distillation import DistillationLoss
 
@@ -316,7 +316,7 @@ def test_a_changed_file_of_unlabeled_rows_cannot_be_resumed(runs, cli, tmp_path,
 
 def prepare_student(run, **settings):
     name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
-    return prepare(name, task_spec(name).config(**resolved))
+    return prepare(name, task_definition(name).config(**resolved))
 
 
 @pytest.mark.slow

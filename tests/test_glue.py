@@ -14,7 +14,7 @@ import bertkit
 from bertkit.data.sources import load_dataset_specs
 from bertkit.experiments.suites import build_score_rows, load_table, write_submission
 from bertkit.settings.recipes import read_recipe
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
 GLUE = load_table("glue")
 GOLDEN = Path(__file__).parent / "golden" / "submission"
@@ -370,7 +370,7 @@ def test_recipes_and_learning_rates_follow_the_paper():
 
     for task in GLUE.tasks:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
-        recipe = read_recipe(f"glue/{task.name}", kind, task_spec(kind).config)
+        recipe = read_recipe(f"glue/{task.name}", kind, task_definition(kind).config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     base, large = BertConfig(), BertConfig(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16)
     for config in (base, large):

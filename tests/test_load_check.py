@@ -236,10 +236,10 @@ def test_each_task_has_texts_to_compare(task, tmp_path):
     from conftest import ROW_MAKERS
 
     from bertkit.run.load_data import load_data
-    from bertkit.tasks import task_spec
+    from bertkit.tasks import task_definition
 
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
-    loaded = load_data(task, task_spec(task).config(data=str(data)))
+    loaded = load_data(task, task_definition(task).config(data=str(data)))
     texts = loaded.task.input_schema.sample_texts(loaded.dataset.splits["train"], 30)
     assert len(texts) == 30
     assert all(isinstance(text, str) and text for text in texts)

@@ -271,7 +271,7 @@ def load_features(text, tiny, **settings):
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
     found = task.load_data()
-    tokenizer = load_tokenizer(task.model_source)
+    tokenizer = load_tokenizer(task.state.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return task.featurize(found.splits["train"], tokenizer), task.make_collator(tokenizer, model)
 

@@ -37,7 +37,7 @@ from bertkit.experiments.splits import TRIAL_FOLD, hold_out_test_rows, split_dat
 from bertkit.run.load_data import load_data
 from bertkit.run.results import read_logits, write_logits
 from bertkit.run_directory import write_ensemble
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
 
 INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
@@ -661,7 +661,7 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
 
     assert set(list_study_tasks()) == set(ROW_MAKERS)
     for task in list_study_tasks():
-        own = get_settings(task_spec(task).config).keys()
+        own = get_settings(task_definition(task).config).keys()
         names = get_settings(make_study_config(task)).keys()
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs"}
         assert own - names == {

@@ -15,10 +15,10 @@ from bertkit.errors import TrainingFailed, UserError
 from bertkit.experiments import experiment, suites
 from bertkit.experiments.experiment import RunReporter, _read_saved_settings
 from bertkit.experiments.suites import load_table
+from bertkit.run import prepare as prepare_module
 from bertkit.run.session import Session
 from bertkit.settings.recipes import read_recipe, read_recipe_task
-from bertkit.tasks import task_spec
-from bertkit.tasks.text import baselines as baselines_module
+from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.text.task import Classify
 from bertkit.utils.reporting import Reporter
@@ -131,7 +131,7 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
         experiment, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args)
     )
     scored = count_calls(monkeypatch, Classify, "score_baselines")
-    probed = count_calls(monkeypatch, baselines_module, "score_linear_probe")
+    probed = count_calls(monkeypatch, prepare_module, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]
@@ -213,7 +213,7 @@ def test_the_table_of_a_suite_names_recipes_datasets_and_a_score_for_each_column
     assert len(set(table.names)) == len(table.names) > 5
     for task in table.tasks:
         command = read_recipe_task(task.recipe)
-        settings = read_recipe(task.recipe, command, task_spec(command).config).settings
+        settings = read_recipe(task.recipe, command, task_definition(command).config).settings
         assert task.dataset in load_dataset_specs()
         assert settings.get("data", task.dataset) == task.dataset
         for score in task.scores:

@@ -20,7 +20,7 @@ from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
 from bertkit.settings.recipes import STUDY_PREFIX, Recipe
 from bertkit.settings.setting import Settings, get_settings
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.utils import devices, distributed, system
 from bertkit.utils.compat import get_command_error
 from bertkit.utils.reporting import Reporter, use_reporter
@@ -65,7 +65,7 @@ class Command:
 
 
 def _train(task: str) -> Command:
-    spec = task_spec(task)
+    spec = task_definition(task)
     return Command(spec.config, spec.help, "bertkit.commands.train:run_command", task, task)
 
 
@@ -81,7 +81,7 @@ def _study(task: str) -> Command:
 
 
 def _check(task: str) -> Command:
-    config = configs.make_check_config(task_spec(task).config)
+    config = configs.make_check_config(task_definition(task).config)
     return Command(config, f"Check data for `bertkit {task}`.", "bertkit.commands.check:run_command", task)
 
 
@@ -95,12 +95,12 @@ def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
 # The commands by help panel. Tasks that predict rows are fine-tuning tasks.
 COMMANDS: dict[str, dict[str, Any]] = {
     "Fine-tune": {
-        **{task: _train(task) for task in TASKS if task_spec(task).predicts_rows},
+        **{task: _train(task) for task in TASKS if task_definition(task).predicts_rows},
         **{suite: _run_suite(suite) for suite in SUITES if suite != "ablation"},
         "study": _build_group(STUDY_HELP, {task: _study(task) for task in list_study_tasks()}),
     },
     "Pre-train": {
-        **{task: _train(task) for task in TASKS if not task_spec(task).predicts_rows},
+        **{task: _train(task) for task in TASKS if not task_definition(task).predicts_rows},
         "train-tokenizer": Command(
             configs.TokenizerConfig,
             "Train a WordPiece vocabulary on your own text: a tokenizer for BERT.",

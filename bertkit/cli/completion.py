@@ -13,7 +13,7 @@ import typer
 from bertkit.run_directory import DEFAULT_RUNS_DIR, METRICS_FILE
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
 from bertkit.settings.run_settings import PACKAGED_MODELS, TRACKERS
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.utils.text import read_yaml
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
@@ -79,7 +79,7 @@ def _complete_runs(*_: object) -> Completions:
 
 
 def _complete_tasks(*_: object) -> Completions:
-    yield from ((name, task_spec(name).help) for name in TASKS)
+    yield from ((name, task_definition(name).help) for name in TASKS)
 
 
 def _complete_trackers(*_: object) -> Completions:

@@ -98,7 +98,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     devices.request_device(config.device)
     task = _load_task(run)
     criterion = None if config.threshold is None else parse_criterion(config.threshold)
-    if criterion and not getattr(getattr(task, "label_type", None), "labels_with_threshold", None):
+    if criterion and not getattr(task.state.label_type, "labels_with_threshold", None):
         raise UserError(
             f"--threshold {config.threshold}: {run} predicts the most probable class; leave it out, or pass "
             "a run of classify with a positive label (--problem binary) or with label sets"
@@ -136,8 +136,8 @@ def _load_task(run: Path) -> Task:
     task = load_run_task(run)
     if find_onnx_model(run):
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
-    kind = task.spec.name
-    if task.spec.predicts_rows:
+    kind = task.definition.name
+    if task.definition.predicts_rows:
         task.load_state(load_config(find_run_model(run)))
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:

@@ -34,15 +34,14 @@ from bertkit.run.prepare import (
     resolve_max_length,
 )
 from bertkit.run.settings import resolve_settings
-from bertkit.settings.setting import fill_unset
-from bertkit.tasks import TASKS, task_spec
+from bertkit.settings.setting import select_unset
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.base import Task
 from bertkit.tasks.checks import (
     MAX_LOCATIONS,
     Finding,
     Level,
     TaskChecks,
-    checks_class,
     format_fraction,
     locate_rows,
 )
@@ -102,13 +101,13 @@ def check(task_name: str, settings: Mapping[str, Any]) -> CheckReport:
         hint = suggest_similar(task_name, TASKS)
         raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
     with silence_libraries():
-        config_class = make_check_config(task_spec(task_name).config)
+        config_class = make_check_config(task_definition(task_name).config)
         with silence_reports():
             config, _ = resolve_settings("check", config_class, settings, None)
         task = create_task(task_name, config)
-        checks = checks_class(task_name)(task)
+        checks = task.definition.load_checks()(task)
         dataset = checks.load_examples()
-        task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+        task.resolve(**select_unset(task.config, select_dataset_defaults(dataset, type(task))))
         dataset = dataclasses.replace(dataset, splits=_sort_splits(dataset.splits))
         report = CheckReport(task_name, {"name": dataset.name, "source": dataset.source})
         report.findings += [Finding("note", "reading", note) for note in dataset.notes]
@@ -357,7 +356,9 @@ class CheckedSplit:
 
     def format_fraction(self, indices: Sequence[int]) -> str:
         """Format the number of these rows, such as `3 of 60 (5.0%) train rows`."""
-        return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.checks.task.spec.unit}s"
+        return (
+            f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.checks.task.definition.unit}s"
+        )
 
 
 def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -489,11 +490,11 @@ class TokenizerInfo:
         tokenizer = loading.load_tokenizer(source)
         loading.require_token_types(source, config, tokenizer)
         num_token_ids = loading.count_token_ids(tokenizer)
-        loading.add_tokens(tokenizer, task.new_tokens)
+        loading.add_tokens(tokenizer, task.state.new_tokens)
         is_new_model = getattr(task.config, "tokenizer", None) is not None
         trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
         max_length = resolve_max_length(task, source, config, requested_length, trained_length)
-        task.config = dataclasses.replace(task.config, max_length=max_length)
+        task.resolve(max_length=max_length)
         max_positions = loading.get_max_positions(config)
         return cls(
             source.name, is_model_requested, tokenizer, max_positions, trained_length, num_token_ids,
@@ -515,7 +516,7 @@ def find_missing_embeddings(info: TokenizerInfo) -> Iterator[Finding]:
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
     """Return statistics of the lengths in tokens, and the fractions of long rows and of [UNK] tokens."""
     unknown = {"unknown": counts.unk_fraction}
-    if task.spec.resamples_examples:
+    if task.definition.resamples_examples:
         return unknown
     median, percentile_95 = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
     lengths = {"median": int(median), "95%": int(percentile_95), "longest": int(counts.lengths.max())}
@@ -528,18 +529,18 @@ def find_long_rows(
     """Find rows that are longer than `--max-length`, except if examples are sampled to fit."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
     long = (counts.lengths > limit).nonzero()[0]
-    if task.spec.resamples_examples or not len(long):
+    if task.definition.resamples_examples or not len(long):
         return
     message = f"{format_fraction(len(long), len(rows))} {name} rows are longer than {limit} tokens and are"
     locations = locate_rows(rows, long)
-    if task.spec.uses_windows:
+    if task.uses_windows:
         yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
         return
     if info.max_positions and longest > info.max_positions:
         fixes = [f"--max-length {info.max_positions} is the maximum"]
     else:
         fixes = [f"--max-length {longest} avoids truncation"]
-    if hasattr(task.config, "long_texts"):
+    if task.config.long_texts is not None:
         fixes.append("--long-texts windows reads the whole texts")
     level: Level = "warning" if len(long) > MAX_TRUNCATED_FRACTION * len(rows) else "note"
     yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
@@ -627,7 +628,7 @@ def _build_split_table(report: CheckReport) -> Table:
         )
         rows.append(
             {
-                f"{task_spec(report.task).unit}s": f"{statistics['rows']:,}",
+                f"{task_definition(report.task).unit}s": f"{statistics['rows']:,}",
                 **{name: f"{lengths[name]:,}" if lengths else "" for name in ("median", "95%", "longest")},
                 f"over {report.max_length}": f"{statistics['over']:.1%}" if "over" in statistics else "",
                 "[UNK]": f"{statistics['unknown']:.1%}" if "unknown" in statistics else "",

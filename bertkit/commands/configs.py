@@ -32,7 +32,7 @@ from bertkit.settings.setting import (
     setting,
 )
 from bertkit.settings.validation import DataSource
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 if TYPE_CHECKING:
     from bertkit.tasks.base import Task
@@ -46,10 +46,10 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
     """Return a subclass of a config that also has the column settings of all tasks that predict rows."""
     declarations: dict[str, dict[str, SettingField]] = {}
     for task in TASKS:
-        spec = task_spec(task)
-        if not spec.predicts_rows:
+        definition = task_definition(task)
+        if not definition.predicts_rows:
             continue
-        for name, declared in get_settings(spec.config).items():
+        for name, declared in get_settings(definition.config).items():
             if is_column_setting(name):
                 declarations.setdefault(name, {})[task] = declared
     fields = []
@@ -80,7 +80,7 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
     """
     settings = get_settings(type(config))
     # The settings of a finished run name all columns that it reads.
-    column_settings = get_column_settings(task.config) if task.spec.predicts_rows else {}
+    column_settings = get_column_settings(task.config) if task.definition.predicts_rows else {}
     names = [name for name, column in column_settings.items() if column]
     columns = {}
     for name, declared in settings.items():
@@ -90,7 +90,7 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
             flags = format_list(get_flag(known, settings[known].metadata) for known in names)
             fix = f"use {flags}" if names else "name the column as in training"
             flag = get_flag(name, declared.metadata)
-            raise UserError(f"{flag}: does not apply to {run}, a run of {task.spec.name}; {fix}")
+            raise UserError(f"{flag}: does not apply to {run}, a run of {task.definition.name}; {fix}")
         columns[name] = column
     return columns
 

@@ -48,7 +48,7 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
         overrides["model"] = str(runs[0].resolve())
     overrides["teacher"] = str(folder.resolve())
     if values.get("resume"):
-        return task.spec.name, overrides
+        return task.definition.name, overrides
     _check_student(values, runs[0], task.config)
     output_dir = values.get("output_dir")
     if output_dir is not None and expand_home(output_dir).resolve() in {
@@ -62,7 +62,7 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     }
     # A seed of the student must not change which rows are held out.
     inherited = {"split_seed": task.config.seed} | inherited
-    return task.spec.name, apply_overrides(inherited, overrides, type(task.config))
+    return task.definition.name, apply_overrides(inherited, overrides, type(task.config))
 
 
 def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:

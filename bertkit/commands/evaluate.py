@@ -20,7 +20,7 @@ from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.report.page import write_page
 from bertkit.report.terminal import print_run_json, print_scores
-from bertkit.run.finished_run import load_run_task, pass_data_again, reload_run_data, require_same_data
+from bertkit.run.finished_run import load_run_task, reload_run_data, require_same_data, select_data_again
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines
 from bertkit.run.results import (
@@ -76,7 +76,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     _check_flags(config, task, columns)
     with silence_libraries():
         loaded_modules = [load_module(value) for value in config.metric]
-        if task.spec.predicts_rows:
+        if task.definition.predicts_rows:
             inputs = _load_row_inputs(config, columns)
             devices.report_device(inputs.predictor.model)
         else:
@@ -97,15 +97,15 @@ def _check_flags(config: EvaluateConfig, task: Task, columns: Mapping[str, Any])
     """Refuse flags that have no effect, and report modules of the run that are not executed again."""
     if config.encoding is not None and not config.data:
         raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
-    if config.encoding is not None and not task.spec.predicts_rows:
+    if config.encoding is not None and not task.definition.predicts_rows:
         raise UserError(
-            f"--encoding {config.encoding}: a run of {task.spec.name} reads --data in its own encoding "
+            f"--encoding {config.encoding}: a run of {task.definition.name} reads --data in its own encoding "
             f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
         )
-    if config.metric and not task.spec.predicts_rows:
-        raise UserError(f"--metric: runs of {task.spec.name} do not predict rows; leave it out")
+    if config.metric and not task.definition.predicts_rows:
+        raise UserError(f"--metric: runs of {task.definition.name} do not predict rows; leave it out")
     # A run directory may come from somebody else, so only the user can name code to execute.
-    omitted = [value for value in getattr(task.config, "metric", ()) if value not in config.metric]
+    omitted = [value for value in task.config.metric if value not in config.metric]
     if omitted:
         flags = " ".join(f"--metric {value}" for value in omitted)
         report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
@@ -114,16 +114,17 @@ def _check_flags(config: EvaluateConfig, task: Task, columns: Mapping[str, Any])
 
 
 def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:
-    task_name = predictor.task.spec.name
-    if not predictor.task.spec.predicts_rows:
+    task_name = predictor.task.definition.name
+    if not predictor.task.definition.predicts_rows:
         raise UserError(
             f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
             "scores cannot be compared; remove --compare"
         )
     other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
-    if other.task.spec.name != task_name:
+    other_name = other.task.definition.name
+    if other_name != task_name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other.task.spec.name}, but {config.run} is a run of "
+            f"--compare {config.compare}: is a run of {other_name}, but {config.run} is a run of "
             f"{task_name}; compare runs of one task"
         )
     return other
@@ -137,14 +138,14 @@ def _load_text_inputs(task: Task, config: EvaluateConfig) -> EvaluationInputs:
     settings = task.config.use_run_as_model(Path(config.run))
     is_run_data = isinstance(config.data, DataObject) and bool(list_passed_data(settings))
     if isinstance(config.data, DataObject) and is_run_data:
-        settings = pass_data_again(settings, config.data)
+        settings = dataclasses.replace(settings, **select_data_again(settings, config.data))
     elif config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
     source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
     for load in (load_config, load_tokenizer):
         load(source)  # `prepare`, which loads them again, would call the run --model in an error
-    prepared = prepare(task.spec.name, settings)
+    prepared = prepare(task.definition.name, settings)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
     model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
@@ -206,8 +207,8 @@ def load_new_rows(
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     task = predictor.task
     assert config.data is not None
-    dialect = task.spec.make_dialect(config.encoding)
-    dataset = load_dataset(config.data, task.spec.name, config.data_dir, dialect)
+    dialect = task.definition.make_dialect(config.encoding)
+    dataset = load_dataset(config.data, task.definition.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []
@@ -258,7 +259,7 @@ def _score(
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     baselines = score_baselines(task, train, rows, predictor.tokenizer) if train else {}
     metrics = {
-        "task": task.spec.name,
+        "task": task.definition.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
@@ -293,9 +294,9 @@ def _write_results(
         folder = run_directory.create_default_directory(*name_parts)
     run_directory.create_run_directory(folder, config.overwrite, with_checkpoints=False)
     run_config = task.config
-    if task.spec.predicts_rows:
+    if task.definition.predicts_rows:
         run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
-    run_directory.write_settings(folder, task.spec.name, run_config, fingerprints)
+    run_directory.write_settings(folder, task.definition.name, run_config, fingerprints)
     write_predictions(folder, task, evaluations)
     write_page(folder, metrics)
     run_directory.write_metrics(folder, metrics)

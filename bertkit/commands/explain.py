@@ -20,7 +20,6 @@ from bertkit.models.forward import batch_by_length, integrate_gradients
 from bertkit.run.predictor import Predictor, find_onnx_model
 from bertkit.tasks.base import Task
 from bertkit.tasks.text.predictions import SequenceEvaluation
-from bertkit.tasks.text.task import SequenceTask
 from bertkit.utils.arrays import Ragged, compute_offsets
 from bertkit.utils.reporting import report_warning, track_progress
 
@@ -34,9 +33,10 @@ def require_explainable(task: Task, run: str) -> None:
         raise UserError(
             f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
         )
-    if not isinstance(task, SequenceTask):
+    if not task.definition.classifies_texts:
         raise UserError(
-            f"--explain: {run} is a run of {task.spec.name}; pass a run of classify or nli, or leave it out"
+            f"--explain: {run} is a run of {task.definition.name}; pass a run of classify or nli, or leave "
+            "it out"
         )
 
 

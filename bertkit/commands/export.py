@@ -123,7 +123,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             folders[INT8] = staging / INT8
         files = {variant: variant_folder / ONNX_FILE for variant, variant_folder in folders.items()}
         report_info(f"exporting {run}")
-        has_choices = validation.task.spec.sequence_grouping == "choice"
+        has_choices = validation.task.sequence_grouping == "choice"
         write_graph(validation.model, has_choices, files[FP32], _build_metadata(validation, metrics))
         if config.quantize:
             folders[INT8].mkdir()
@@ -153,7 +153,7 @@ def _build_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> 
     }  # fmt: skip
     if any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items()):
         metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
-    return metadata | {name: json.dumps(value) for name, value in validation.task.fitted_params.items()}
+    return metadata | {name: json.dumps(value) for name, value in validation.task.state.fitted_params.items()}
 
 
 def _measure(
@@ -172,7 +172,7 @@ def _measure(
             f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
-    unit = "examples" if task.spec.resamples_examples else f"{task.spec.unit}s"
+    unit = "examples" if task.definition.resamples_examples else f"{task.definition.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
     for name, variant_logits in logits.items():
@@ -228,8 +228,8 @@ def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | N
     try:
         return _reload_validation_rows(folder, task, metrics, max_rows)
     except UserError as error:
-        predictions = folder / f"{task.spec.predictions_name}.jsonl"
-        if not task.spec.predicts_rows or not predictions.exists():
+        predictions = folder / f"{task.definition.predictions_name}.jsonl"
+        if not task.definition.predicts_rows or not predictions.exists():
             raise
         report_warning(
             f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
@@ -258,7 +258,7 @@ def _reload_validation_rows(
     if max_rows is not None:
         config = dataclasses.replace(config, max_eval_samples=max_rows)
     with silence_reports():
-        prepared = prepare(task.spec.name, config)
+        prepared = prepare(task.definition.name, config)
     is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not is_same and max_rows is None:
         report_warning(
@@ -269,7 +269,7 @@ def _reload_validation_rows(
         raise UserError(
             f"{folder}: is a discriminator with a generator; fine-tune it, and export the fine-tuned run"
         )
-    if prepared.task.spec.predicts_rows:
+    if prepared.task.definition.predicts_rows:
         prepared.task.load_state(load_config(prepared.model_source))
     features, rows = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)

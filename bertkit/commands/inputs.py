@@ -150,17 +150,17 @@ def iter_data_rows(
     task: Task, data: DataSource, data_dir: str | None, encoding: str | None = None
 ) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
-    dialect = task.spec.make_dialect(encoding)
+    dialect = task.definition.make_dialect(encoding)
     if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
         return chunks
     path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
         columns = list(task.input_schema.columns_by_flag.values())
-        has_text_lines = len(columns) == 1 and not task.spec.reads_conll
+        has_text_lines = len(columns) == 1 and not task.definition.reads_conll
         if has_text_lines and (texts := read_text_lines(str(data), columns[0], encoding)):
             return chunk_records(({columns[0]: text} for text in texts), str(data))
         return stream_rows(path, dialect)
-    splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
+    splits = load_dataset(data, task.definition.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         report_info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
@@ -173,7 +173,7 @@ def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterat
     for name in texts_by_flag:
         if name not in task.input_schema.columns_by_flag:
             raise UserError(
-                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; "
+                f"{format_flag(name)}: does not apply to a run of {task.definition.name}; "
                 f"use {format_list(task_flags)}"
             )
     missing = [format_flag(name) for name in task.input_schema.columns_by_flag if name not in texts_by_flag]

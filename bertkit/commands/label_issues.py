@@ -107,13 +107,15 @@ def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
             validate(record, schema, f"{study / PREDICTIONS_FILE}: line {number}", "run the study again")
         labeled = _describe_issues(task, rows, find_issues(task, rows, records))
     choices: Sequence[Any] = []  # labels that a reviewer can choose from; none if any value is possible
-    if label_type := getattr(task, "label_type", None):
+    if label_type := task.state.label_type:
         choices = [] if isinstance(label_type, MultiLabel) else label_type.labels
     elif types := getattr(task, "types", None):
         choices = build_iob2_labels(types)
-    result = LabelIssues(study, task.spec.name, len(rows), labeled)
+    result = LabelIssues(study, task.definition.name, len(rows), labeled)
     write_jsonl(study / ISSUES_FILE, labeled)
-    write_text(study / PAGE_FILE, render_review_page(study.name, task.spec.name, len(rows), labeled, choices))
+    write_text(
+        study / PAGE_FILE, render_review_page(study.name, task.definition.name, len(rows), labeled, choices)
+    )
     return result
 
 
@@ -158,7 +160,9 @@ def _load_task(study: Path) -> Task:
         if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
             task_type = task_class(name)
             task = task_type(
-                task_type.spec.config(**read_recipe(str(path), name, task_type.spec.config).settings)
+                task_type.definition.config(
+                    **read_recipe(str(path), name, task_type.definition.config).settings
+                )
             )
             call = run_directory.format_python_call("study", {"output_dir": str(study)}, ["data"])
             require_data_objects(task.config, call)
@@ -247,10 +251,10 @@ class _Endings(TypedDict):
 
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
-    if isinstance(getattr(task, "label_type", None), Regression):
+    if isinstance(task.state.label_type, Regression):
         return _Number
     schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
-    return schemas.get(task.spec.name, _ClassProbabilities)
+    return schemas.get(task.definition.name, _ClassProbabilities)
 
 
 def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
@@ -262,19 +266,19 @@ def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
         records: The prediction for each row by a model that was not trained on it, as in `predictions.jsonl`.
     """
     labels = task.get_labels(rows)
-    label_type = getattr(task, "label_type", None)
+    label_type = task.state.label_type
     if isinstance(label_type, Regression):
         return _find_in_numbers(labels, records)
-    if task.spec.name == "qa":
+    if task.definition.name == "qa":
         return _find_in_answers(labels, records)
     groups: dict[Any, list[int]] = defaultdict(list)
     text_columns = [rows[column] for column in task.input_schema.text_columns]
     for index, values in enumerate(zip(*text_columns, strict=True)):
         groups[tuple(map(_normalize_text, values))].append(index)
     near_duplicates = [group for group in groups.values() if len(group) > 1]
-    if task.spec.name == "ner":
+    if task.definition.name == "ner":
         return _find_in_tags(labels, records, near_duplicates)
-    if task.spec.name == "swag":  # the numbers of endings may differ
+    if task.definition.name == "swag":  # the numbers of endings may differ
         size = max(len(record["probabilities"]) for record in records)
         probabilities = np.zeros((len(records), size))
         for row, record in enumerate(records):

@@ -127,7 +127,7 @@ def _iter_prediction_chunks(
         if config.explain:
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
             records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
-        yield PredictionChunk(records, evaluation, predictor.task.spec.name)
+        yield PredictionChunk(records, evaluation, predictor.task.definition.name)
     truncation.report(predictor.task.config.max_length)
 
 

@@ -78,7 +78,7 @@ def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleEx
     keys = {column: f"input_{column}" if column in reserved else column for column in columns}
     records = [{column: run.records[index].get(key) for column, key in keys.items()} for index in indices]
     rows = Rows.from_dicts(records, run.predictions_path.name)
-    predictor.task.label_type.thresholds = {}  # type: ignore[attr-defined]  # records are without thresholds
+    predictor.task.state.label_type.thresholds = {}  # type: ignore[attr-defined]  # records are without thresholds
     with silence_libraries():
         evaluation = cast("SequenceEvaluation", predictor.evaluate_without_labels(rows))
     found = {}

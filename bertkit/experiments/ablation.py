@@ -163,7 +163,7 @@ class Ablation(Suite):
             if task.name == name:
                 settings = {"data": task.name} if task.settings is None else task.settings
                 return self.make_run_group(task.command, None, settings)
-        return self.make_run_group(Pretrain.spec.name, name, {})
+        return self.make_run_group(Pretrain.definition.name, name, {})
 
     def prepare(self) -> list[str]:
         """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""
@@ -180,7 +180,9 @@ class Ablation(Suite):
     def _check_pretraining_settings(self) -> None:
         """Check that the settings of the user apply to the objective of each row."""
         for row in self.rows:
-            config = self.make_run_group(Pretrain.spec.name, row.recipe, row.pretraining_settings).config
+            config = self.make_run_group(
+                Pretrain.definition.name, row.recipe, row.pretraining_settings
+            ).config
             assert isinstance(config, PretrainConfig)
             try:
                 Pretrain(config).objective.validate_config(config)
@@ -261,7 +263,7 @@ class Ablation(Suite):
     def select_shared_settings(self, task_name: str) -> dict[str, Any]:
         """Return the settings that apply to pre-training, or those that apply to fine-tuning."""
         shared = super().select_shared_settings(task_name)
-        if task_name == Pretrain.spec.name:
+        if task_name == Pretrain.definition.name:
             return shared
         machine = {name: value for name, value in shared.items() if name in MACHINE_SETTINGS}
         values = {name: getattr(self.config, setting) for setting, name in TASK_SETTINGS.items()}
@@ -326,7 +328,7 @@ def _refuse_model_size(config: AblationConfig) -> None:
 
 
 def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
-    return read_recipe(row.recipe, Pretrain.spec.name, Pretrain.spec.config).settings
+    return read_recipe(row.recipe, Pretrain.definition.name, Pretrain.definition.config).settings
 
 
 def _summarize_seeds(runs: Mapping[int, Mapping[str, Any]], metric: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bertkit.settings.setting import (
     setting,
 )
 from bertkit.settings.validation import DataSource
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
 
@@ -92,7 +92,7 @@ STUDY_SETTINGS = frozenset(get_settings(StudySettings))
 @cache
 def make_study_config(task_name: str) -> type[RunConfig]:
     """Return a subclass of a task's config with the settings of a study."""
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     namespace = {
         "excluded_settings": config_class.excluded_settings | SINGLE_RUN_SETTINGS,
         "task_name": task_name,
@@ -111,12 +111,12 @@ def _restore_study_config(task_name: str, settings: dict[str, Any]) -> RunConfig
 
 def list_study_tasks() -> list[str]:
     """Return the tasks that can be studied: those that are fine-tuned."""
-    return [name for name in TASKS if issubclass(task_spec(name).config, FineTuningConfig)]
+    return [name for name in TASKS if issubclass(task_definition(name).config, FineTuningConfig)]
 
 
 def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
     """Return the settings of the runs of a study: its settings, without those that only studies have."""
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     names = get_settings(config_class).keys() - STUDY_SETTINGS - {"overwrite", "resume"}
     return config_class(**{name: getattr(config, name) for name in names})
 

@@ -30,7 +30,7 @@ from bertkit.run.train import Run, require_unchanged_data, train_prepared
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
-from bertkit.tasks.base import Scores
+from bertkit.stats.scores import Scores
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import check_output_directory, join_command
@@ -197,7 +197,7 @@ class RunGroup:
         """
         train, rows = prepared.splits["train"], prepared.splits["validation"]
         task = copy.copy(prepared.task)
-        task.config = dataclasses.replace(task.config, seed=self.config.seed)
+        task.resolve(seed=self.config.seed)
         if self._baselines is None:
             self._baselines = task.score_baselines(train, rows)
         encoder = (task.config.model, task.config.max_length)

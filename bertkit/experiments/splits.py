@@ -67,7 +67,7 @@ def split_data(data: LoadedData, num_folds: int | None) -> StudySplits:
         return split_into_folds(data, num_folds)
     if parse_labeled_rows(data, "test") is None:
         data = hold_out_test_rows(data)
-        rows = format_count(len(data.dataset.splits["test"]), data.task.spec.unit)
+        rows = format_count(len(data.dataset.splits["test"]), data.task.definition.unit)
         report_info(f"{rows} of the training data are held out as test split, which has no labels")
     splits = split_parsed_rows(data.task, data.dataset)
     test = splits["test"]

@@ -90,7 +90,7 @@ class HeldOutPredictions:
 
     def _evaluate(self, logits: np.ndarray, fitted_params: Mapping[str, float]) -> Evaluation:
         task = self.prepared.task
-        task.fitted_params = dict(fitted_params)
+        task.state.fitted_params = dict(fitted_params)
         features = self.prepared.features["validation"]
         return task.evaluate(Outputs(logits, features, self.prepared.splits["validation"]))
 

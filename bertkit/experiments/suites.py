@@ -26,7 +26,7 @@ from bertkit.settings.recipes import list_passed_data, read_recipe, read_recipe_
 from bertkit.settings.setting import fill_unset, get_settings
 from bertkit.stats.klue import SCORERS
 from bertkit.stats.significance import MIN_SCORES, average_values, compute_t_interval
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.ner.task import Ner
 from bertkit.training import arguments
 from bertkit.utils.files import write_text
@@ -184,7 +184,7 @@ class Suite(Experiment):
             settings: Settings of these runs, which override those of the suite.
         """
         values = {**self.select_shared_settings(task_name), **settings}
-        config_class = task_spec(task_name).config
+        config_class = task_definition(task_name).config
         config, _ = resolve_settings(task_name, config_class, values, recipe)
         return RunGroup(task_name, config, self.run_reporter)
 
@@ -258,7 +258,7 @@ def find_data(
 
 def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a task has. For example, the task `ner` has no `pooling`."""
-    available = get_settings(task_spec(task_name).config)
+    available = get_settings(task_definition(task_name).config)
     return {name: value for name, value in settings.items() if name in available}
 
 
@@ -679,12 +679,12 @@ class FeatureBased(Suite):
         table = load_table(self.command)
         names = select_names("--features", config.features, table.names, table.noun)
         self.rows = [row for row in table.tasks if row.name in names]
-        recipe = read_recipe(self.rows[0].recipe, Ner.spec.name, Ner.spec.config)
+        recipe = read_recipe(self.rows[0].recipe, Ner.definition.name, Ner.definition.config)
         self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
 
     def make_group(self, name: str) -> RunGroup:
         # the recipes differ only in the features
-        return self.make_run_group(Ner.spec.name, self.rows[0].recipe, {})
+        return self.make_run_group(Ner.definition.name, self.rows[0].recipe, {})
 
     def prepare(self) -> list[str]:
         """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
@@ -692,8 +692,8 @@ class FeatureBased(Suite):
         model_config = loading.load_config(model_source)
         for row in self.rows:
             select_layers(model_config, row.name)
-        dialect = Ner.spec.make_dialect(self.config.encoding)
-        dataset = load_dataset(str(self.config.data), Ner.spec.name, self.config.data_dir, dialect)
+        dialect = Ner.definition.make_dialect(self.config.encoding)
+        dataset = load_dataset(str(self.config.data), Ner.definition.name, self.config.data_dir, dialect)
         self.data_source = dataset.source
         self.get_group()
         return [dataset.name, model_source.name]

@@ -39,10 +39,10 @@ def build_model_card(
 ) -> str:
     """Return the model card in Markdown: data, scores, usage, settings and versions."""
     settings, data, training = serialize_settings(task.config), metrics["data"], metrics["training"]
-    validation_rows = format_count(data["validation"], f"validation {task.spec.unit}")
+    validation_rows = format_count(data["validation"], f"validation {task.definition.unit}")
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.spec.training_phrase} `{metrics['task']}` on `{data['name']}` "
+        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
         f"({data['source']}; {data['train']:,} training and {validation_rows}; "
         f"fingerprint `{data['fingerprint']}`).",
         f"Task: {task.describe()}.",
@@ -193,7 +193,7 @@ def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
     example = task.input_schema.make_example_row()
     load_code = LOAD_TEMPLATE.format(path=str(folder), example=example)
-    pipeline = task.spec.pipeline
+    pipeline = task.pipeline
     if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
     is_pair = len(task.input_schema.text_columns) == 2
@@ -202,7 +202,7 @@ def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
     call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
     pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
-    if not task.spec.uses_windows:
+    if not task.uses_windows:
         return pipeline_code
     return f"{load_code}\n\n# without bertkit: only for texts that fit into one window\n{pipeline_code}"
 
@@ -214,17 +214,17 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
     """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
     max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
-    if task.spec.resamples_examples:
+    if task.definition.resamples_examples:
         return f"Training examples had up to {max_length} tokens."
-    if caveat := task.spec.pipeline.caveat:
-        treatment = "split into windows" if task.spec.uses_windows else "truncated"
+    if caveat := task.pipeline.caveat:
+        treatment = "split into windows" if task.uses_windows else "truncated"
         return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
     if long_texts in BERTKIT_ONLY_LONG_TEXTS:
         return (
             f"With `bertkit.load`, texts longer than {max_length} tokens are handled as in training "
             f"(`--long-texts {long_texts}`). `transformers.pipeline` would truncate them."
         )
-    if task.spec.uses_windows:
+    if task.uses_windows:
         return (
             f"`bertkit.load` splits texts longer than {max_length} tokens into windows, and merges the "
             "predictions into valid ones. `transformers.pipeline` does neither."

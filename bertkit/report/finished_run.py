@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -14,13 +14,9 @@ from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.validation import DataObject
 from bertkit.stats.scores import Scores
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, TaskDef, task_definition
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.text import validate
-
-if TYPE_CHECKING:
-    from bertkit.tasks.definition import TaskSpec
-
 
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation
 PREDICTION_FILES = ("predictions.jsonl", "masked_samples.jsonl")  # for the validation split
@@ -132,12 +128,12 @@ class FinishedRun:
 
     Attributes:
         metrics: Content of `metrics.json`. When a run ends, the page is written before this file exists.
-        spec: Properties of the task.
+        definition: What the task is.
     """
 
     folder: Path
     metrics: Mapping[str, Any]
-    spec: "TaskSpec"
+    definition: TaskDef
 
     @property
     def name(self) -> str:
@@ -148,7 +144,7 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
         settings_path = str(self.folder / run_directory.SETTINGS_FILE)
-        recipe = read_recipe(settings_path, self.spec.name, self.spec.config)
+        recipe = read_recipe(settings_path, self.definition.name, self.definition.config)
         return {
             name: str(value) if isinstance(value, DataObject) else value
             for name, value in recipe.settings.items()
@@ -222,7 +218,7 @@ def load_finished_run(folder: Path) -> FinishedRun:
         raise UserError(
             f"{folder / run_directory.METRICS_FILE}: {format_list(missing)} missing; run the training again"
         )
-    return FinishedRun(folder, metrics, task_spec(metrics["task"]))
+    return FinishedRun(folder, metrics, task_definition(metrics["task"]))
 
 
 def _find_missing_keys(metrics: Mapping[str, Any]) -> list[str]:

@@ -41,12 +41,7 @@ from bertkit.report.finished_run import (
 from bertkit.run_directory import CARD_FILE, REPORT_FILE
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.choice.view import MultipleChoiceView
-from bertkit.tasks.ner.view import NerView
-from bertkit.tasks.pretrain.view import MlmView
-from bertkit.tasks.qa.view import QaView
-from bertkit.tasks.text.view import ClassificationView, MultiLabelView, RegressionView
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.view import Attribution, View, build_error_browser
 from bertkit.utils.files import write_text
 
@@ -61,9 +56,6 @@ THRESHOLD_NOTE = (
 CLICK_NOTE = "Click a cell to see its examples."  # which a notebook does not have
 MIN_STRENGTH = 0.1  # weaker words are not shaded
 TEMPLATE_DIR = Path(__file__).parent / "templates"
-VIEWS: list[type[View]] = [
-    ClassificationView, MultiLabelView, RegressionView, NerView, QaView, MultipleChoiceView, MlmView,
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,9 @@ class ExampleExplanation:
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    write_text(folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_spec(metrics["task"]))))
+    write_text(
+        folder / REPORT_FILE, render_page(FinishedRun(folder, metrics, task_definition(metrics["task"])))
+    )
 
 
 def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] | None = None) -> str:
@@ -190,7 +184,8 @@ def _format_value(value: Any) -> str:
 
 def create_view(run: FinishedRun) -> View | None:
     """Create the view for the records of a run; None if no view matches them."""
-    view = next((view for record in run.records for view in VIEWS if view.matches(record)), None)
+    views = run.definition.load_views()
+    view = next((view for record in run.records for view in views if view.matches(record)), None)
     return view(run, run.records) if view else None
 
 
@@ -292,7 +287,7 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
     other results are JSON in a code block, such as those of a dry run, which has no directory.
     """
     if folder and metrics.get("task") in TASKS:
-        return {"text/html": render_run(FinishedRun(folder, metrics, task_spec(metrics["task"])))}
+        return {"text/html": render_run(FinishedRun(folder, metrics, task_definition(metrics["task"])))}
     if folder and (folder / CARD_FILE).exists():
         return {"text/markdown": (folder / CARD_FILE).read_text("utf-8")}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)

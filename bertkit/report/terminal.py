@@ -16,7 +16,7 @@ from bertkit.report.card import (
     name_compared_run,
 )
 from bertkit.report.finished_run import EXTRA_SPLITS
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.text import format_duration, replace_control_characters
 
@@ -31,7 +31,7 @@ def print_run_json(run: Any) -> None:
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
-    sizes, unit = metrics["data"], task_spec(metrics["task"]).unit
+    sizes, unit = metrics["data"], task_definition(metrics["task"]).unit
     _print_table(
         f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
         [
@@ -92,7 +92,7 @@ def _print_training(metrics: Mapping[str, Any]) -> None:
         statistics.append(f"{data_wait:.1%} of the time waiting for data")
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
-    extent = _describe_extent(training, metrics["data"]["train"], task_spec(metrics["task"]).unit)
+    extent = _describe_extent(training, metrics["data"]["train"], task_definition(metrics["task"]).unit)
     verb = "trained" if training["steps"] else "fitted"
     line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
     out_console.print(line, markup=False, soft_wrap=True)
@@ -127,7 +127,9 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         long_texts["truncated" if is_truncated else "split into windows"] = description
     lines = {
         "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
-        f"{task_spec(estimate['task']).unit}s": ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+        f"{task_definition(estimate['task']).unit}s": ", ".join(
+            f"{name} {size:,}" for name, size in sizes.items()
+        ),
         "task": estimate["summary"],
         "model": f"{estimate['model']}, {estimate['precision']}",
         **long_texts,

@@ -84,10 +84,10 @@ def prepare_distillation(prepared: "PreparedRun") -> Distillation | None:
     has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(prepared.tokenizer)
     if has_same_tokenizer:
         _check_length(prepared, folder, teacher_config)
-    elif prepared.task.spec.scores_tokens:
+    elif prepared.task.definition.scores_tokens:
         raise UserError(
             f"{folder}: has another tokenizer than {prepared.model_source.name}, so that the tokens of "
-            f"{prepared.task.spec.name} differ; choose a student with the same tokenizer"
+            f"{prepared.task.definition.name} differ; choose a student with the same tokenizer"
         )
     unlabeled = _load_unlabeled_rows(prepared) if config.unlabeled is not None else None
     order = _match_labels(folder, teacher_config, prepared.model_config)
@@ -145,16 +145,18 @@ def _load_unlabeled_rows(prepared: "PreparedRun") -> Rows:
         UserError: The rows cannot be read or lack a column, or none remains.
     """
     task, config = prepared.task, prepared.config
-    dialect = task.spec.make_dialect(config.encoding)
-    dataset = load_dataset(config.unlabeled, task.spec.name, config.data_dir, dialect)
+    dialect = task.definition.make_dialect(config.encoding)
+    dataset = load_dataset(config.unlabeled, task.definition.name, config.data_dir, dialect)
     dataset.require_training_split()
     rows = _parse_unlabeled_rows(task, dataset.splits["train"])
     remaining = _find_new_rows(task, rows, prepared.splits)
-    count = format_count(len(remaining), f"unlabeled {task.spec.unit}")
+    count = format_count(len(remaining), f"unlabeled {task.definition.unit}")
     removed = len(rows) - len(remaining)
     note = f" ({removed:,} left out: also in an evaluation split)" if removed else ""
     if not len(remaining):
-        raise UserError(f"--data {config.unlabeled}: no unlabeled {task.spec.unit} remains{note}; add rows")
+        raise UserError(
+            f"--data {config.unlabeled}: no unlabeled {task.definition.unit} remains{note}; add rows"
+        )
     report_info(f"{count} from {dataset.source}{note}")
     return rows.select(remaining)
 

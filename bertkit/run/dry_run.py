@@ -87,7 +87,7 @@ def plan_time_limit(session: Session) -> None:
         UserError: Not a single step fits into the time, or a step does not fit into the memory.
     """
     config = session.prepared.config
-    limit = getattr(config, "time_limit", None)
+    limit = config.time_limit
     if limit is None or config.max_steps is not None:
         return
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
@@ -102,7 +102,7 @@ def plan_time_limit(session: Session) -> None:
             f"{minutes:g} minutes, or {alternative}"
         )
     report_info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({times.describe()})")
-    session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
+    session.prepared.task.resolve(max_steps=steps)
     del session.trainer, session.model
     release_memory()
     session.set_up()
@@ -216,14 +216,14 @@ def _measure_step(prepared: PreparedRun, folder: Path) -> dict[str, Any]:
     plan_time_limit(session)
     session.warn_about_long_warmup()
     config, features = prepared.config, prepared.features["train"]
-    is_trained = prepared.task.spec.trains_encoder
+    is_trained = prepared.task.training_method.trains_encoder
     with (
         report_out_of_memory(suggest_memory_fixes(config, session.model)),
         report_precision_errors(session.model, prepared.precision),
     ):
         cost = _measure_training(session) if is_trained else _measure_forward_pass(session)
     return {
-        "task": prepared.task.spec.name,
+        "task": prepared.task.definition.name,
         "data": {
             "name": prepared.dataset.name, "source": prepared.dataset.source,
             **{split: len(rows) for split, rows in prepared.splits.items()},
@@ -231,9 +231,9 @@ def _measure_step(prepared: PreparedRun, folder: Path) -> dict[str, Any]:
         "model": prepared.model_source.name,
         "summary": prepared.task.describe(),
         "truncated": (
-            None if prepared.task.spec.resamples_examples else features.num_truncated / len(features)
+            None if prepared.task.definition.resamples_examples else features.num_truncated / len(features)
         ),
-        "windowed": features.windowed_fraction if prepared.task.spec.uses_windows else None,
+        "windowed": features.windowed_fraction if prepared.task.uses_windows else None,
         "max_length": config.max_length,
         **cost,
         "peak_memory_mb": get_peak_memory_mb(),

@@ -17,11 +17,10 @@ from bertkit.run.load_data import parse_all_rows, parse_and_split
 from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import find_ensemble, format_python_call, read_members, refuse_ensemble
 from bertkit.settings.recipes import list_passed_data, read_recipe
-from bertkit.settings.setting import ConfigT
+from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject
-from bertkit.stats.significance import average_values
 from bertkit.tasks import TASKS, task_class
-from bertkit.tasks.base import NOT_FITTED, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Outputs
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from bertkit.utils.system import resume_collection
@@ -48,17 +47,17 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
     task_type = task_class(metrics["task"])
     settings_file = str(folder / run_directory.SETTINGS_FILE)
-    recipe = read_recipe(settings_file, task_type.spec.name, task_type.spec.config)
+    recipe = read_recipe(settings_file, task_type.definition.name, task_type.definition.config)
     if not recipe.provenance:
         raise UserError(
             f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
         )
-    return task_type(task_type.spec.config(**recipe.settings))
+    return task_type(task_type.definition.config(**recipe.settings))
 
 
-def pass_data_again(config: ConfigT, data: DataObject) -> ConfigT:
-    """Replace the data objects of a finished run, which are not saved, by one object with all splits."""
-    return dataclasses.replace(config, **{**dict.fromkeys(list_passed_data(config)), "data": data})
+def select_data_again(config: RunConfig, data: DataObject) -> dict[str, Any]:
+    """Return the settings by which one object with all splits replaces those that were not saved."""
+    return {**dict.fromkeys(list_passed_data(config)), "data": data}
 
 
 def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
@@ -90,7 +89,7 @@ def reload_run_data(
     """
     task = load_run_task(folder, accepts_ensemble=True)
     if data and list_passed_data(task.config):
-        task.config = pass_data_again(task.config, data)
+        task.resolve(**select_data_again(task.config, data))
     require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
     with silence_reports():
         dataset = task.load_data()
@@ -194,14 +193,14 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
             raise UserError(
                 f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the same"
             )
-    _average_thresholds([member.task for member in members])
+    first.task.state.average([member.task.state for member in members])
     model = EnsembleModel([member.model for member in members], first.task.combine_logits)
     return dataclasses.replace(first, model=model.eval())
 
 
 def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
     """Return what distinguishes two members that cannot be combined; None if they can."""
-    if first.task.spec.name != other.task.spec.name:
+    if first.task.definition.name != other.task.definition.name:
         return "another task"
     if any(_get_output(first, name) != _get_output(other, name) for name in OUTPUT_ATTRIBUTES):
         return "other labels"
@@ -214,16 +213,3 @@ def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
 
 def _get_output(member: TrainedModel, name: str) -> Any:
     return getattr(member.model.config, name, None)
-
-
-def _average_thresholds(tasks: Sequence[Task]) -> None:
-    """Replace the fitted parameters of the first task by the means over all tasks.
-
-    An ensemble neither abstains nor has prediction sets.
-    """
-    first = tasks[0]
-    first.fitted_confidence = NOT_FITTED  # the confidence of the mean differs from that of a member
-    first.fitted_params = average_values([task.fitted_params for task in tasks])
-    label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
-    if label_types:
-        label_types[0].thresholds = average_values([label_type.thresholds for label_type in label_types])

@@ -18,10 +18,9 @@ from bertkit.data.table import Rows, Splits
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.run.settings import fill_data_dir
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import fill_unset, get_settings, is_column_setting
+from bertkit.settings.setting import fill_unset, get_settings, is_column_setting, select_unset
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import SequenceTask
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning
@@ -53,15 +52,15 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
     return sampled, notes
 
 
-def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
+def sample_training_rows(task: Any, rows: Rows, seed: int) -> Rows:
     """Return `--shots` rows per class, or at most `--max-train-samples` rows.
 
     Raises:
         UserError: A class has too few rows, or the settings contradict each other or the labels.
     """
-    if not isinstance(task, SequenceTask) or task.config.shots is None:
-        return sample_rows(rows, task.config.max_train_samples, seed)
     shots = task.config.shots
+    if shots is None:
+        return sample_rows(rows, task.config.max_train_samples, seed)
     if task.config.max_train_samples is not None:
         raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
     if not task.labels:
@@ -103,7 +102,7 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
 def warn_about_overlap(task: Task, splits: Splits) -> None:
     """Warn about training rows that are also in an evaluation split, which makes its scores too high."""
     if overlap := count_overlap(splits, task.split_keys):
-        rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
+        rows = format_count(len(splits["train"]), f"training {task.definition.unit}")
         report_warning(
             f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
             "its scores are too high"
@@ -401,9 +400,7 @@ class LoadedData:
             splits: Rows by split.
         """
         task = type(self.task)(dataclasses.replace(self.task.config, **settings))
-        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
-        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
-        vars(task).update(copy.deepcopy(state))
+        task.state = copy.deepcopy(self.task.state)
         return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
 
 
@@ -433,7 +430,7 @@ def load_data(task_name: str, config: RunConfig) -> LoadedData:
     task = create_task(task_name, config)
     requested = task.config
     dataset = task.load_data()
-    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    task.resolve(**select_unset(task.config, select_dataset_defaults(dataset, type(task))))
     dataset = parse_all_rows(task, dataset)
     return LoadedData(task, requested, dataset, dataset.splits)
 
@@ -445,10 +442,10 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     dataset may have other columns.
     """
     row_columns = set(dataset.splits["train"].columns)
-    task_settings = get_settings(task_type.spec.config)
+    task_settings = get_settings(task_type.definition.config)
     selected = {}
     for key, value in dataset.defaults.items():
-        name = task_type.spec.column_aliases.get(key, key)
+        name = task_type.definition.config.column_aliases.get(key, key)
         columns = {value} if isinstance(value, str) else value
         if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
             selected[name] = value
@@ -466,7 +463,7 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     dataset = task.parse_dataset(dataset)
     splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
     dataset = dataclasses.replace(dataset, splits=splits)
-    path = getattr(task.config, "label_fixes", None)
+    path = task.config.label_fixes
     if path is None:
         return dataset
     fixed = apply_label_fixes(task, splits["train"], expand_home(path))

@@ -22,11 +22,11 @@ from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.probe import Probe, load_probe
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
-from bertkit.settings.setting import fill_unset
+from bertkit.settings.setting import select_unset
 from bertkit.stats.metric_modules import MetricModule
-from bertkit.tasks.base import Scores, Task
-from bertkit.tasks.text.baselines import score_linear_probe
-from bertkit.tasks.text.task import SequenceTask
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import Task
+from bertkit.tasks.text.predictions import score_linear_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -54,7 +54,7 @@ def score_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict
     return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
 
 
-def score_encoder_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
+def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
     """Return the scores of the baselines that read the vectors of the encoder before training.
 
     The model that training started from is loaded again, so it may be missing. A finished training must not
@@ -63,7 +63,7 @@ def score_encoder_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any)
     from bertkit.training.failures import report_out_of_memory
 
     # Vectors of tokens that were added for the task are untrained.
-    if not isinstance(task, SequenceTask) or task.new_tokens:
+    if not task.definition.classifies_texts or task.state.new_tokens:
         return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
     try:
@@ -242,9 +242,9 @@ def prepare(
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset))
     task, dataset, splits = data.task, data.dataset, data.splits
     precision, precision_reason = "fp32", "the encoder is not trained"
-    if task.spec.trains_encoder:
+    if task.training_method.trains_encoder:
         precision, precision_reason = choose_precision(config)
-    task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
+    task.resolve(**select_unset(task.config, {"bf16": precision == "bf16"}))
     source = task.resolve_model(config.model is not None)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = _has_any_head(checkpoint_config)
@@ -286,14 +286,14 @@ def _load_tokenizer(task: Task, source: ModelSource, model_config: Any) -> Any:
     tokenizer = loading.load_tokenizer(source)
     loading.require_token_types(source, model_config, tokenizer)
     num_missing = loading.count_missing_embeddings(model_config, tokenizer)
-    if not task.spec.trains_encoder:
+    if not task.training_method.trains_encoder:
         loading.require_embeddings(source, model_config, tokenizer)
     if num_missing:
         report_info(
             f"{source.name}: its tokenizer has {loading.count_token_ids(tokenizer):,} token ids, but its "
             f"weights only {model_config.vocab_size:,} embeddings; training adds the missing ones"
         )
-    num_new = loading.add_tokens(tokenizer, task.new_tokens)
+    num_new = loading.add_tokens(tokenizer, task.state.new_tokens)
     _require_trained_embeddings(task.config, num_missing + num_new)
     return tokenizer
 
@@ -326,9 +326,9 @@ def _describe_head(task: Task, checkpoint_has_head: bool) -> str:
         task: The task.
         checkpoint_has_head: Whether the checkpoint has a head for any task, which a new head replaces.
     """
-    if task.head_note is not None:
-        return task.head_note
-    if not task.has_new_head:
+    if task.state.head_note is not None:
+        return task.state.head_note
+    if not task.state.has_new_head:
         return "its own head"
     return "re-initialized head" if checkpoint_has_head else ""
 
@@ -343,18 +343,18 @@ def _fill_model_settings(prepared: PreparedRun) -> None:
         UserError: The maximum length exceeds the number of positions of the model, or the token budget.
     """
     task, source = prepared.task, prepared.model_source
-    default_length = task.config.max_length or task.spec.default_max_length
+    default_length = task.config.max_length or task.definition.default_max_length
     max_length = resolve_max_length(
         task, source, prepared.model_config, prepared.requested_max_length, prepared.trained_length
     )
-    task.config = dataclasses.replace(task.config, max_length=max_length)
+    task.resolve(max_length=max_length)
     if prepared.requested_max_length is None and max_length < default_length:
         report_info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
     if problem := describe_untrained_positions(task, source.name, prepared.trained_length):
         report_warning("; ".join(problem))
     _check_token_budget(prepared)
     if not source.is_new:
-        task.config = fill_unset(task.config, {"model": source.name})
+        task.resolve(**select_unset(task.config, {"model": source.name}))
 
 
 def describe_untrained_positions(
@@ -404,12 +404,12 @@ def resolve_max_length(
     max_positions = loading.get_max_positions(model_config)
     if requested is not None and max_positions is not None and requested > max_positions:
         fix = f"use at most {max_positions}"
-        if hasattr(task.config, "long_texts"):
+        if task.config.long_texts is not None:
             fix += ", or --long-texts windows to read longer texts"
         raise UserError(f"--max-length {requested}: {source.name} has only {max_positions} positions; {fix}")
     if requested is not None:
         return requested
-    default: int = task.config.max_length or task.spec.default_max_length
+    default: int = task.config.max_length or task.definition.default_max_length
     return min(default, max_positions or default, trained_length or default)
 
 
@@ -448,7 +448,7 @@ def _report_features(prepared: PreparedRun) -> None:
         raise UserError(f"{problem}; choose a model for their language with --model")
     if train.unk_fraction > UNK_WARNING_FRACTION:
         report_warning(problem)
-    if not task.spec.resamples_examples:
+    if not task.definition.resamples_examples:
         report_info(_describe_lengths(prepared))
     for note in train.describe_issues(prepared.splits["train"]):
         report_info(note)
@@ -464,19 +464,23 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     """
     task, token_budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), prepared.model_config, task.spec.unit, task.config.lora is not None
+        len(prepared.splits["train"]),
+        prepared.model_config,
+        task.definition.unit,
+        task.config.lora is not None,
     )
-    suggestions |= task.spec.default_hyperparameters
-    if not task.spec.trains_encoder:
-        task.config = fill_unset(task.config, {"eval_batch_size": 2 * int(suggestions["batch_size"])})
+    suggestions |= task.default_hyperparameters
+    if not task.training_method.trains_encoder:
+        eval_batch_size = 2 * int(suggestions["batch_size"])
+        task.resolve(**select_unset(task.config, {"eval_batch_size": eval_batch_size}))
         return
     if token_budget is not None:
         del suggestions["batch_size"]
-    chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}
-    task.config = fill_unset(task.config, chosen)
+    chosen = select_unset(task.config, suggestions)
+    task.resolve(**chosen)
     train_batch_size = task.config.batch_size or token_budget // task.config.max_training_length()
-    task.config = fill_unset(task.config, {"eval_batch_size": 2 * train_batch_size})
-    if task.config.max_steps is not None or getattr(task.config, "time_limit", None) is not None:
+    task.resolve(**select_unset(task.config, {"eval_batch_size": 2 * train_batch_size}))
+    if task.config.max_steps is not None or task.config.time_limit is not None:
         chosen.pop("epochs", None)  # has no effect
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
@@ -489,7 +493,9 @@ def _merge_batches(prepared: PreparedRun) -> None:
     config, num_sequences = prepared.config, np.diff(prepared.features["train"].sequence_offsets).max()
     merged = merge_batches(config, prepared.model_config, int(num_sequences) * config.max_training_length())
     if merged.batch_size != config.batch_size:
-        prepared.task.config = merged
+        prepared.task.resolve(
+            batch_size=merged.batch_size, gradient_accumulation_steps=merged.gradient_accumulation_steps
+        )
         report_info(
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
@@ -506,7 +512,7 @@ def count_parameters(model_config: Any) -> int:
 
 def _describe_lengths(prepared: PreparedRun) -> str:
     """Return how many training texts are longer than the maximum length, and what happens to them."""
-    train, uses_windows = prepared.features["train"], prepared.task.spec.uses_windows
+    train, uses_windows = prepared.features["train"], prepared.task.uses_windows
     longest, limit = f"longest: {train.max_untruncated_length:,} tokens", prepared.config.max_length
     fraction = train.windowed_fraction if uses_windows else train.num_truncated / len(train)
     if not fraction:

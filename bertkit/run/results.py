@@ -1,6 +1,5 @@
 """The scores of the modules that `--metric` names, and the metric that selects the best checkpoint."""
 
-import dataclasses
 import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,9 @@ from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.stats.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
+from bertkit.stats.scores import Scores
 from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers
-from bertkit.tasks.base import Scores, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation, iter_prediction_records
 from bertkit.utils.files import replace_file, write_chunks, write_jsonl
 from bertkit.utils.reporting import report_info, report_warning
@@ -122,7 +122,7 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
     """Select checkpoints by `--metric-for-best-model`, if it is set.
 
     Args:
-        task: The task, whose `spec.best_metric` is replaced.
+        task: The task, whose `state.best_metric` is replaced.
         names: Names of all scores.
 
     Raises:
@@ -142,7 +142,7 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
         )
     if is_greater_better is None:
         is_greater_better = not is_lower_better(name)
-    task.spec = dataclasses.replace(task.spec, best_metric=(name, 1 if is_greater_better else -1))
+    task.state.best_metric = (name, 1 if is_greater_better else -1)
     report_info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
 
 
@@ -266,7 +266,7 @@ def write_predictions(folder: Path, task: Task, evaluations: Mapping[str, Evalua
     for split, evaluation in evaluations.items():
         suffix = "" if split == "validation" else f"-{split}"
         records = iter_prediction_records(task, evaluation)
-        write_jsonl(folder / f"{task.spec.predictions_name}{suffix}.jsonl", records)
+        write_jsonl(folder / f"{task.definition.predictions_name}{suffix}.jsonl", records)
         for name, lines in evaluation.format_files().items():
             stem, dot, extension = name.partition(".")
             write_chunks(folder / f"{stem}{suffix}{dot}{extension}", lines)

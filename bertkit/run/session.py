@@ -1,6 +1,5 @@
 """Replacement of parts of a model by faster equivalents."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ from bertkit.run.prepare import PreparedRun, build_model, count_parameters, get_
 from bertkit.run.probe import add_probe
 from bertkit.run.upload import format_resume_command
 from bertkit.settings.run_settings import RunConfig
-from bertkit.tasks.base import Scores
+from bertkit.stats.scores import Scores
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.training_method import TrainingInputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
@@ -135,14 +134,7 @@ def check_sharding(prepared: PreparedRun) -> None:
     Raises:
         UserError: It uses one.
     """
-    config = prepared.config
-    flags = {
-        f"--lora {config.lora}": config.lora is not None,
-        "--probe": prepared.probe is not None,
-        "--objective rtd": getattr(config, "objective", None) == "rtd",
-        f"--method {getattr(config, 'method', None)}": prepared.task.training_method.fits_head,
-    }
-    for flag in (flag for flag, is_used in flags.items() if is_used):
+    for flag in prepared.config.list_unshardable_flags():
         raise UserError(f"{flag}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
 
 
@@ -217,13 +209,13 @@ class Session:
             f"{model.config.model_type}: cannot be trained in {precision} ({error}); training in fp32"
         )
         prepared.precision = "fp32"
-        prepared.task.config = dataclasses.replace(prepared.config, bf16=False)
+        prepared.task.resolve(bf16=False)
         self.set_up()
 
     def warn_about_long_warmup(self) -> None:
         """Warn if training ends before the warmup, so that the learning rate never reaches its peak."""
         args, config, total_steps = self.training_args, self.prepared.config, self.trainer.total_steps
-        is_trained = self.prepared.task.spec.trains_encoder
+        is_trained = self.prepared.task.training_method.trains_encoder
         has_warmup = is_trained and args.lr_scheduler_type not in SCHEDULES_WITHOUT_WARMUP
         if has_warmup and args.get_warmup_steps(total_steps) >= total_steps > 0:
             report_warning(
@@ -239,7 +231,7 @@ class Session:
         trainer = self._convert_trainer_errors(lambda: BertkitTrainer(
             model=self.model, args=self.training_args, train_dataset=inputs.examples,
             data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
-            best_metric=self.prepared.task.spec.best_metric,
+            best_metric=self.prepared.task.state.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
@@ -307,7 +299,7 @@ class Session:
             UserError: The outputs are in another order.
         """
         # With fewer layers, an untrained model may well predict labels in another order.
-        if not self.prepared.task.has_new_head and get_num_layers(self.prepared.config) is None:
+        if not self.prepared.task.state.has_new_head and get_num_layers(self.prepared.config) is None:
             self.prepared.task.verify_label_order(self._compute_sample_outputs)
 
     def _compute_sample_outputs(self) -> Outputs:
@@ -330,7 +322,7 @@ class Session:
             RunInterrupted: A signal interrupted training. `--resume` resumes it from the last checkpoint.
             OutOfMemory: The batches do not fit into memory.
         """
-        if not self.prepared.task.spec.trains_encoder:
+        if not self.prepared.task.training_method.trains_encoder:
             return self._fit_head()
         checkpoint = run_directory.find_last_checkpoint(self.folder) if resume else None
         self._precompute_features()
@@ -389,7 +381,7 @@ class Session:
     @property
     def resume_hint(self) -> str:
         """Hint for messages: the command that resumes the run."""
-        command = format_resume_command(self.prepared.task.spec.name, self.folder, self.prepared.config)
+        command = format_resume_command(self.prepared.task.definition.name, self.folder, self.prepared.config)
         return f"resume with: {command}"
 
     def _build_metrics(self, seconds: float, steps_before_resume: int) -> dict[str, Any]:
@@ -428,7 +420,7 @@ class Session:
         if not self.trainer.state.global_step:  # with 0 epochs, there is no other checkpoint
             return
         if best_step is None:
-            name, _ = self.prepared.task.spec.best_metric
+            name, _ = self.prepared.task.state.best_metric
             report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
         elif best_step != self.trainer.state.global_step:
             self.trainer.load_weights(self.folder / run_directory.CHECKPOINTS_DIR / f"checkpoint-{best_step}")

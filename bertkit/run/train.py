@@ -33,7 +33,7 @@ from bertkit.run.settings import resolve_settings
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.evaluation import Evaluation, Outputs
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import merge_log_history
@@ -94,7 +94,7 @@ def _choose_smaller_batches(session: Session) -> RunConfig | None:
     has_checkpoint = run_directory.find_last_checkpoint(session.folder) is not None
     if session.training_args.world_size > 1 or (config.tokens_per_batch is not None and has_checkpoint):
         return None
-    if not task.spec.trains_encoder:
+    if not task.training_method.trains_encoder:
         return None
     return halve_batch(config, min_tokens=task.config.max_training_length())
 
@@ -102,7 +102,7 @@ def _choose_smaller_batches(session: Session) -> RunConfig | None:
 def _restart(session: Session, config: RunConfig) -> None:
     """Create a new model and trainer with these settings, and save the settings in the run directory."""
     previous_config = session.prepared.config
-    session.prepared.task.config = config
+    session.prepared.task.resolve(**get_batch_settings(config))
     del session.trainer, session.model
     release_memory()
     session.set_up()
@@ -255,7 +255,7 @@ def train(
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
     config, _ = resolve()
     reports = nullcontext() if distributed.is_main_process() else silence_reports()
@@ -311,9 +311,7 @@ def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | No
         fingerprints: Fingerprints by split of the data of the run to resume, or None for a new run.
     """
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
-    loaded_modules = distributed.main_process_first(
-        lambda: [load_module(value) for value in getattr(config, "metric", ())]
-    )
+    loaded_modules = distributed.main_process_first(lambda: [load_module(value) for value in config.metric])
     prepared = distributed.main_process_first(prepare, task_name, config, loaded_modules)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
@@ -325,7 +323,7 @@ def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | No
         return Run(None, dry_run(prepared))
     if config.output_dir is not None:
         return train_prepared(prepared, Path(config.output_dir))
-    name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
+    name_parts = (prepared.task.definition.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(run_directory.create_default_directory, *name_parts)
     with locks.lock_directory(default_folder, is_new=True) as folder:
         return train_prepared(prepared, folder)
@@ -396,7 +394,11 @@ def _check_directory(prepared: PreparedRun, folder: Path) -> None:
 def _create_directory(prepared: PreparedRun, folder: Path) -> None:
     run_directory.create_run_directory(folder, prepared.config.overwrite)
     run_directory.write_settings(
-        folder, prepared.task.spec.name, prepared.config, prepared.fingerprints, prepared.dataset.label_fixes
+        folder,
+        prepared.task.definition.name,
+        prepared.config,
+        prepared.fingerprints,
+        prepared.dataset.label_fixes,
     )
 
 
@@ -441,12 +443,12 @@ def _write_results(
     task, splits = prepared.task, prepared.splits
     run_directory.delete_backup(folder)
     evaluations = evaluate_splits(task, outputs)
-    session.model.config.update(task.fitted_params)
-    for name, value in task.fitted_params.items():
+    session.model.config.update(task.state.fitted_params)
+    for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     options = prepared.options
     metrics = {
-        "task": task.spec.name,
+        "task": task.definition.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
@@ -466,7 +468,7 @@ def _write_results(
         write_text(folder / run_directory.CARD_FILE, build_model_card(folder, metrics, task, provenance))
         write_page(folder, metrics)
     if options.logits_file is not None:
-        write_logits(folder / options.logits_file, outputs["test"].logits, task.fitted_params)
+        write_logits(folder / options.logits_file, outputs["test"].logits, task.state.fitted_params)
     run_directory.write_metrics(folder, metrics)
     return metrics
 
@@ -495,6 +497,6 @@ def _write_model(session: Session, weights: Any) -> None:
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
     if trained_length := _compute_trained_length(session.prepared):
         session.model.config.update({TRAINED_LENGTH_KEY: trained_length})
-    tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
+    tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
     with stage_files(session.folder) as staging:
         save_model(session.model, staging, weights, tokenizer)

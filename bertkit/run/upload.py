@@ -139,7 +139,7 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
     if distributed.get_world_size() > 1:
         arguments += ["--nproc", str(distributed.get_world_size())]
-    for value in getattr(config, "metric", ()):
+    for value in config.metric:
         arguments += ["--metric", value]
     if config.push_to_hub:
         arguments.append(PUSH_FLAG)
@@ -181,18 +181,18 @@ def build_card_metadata(
         library: Name of the library that loads the model.
     """
     task_type = task_class(metrics["task"])
-    task = task_type(task_type.spec.config(**settings))
+    task = task_type(task_type.definition.config(**settings))
     model = settings.get("model", "")
     is_local = model in ("", *PACKAGED_MODELS) or Path(model).is_absolute()
     dataset = find_hub_dataset(str(settings.get("data", "")))
     return ModelCardData(
         library_name=library,
-        pipeline_tag=task.spec.pipeline.task,
+        pipeline_tag=task.pipeline.task,
         base_model=None if is_local else model,
         datasets=[dataset] if dataset else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
-        eval_results=_list_eval_results(metrics, task.spec.pipeline.task, dataset),
+        eval_results=_list_eval_results(metrics, task.pipeline.task, dataset),
     )
 
 

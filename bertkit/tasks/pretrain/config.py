@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
 from bertkit.settings.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
 from bertkit.utils.compat import Self
 
 MASKING = "Masking"
@@ -191,8 +191,11 @@ class PretrainConfig(TextConfig, RunConfig):
         unset: dict[str, Any] = {name: settings[name][2] for name in names}
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
+    def list_unshardable_flags(self) -> list[str]:
+        flags = {"--probe": self.probe is not None, "--objective rtd": self.objective == "rtd"}
+        return [*super().list_unshardable_flags(), *(flag for flag, is_used in flags.items() if is_used)]
+
     def max_training_length(self) -> int:
-        """Return the length of the longest phase in tokens."""
         from bertkit.data.corpus.examples import parse_phases
 
         if self.phases is None:
@@ -210,11 +213,7 @@ def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:
 
 
 def check_scratch_settings(config: PretrainConfig) -> None:
-    """Reject settings of a model from scratch if `--model` is given.
-
-    Raises:
-        UserError: Both are given.
-    """
+    """Reject settings of a model from scratch if `--model` is given."""
     if not config.model:
         return
     settings = get_settings(type(config))
@@ -227,9 +226,6 @@ def apply_phases(config: Any) -> Any:
     """Return the settings with the length of the last phase as `max_length`.
 
     Evaluation and the finished model use this length.
-
-    Raises:
-        UserError: `phases` cannot be parsed or conflicts with other settings.
     """
     from bertkit.data.corpus.examples import parse_phases
 
@@ -242,16 +238,15 @@ def apply_phases(config: Any) -> Any:
     return dataclasses.replace(config, max_length=last_length)
 
 
-PRETRAIN = TaskSpec(
+PRETRAIN = TaskDef(
     name="pretrain-mlm-nsp",
     help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
     "another objective.",
     config=PretrainConfig,
-    pipeline=TransformersPipeline(task="fill-mask"),
-    best_metric=("loss", -1),
+    checks="bertkit.tasks.pretrain.checks:CorpusChecks",
+    views=("bertkit.tasks.pretrain.view:MlmView",),
     unit="text",  # a document, or a part of a document if there are few documents
     default_max_length=128,
-    default_hyperparameters={"epochs": 1.0, "batch_size": 32},
     resamples_examples=True,
     predicts_rows=False,
     predictions_name="masked_samples",

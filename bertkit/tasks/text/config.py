@@ -1,7 +1,8 @@
 """The settings and the definitions of `classify` and `nli`. Importing this module is fast."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import (
@@ -12,7 +13,9 @@ from bertkit.settings.setting import (
     pooling_setting,
     setting,
 )
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
+
+TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +39,6 @@ class SequenceConfig(FineTuningConfig):
     label_smoothing: float = setting(
         0.0, "Fraction of the target probability spread over all classes.", min=0.0, max=0.99
     )
-
-
-SEQUENCE_PIPELINE = TransformersPipeline(
-    task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
-)
 
 
 # Settings without effect on a head that is fitted to vectors, and the reason.
@@ -76,8 +74,11 @@ class ClassifyConfig(SequenceConfig):
         default_text="inferred from the names of the labels",
     )  # fmt: skip
 
+    def list_unshardable_flags(self) -> list[str]:
+        fitted = [] if self.method == "finetune" else [f"--method {self.method}"]
+        return [*super().list_unshardable_flags(), *fitted]
+
     def list_ineffective_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect with `method`, each with the reason."""
         reasons: dict[str, str] = {}
         if self.method != "finetune":
             reasons |= FITTED_HEAD_CONFLICTS
@@ -88,11 +89,17 @@ class ClassifyConfig(SequenceConfig):
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
-CLASSIFY = TaskSpec(
+CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
     config=ClassifyConfig,
-    pipeline=SEQUENCE_PIPELINE,
+    checks=TEXT_CHECKS,
+    views=(
+        "bertkit.tasks.text.view:ClassificationView",
+        "bertkit.tasks.text.view:MultiLabelView",
+        "bertkit.tasks.text.view:RegressionView",
+    ),
+    classifies_texts=True,
 )
 
 
@@ -100,14 +107,19 @@ CLASSIFY = TaskSpec(
 class NliConfig(SequenceConfig):
     """The settings of `nli`."""
 
+    column_aliases: ClassVar[Mapping[str, str]] = {
+        "text_column": "premise_column", "text_pair_column": "hypothesis_column",
+    }  # fmt: skip
+
     premise_column: str | None = setting(None, "Column of the premise.", DATA, default_text="guessed")
     hypothesis_column: str | None = setting(None, "Column of the hypothesis.", DATA, default_text="guessed")
 
 
-NLI = TaskSpec(
+NLI = TaskDef(
     name="nli",
     help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
     config=NliConfig,
-    pipeline=SEQUENCE_PIPELINE,
-    column_aliases={"text_column": "premise_column", "text_pair_column": "hypothesis_column"},
+    checks=TEXT_CHECKS,
+    views=("bertkit.tasks.text.view:ClassificationView",),
+    classifies_texts=True,
 )

@@ -10,7 +10,7 @@ from bertkit.data.split import to_membership
 from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.stats.linear_probe import fit_linear_layer
-from bertkit.tasks.text.baselines import fit_probe
+from bertkit.tasks.text.predictions import fit_probe
 from bertkit.tasks.training_method import TrainingInputs, TrainingMethod
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
@@ -62,6 +62,7 @@ class LinearProbeMethod(TrainingMethod):
     """
 
     fits_head = True
+    trains_encoder = False
 
     def __init__(self, task: "SequenceTask") -> None:
         self.task = task
