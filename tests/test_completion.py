@@ -12,7 +12,7 @@ from test_help import HEAVY
 
 from bertkit.cli.completion import COMPLETION_SOURCES
 from bertkit.commands.configs import TokenizerConfig
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.settings.recipes import list_shipped_recipes
 from bertkit.settings.setting import get_settings
 from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
 KOREAN_PAGES = [ROOT / "README.ko.md", *sorted((ROOT / "docs" / "ko").glob("*.md"))]

@@ -11,7 +11,7 @@ from conftest import costly_parts, make_nli_rows, read_predictions, slow_fixture
 from test_architectures import make_easy_rows
 
 import bertkit
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.settings.recipes import read_recipe
 from bertkit.suites.glue_results import build_score_rows, write_submission
 from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES

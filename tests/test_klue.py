@@ -13,7 +13,7 @@ from seqeval.scheme import IOB2
 from test_relations import make_rows as make_relation_rows
 
 import bertkit
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.stats.klue import SCORERS, compute_rouge_w, normalize_answer
 from bertkit.suites.klue_tasks import KLUE_TASKS
 

@@ -18,9 +18,8 @@ from conftest import make_nli_rows, make_toy_rows, write_rows
 
 import bertkit
 from bertkit.data import sources
-from bertkit.data.layouts import load_dataset_specs
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.sources import load_dataset
+from bertkit.data.readers.formats import Dialect
+from bertkit.data.sources import load_dataset, load_dataset_specs
 from bertkit.errors import UserError
 from bertkit.run.load_data import select_dataset_defaults
 from bertkit.tasks import task_class
@@ -761,7 +760,7 @@ def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwa
 
 
 def test_label_ids_in_local_files_become_label_names():
-    from bertkit.data.labels import map_label_ids
+    from bertkit.data.columns import map_label_ids
     from bertkit.data.table import Rows
 
     assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]

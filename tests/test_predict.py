@@ -10,7 +10,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit.api import load
-from bertkit.data.readers.files import stream_rows
+from bertkit.data.readers.formats import stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.run.predictor import align_chunks_to_groups

@@ -228,7 +228,7 @@ def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
         "from bertkit.data.sources import load_dataset\n"
         "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
         "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.layouts import load_dataset_specs\n"
+        "from bertkit.data.sources import load_dataset_specs\n"
         "assert load_dataset_specs()\n"
         "print('\\n'.join(names))"
     )

@@ -62,7 +62,7 @@ def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completio
 
 
 def _complete_data(*_: object) -> Completions:
-    from bertkit.data.layouts import load_registry
+    from bertkit.data.sources import load_registry
 
     yield "sample", SAMPLE_DESCRIPTION
     yield from ((name, entry["title"]) for name, entry in load_registry().items())

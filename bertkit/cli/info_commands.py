@@ -106,8 +106,7 @@ def list_datasets(
     as_json: JsonFlag = False,
 ) -> None:
     """List the known datasets: name, source and title."""
-    from bertkit.data.layouts import load_dataset_specs
-    from bertkit.data.sources import describe_source
+    from bertkit.data.sources import describe_source, load_dataset_specs
 
     datasets = {
         spec.name: {"found": describe_source(spec, data_dir), "title": spec.title}

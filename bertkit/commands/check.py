@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.commands.configs import make_check_config
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, Splits, number_groups
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.models import loading

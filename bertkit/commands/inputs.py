@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import (
+from bertkit.data.readers.formats import (
     STANDARD_INPUT,
+    Dialect,
     read_stdin_rows,
     read_text_lines,
     store_file,

@@ -14,8 +14,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from bertkit import run_directory
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
-from bertkit.data.layouts import find_dataset_spec
-from bertkit.data.sources import parse_hub_name
+from bertkit.data.sources import find_dataset_spec, parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import PACKAGED_MODELS
 from bertkit.report.card import rewrite_for_hub, uses_pipeline

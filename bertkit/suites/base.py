@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from bertkit import run_directory
 from bertkit.charts import Chart
-from bertkit.data.layouts import normalize_name
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.sources import load_dataset
+from bertkit.data.readers.formats import Dialect
+from bertkit.data.sources import load_dataset, normalize_name
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.report.tables import ResultTable, render_suite_page
 from bertkit.run.settings import fill_data_dir, resolve_settings

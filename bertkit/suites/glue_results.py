@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.errors import format_count
 from bertkit.report.tables import ResultTable, format_percent, format_score
 from bertkit.suites.glue_tasks import GLUE_TASKS, GlueTask, ReportedScore

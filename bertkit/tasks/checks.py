@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bertkit.data.labels import has_labels, is_missing_label, normalize_label, parse_number
+from bertkit.data.columns import has_labels, is_missing_label, normalize_label, parse_number
 from bertkit.data.table import Rows, map_values
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.errors import format_count, format_list
 from bertkit.tasks.choice.rows import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
 from bertkit.tasks.text.labels import MultiLabel, Regression, SingleLabel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.settings.run_settings import RunConfig
 
 if TYPE_CHECKING:
-    from bertkit.data.readers.delimited import Dialect
+    from bertkit.data.readers.formats import Dialect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,6 @@ class TaskSpec:
 
     def make_dialect(self, encoding: str | None) -> "Dialect":
         """Return how the text files of the task are read, given the value of `--encoding`."""
-        from bertkit.data.readers.delimited import Dialect
+        from bertkit.data.readers.formats import Dialect
 
         return Dialect(conll=self.reads_conll, encoding=encoding)

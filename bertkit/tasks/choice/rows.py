@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import find_column, guess_column
-from bertkit.data.labels import normalize_label
+from bertkit.data.columns import find_column, guess_column, normalize_label
 from bertkit.data.table import Column, ComputedColumn, Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 

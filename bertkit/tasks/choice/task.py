@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import guess_label_column, require_column, require_named_columns, require_texts
+from bertkit.data.columns import (
+    guess_label_column,
+    has_labels,
+    require_column,
+    require_named_columns,
+    require_texts,
+)
 from bertkit.data.features import Features, build_choice_features
-from bertkit.data.labels import has_labels
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Column, Rows, Splits, combine_hashes, hash_values, replace_values

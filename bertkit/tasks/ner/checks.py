@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.data.words import encode_words
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.tasks.checks import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.qa.features import QuestionFeatures
 from bertkit.tasks.qa.rows import (

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import find_column, guess_column, require_column
-from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.readers.text_files import JSON_ERRORS
 from bertkit.data.table import (
     CHUNK_ROWS,
-    CategoricalColumn,
     Column,
     ComputedColumn,
     Rows,
     as_column,
     iter_chunks,
     number_groups,
+    repeat_value,
     store_columns,
 )
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
@@ -59,7 +59,7 @@ def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | Non
     """
     is_impossible = _parse_impossible(rows)
     if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
-        return CategoricalColumn.repeat([], len(rows)) if all(is_impossible) else None
+        return repeat_value([], len(rows)) if all(is_impossible) else None
     roles = {
         "answers": column,
         ANSWER_START: find_column(rows, ANSWER_START),
@@ -474,7 +474,7 @@ def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str
 def _parse_ids(rows: Rows) -> Sequence[str]:
     """Return the id of each question. The default id is the index of the question among all rows, from 0."""
     column = find_id_column(rows)
-    values = rows[column] if column else CategoricalColumn.repeat(None, len(rows))
+    values = rows[column] if column else repeat_value(None, len(rows))
     # Row numbers count from 1, and these rows may be a later part of a file.
     first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from bertkit.data.labels import (
+from bertkit.data.columns import (
     binarize_labels,
     encode_labels,
     normalize_label,

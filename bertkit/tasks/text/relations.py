@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.readers.text_files import JSON_ERRORS
 from bertkit.data.table import ComputedColumn, Rows
 from bertkit.errors import UserError, shorten_repr
 

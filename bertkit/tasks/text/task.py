@@ -11,23 +11,21 @@ import numpy as np
 import torch
 
 from bertkit.data.columns import (
+    detect_separator,
+    drop_unlabeled_rows,
     guess_label_column,
     guess_pair_columns,
     guess_text_columns,
-    require_column,
-    require_texts,
-)
-from bertkit.data.features import build_features
-from bertkit.data.labels import (
-    detect_separator,
-    drop_unlabeled_rows,
     has_labels,
     infer_label_type,
     map_label_ids,
     normalize_label,
     order_labels,
     parse_label_set,
+    require_column,
+    require_texts,
 )
+from bertkit.data.features import build_features
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import replace_values
 from bertkit.errors import UserError, format_count, format_list
