@@ -133,24 +133,23 @@ def is_reachable() -> bool:
     The probe runs in a thread, because name resolution has no timeout. The thread is a daemon thread, which
     does not keep the process alive.
     """
-    results: list[bool] = []
-    probe = threading.Thread(target=lambda: results.append(_request_endpoint()), daemon=True)
-    probe.start()
-    probe.join(PROBE_SECONDS)
-    return results == [True]  # empty if there was no response in time
-
-
-def _request_endpoint() -> bool:
-    """Return whether the Hub responds to a request, with any status."""
     from huggingface_hub import constants, get_session
 
     # The last two are errors of an invalid address, and of a proxy that needs another package.
     errors: tuple[type[Exception], ...] = (*_get_connection_errors(), ValueError, ImportError)
-    try:
-        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except errors:
-        return False
-    return True
+    has_response = threading.Event()
+
+    def request() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+            has_response.set()  # with any status
+        except errors:
+            pass
+
+    probe = threading.Thread(target=request, daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return has_response.is_set()
 
 
 # ---- errors

@@ -455,7 +455,16 @@ def detect_delimiter(sample: str, column: str | None = None, text_columns: Itera
 
 
 def _has_header(sample: str, delimiter: str, column: str | None, text_columns: list[str]) -> bool:
-    names, *rows = _read_first_rows(sample, delimiter) or [[]]
+    csv.field_size_limit(sys.maxsize)
+    complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
+    lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
+    is_quoted = delimiter != "\t" or uses_quoting(drop_partial_line(sample))
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        names, *rows = list(islice(filter(None, reader), SNIFFED_ROWS)) or [[]]
+    except csv.Error:
+        return False
     if column:
         text_names = [name for name in names if name == column]
     else:
@@ -469,20 +478,6 @@ def _has_header(sample: str, delimiter: str, column: str | None, text_columns: l
         rows_match = num_matching_rows == len(rows)
     has_enough_rows = len(rows) >= (1 if text_names else 5)
     return bool(names) and rows_match and has_enough_rows and all(map(COLUMN_NAME.fullmatch, names))
-
-
-def _read_first_rows(sample: str, delimiter: str) -> list[list[str]]:
-    """Return the header and the first rows; an empty list if they cannot be parsed."""
-    csv.field_size_limit(sys.maxsize)
-    complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
-    lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
-    is_quoted = delimiter != "\t" or uses_quoting(drop_partial_line(sample))
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    try:
-        return list(islice(filter(None, reader), SNIFFED_ROWS))
-    except csv.Error:
-        return []
 
 
 # ---- JSON
