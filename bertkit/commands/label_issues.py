@@ -164,7 +164,8 @@ class _Endings(TypedDict):
 
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
-    if isinstance(task.state.label_type, Regression):
+    label_type = task.state.label_type
+    if isinstance(label_type, Regression):
         return _Number
     schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
     return schemas.get(task.definition.name, _ClassProbabilities)
