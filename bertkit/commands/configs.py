@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bertkit.errors import UserError, format_list
@@ -21,6 +20,7 @@ from bertkit.settings.setting import (
     Pooling,
     SettingField,
     Settings,
+    cache_by_class,
     data_dir_setting,
     device_setting,
     encoding_setting,
@@ -332,7 +332,7 @@ class PredictConfig(Settings):
 CHECK_HELP = "Check the data before training; exit with code 2 if training would refuse it."
 
 
-@cache
+@cache_by_class
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
     """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`.
 

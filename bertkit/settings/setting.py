@@ -84,6 +84,7 @@ class Settings:
 
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class SettingField(NamedTuple):
@@ -100,7 +101,12 @@ class SettingField(NamedTuple):
     default: Any
 
 
-@cache
+def cache_by_class(function: FunctionT) -> FunctionT:
+    """Return `functools.cache(function)` with the type of the function: mypy takes no class for hashable."""
+    return cache(function)  # type: ignore[return-value]
+
+
+@cache_by_class
 def get_settings(config: type[Settings]) -> Mapping[str, SettingField]:
     """Return the field of each setting by name, in the order of declaration."""
     types = typing.get_type_hints(config)

@@ -90,7 +90,7 @@ class ConsoleReporter(Reporter):
         if self._progress is None:
             return
         task = self._progress.tasks[self._task_id]
-        fields = {}
+        fields: dict[str, Any] = {}
         if "loss" in metrics:  # with its components, such as `6.931 (mlm 6.238, nsp 0.693)`
             loss, parts = f"{metrics['loss']:.3f}", metrics["parts"]
             components = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
