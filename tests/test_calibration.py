@@ -222,7 +222,7 @@ def test_no_row_is_judged_by_a_temperature_that_it_helped_to_fit(seed, num_group
     assert other_temperatures[fold] == temperatures[fold]
     members = folds == fold
     assert np.array_equal(other_scaled[members], scaled[members])
-    assert scaled.logits[members] == pytest.approx(logits[members] / temperatures[fold])
+    assert scaled[members] == pytest.approx(logits[members] / temperatures[fold])
 
 
 def test_folds_have_equal_parts_of_each_stratum():

@@ -347,3 +347,8 @@ def test_matplotlib_is_imported_only_for_pages():
     modules = "bertkit.run.train, bertkit.commands.report, sys"
     code = f"import {modules}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_package_of_pages_does_not_replace_the_function():
+    code = "import bertkit; from bertkit.report import page; assert callable(bertkit.report)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

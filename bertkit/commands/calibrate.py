@@ -254,11 +254,10 @@ def _fit_classes(
         scores = score_sets(is_member, gold)
         calibration["prediction_sets"] = {"level": SET_LEVEL, "margin": margin, "scores": scores}
     if criterion:
-        logits = evaluation.outputs.logits * previous
-        temperatures = [*fold_temperatures, temperature]
         thresholds = _fit_thresholds(
-            evaluation.label_type, logits, evaluation.gold, folds, temperatures, criterion
-        )
+            evaluation.label_type, evaluation.outputs.logits * previous, evaluation.gold, folds,
+            [*fold_temperatures, temperature], criterion,
+        )  # fmt: skip
         calibration["threshold"] = {"criterion": config.threshold, **thresholds}
     return calibration
 

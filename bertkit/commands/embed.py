@@ -485,11 +485,12 @@ def read_index(path: Path) -> VectorIndex:
     require_file(path, f"--index {path}")
     if path.suffix not in SUFFIXES:
         raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
+    columns: list[list[Any]] = []
     try:
         if path.suffix == ".npy":
             sidecar = get_sidecar_path(path)
             provenance = _parse_provenance(sidecar.read_text("utf-8") if sidecar.is_file() else None, path)
-            vectors, columns = _read_npy(path), []
+            vectors = _read_npy(path)
         else:
             metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
             provenance = _parse_provenance(None if metadata is None else metadata.decode(), path)

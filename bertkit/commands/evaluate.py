@@ -72,8 +72,10 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     if config.output_dir:
         check_output_directory(Path(config.output_dir), run_directory.EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
+    _check_flags(config, task)
     columns = collect_passed_columns(config, task, config.run)
-    _check_flags(config, task, columns)
+    if columns and not config.data:
+        raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     with silence_libraries():
         loaded_modules = [load_module(value) for value in config.metric]
         if task.definition.predicts_rows:
@@ -93,7 +95,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
         return _score(config, inputs, modules, other)
 
 
-def _check_flags(config: EvaluateConfig, task: Task, columns: Mapping[str, Any]) -> None:
+def _check_flags(config: EvaluateConfig, task: Task) -> None:
     """Refuse flags that have no effect, and report modules of the run that are not executed again."""
     if config.encoding is not None and not config.data:
         raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
@@ -109,8 +111,6 @@ def _check_flags(config: EvaluateConfig, task: Task, columns: Mapping[str, Any])
     if omitted:
         flags = " ".join(f"--metric {value}" for value in omitted)
         report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
-    if columns and not config.data:
-        raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
 
 
 def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:

@@ -86,8 +86,7 @@ def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleEx
         record = run.records[index]
         target, probabilities = record["predicted"], record.get("probabilities")
         if not isinstance(target, str):  # a label set, or a number
-            is_set = bool(probabilities)
-            target = max(probabilities, key=probabilities.get) if is_set else "the predicted number"
+            target = max(probabilities, key=probabilities.get) if probabilities else "the predicted number"
         words = [(column, word) for column, words in explanation.words.items() for word in words]
         strengths = compute_strengths([word.attribution for _, word in words])
         attributions: dict[str, list[Attribution]] = {}
