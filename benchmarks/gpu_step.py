@@ -191,11 +191,11 @@ def prepare_setup(setup: Setup, folder: Path) -> PreparedRun:
         median = MEDIAN_SHORT_TEXT if setup.workload == SHORT_TEXTS else 0.4 * setup.length
         data = synthetic.write_rows(folder / "rows.jsonl", rows, setup.length, setup.vocab_size, median)
     task = task_class(COMMANDS[setup.workload])
-    config = task.spec.config(
+    config = task.definition.config(
         data=str(data), max_length=setup.length, batch_size=setup.batch_size, max_steps=steps, seed=SEED,
         bf16=setup.precision == "bf16", fp16=setup.precision == "fp16", **settings,
     )  # fmt: skip
-    return prepare(task.spec.name, config)
+    return prepare(task.definition.name, config)
 
 
 def build_bertkit_trainer(_: Setup, prepared: PreparedRun, folder: Path) -> Any:

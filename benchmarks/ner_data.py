@@ -47,7 +47,7 @@ def time_features(sampled: PreparedRun, rounds: int) -> list[str]:
     train = sampled.splits["train"]
     words = list(islice(cycle(train["tokens"]), SENTENCES))
     tags = list(islice(cycle(train["iob2"]), SENTENCES))
-    calls = list_feature_calls(words, tags, cast(Ner, sampled.task).tags, sampled.tokenizer)
+    calls = list_feature_calls(words, tags, cast(Ner, sampled.task).state.tags, sampled.tokenizer)
     seconds = time_alternating(calls, rounds)
     lines = [f"| | s for {SENTENCES:,} sentences | sentences/s | ratio |", "|---|---:|---:|---:|"]
     for name, runs in seconds.items():

@@ -44,7 +44,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def prepare_training_features(task: str, model: str, settings: dict[str, Any]) -> Features:
     """Return the training features as a run would build them."""
-    config = task_class(task).spec.config(model=model, seed=SEED, **settings)
+    config = task_class(task).definition.config(model=model, seed=SEED, **settings)
     return prepare(task, config).features["train"]
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import read_file
 from harness import ROOT, SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
 from review_data import read_reviews

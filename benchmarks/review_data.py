@@ -24,7 +24,7 @@ def read_reviews() -> Reviews:
     Raises:
         SystemExit: the package is not installed.
     """
-    from bertkit.data.layouts import load_registry
+    from bertkit.data.sources import load_registry
 
     entry = load_registry()["imdb"]
     package = entry["package"]

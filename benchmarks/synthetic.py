@@ -36,7 +36,7 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
     import torch
     from transformers import BertModel
 
-    from bertkit.models.pretraining import build_bert_config
+    from bertkit.models.scratch import build_bert_config
 
     torch.manual_seed(SEED)
     BertModel(build_bert_config(vocabulary, shape, 0)).save_pretrained(folder)

@@ -134,13 +134,13 @@ def write_rows(work: Workload, data_dir: Path | None, folder: Path) -> None:
     from bertkit.utils.files import write_jsonl
 
     task_type = task_class(work.task)
-    config = task_type.spec.config(
+    config = task_type.definition.config(
         data=work.name, data_dir=str(data_dir) if data_dir else None, max_train_samples=work.rows,
         max_eval_samples=work.eval_rows, seed=SEED,
     )  # fmt: skip
     task = create_task(work.task, config)
     dataset = task.load_data()
-    task.config = dataclasses.replace(task.config, **select_dataset_defaults(dataset, task_type))
+    task.resolve(**select_dataset_defaults(dataset, task_type))
     splits, _ = split_and_sample(task, task.parse_dataset(dataset).splits)
     train, validation = (
         list(FORMATTERS[work.task](task, splits[split])) for split in ("train", "validation")

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
+import bertkit.report  # noqa: F401 - a later first import would replace the function of the same name
 from bertkit.commands.configs import (
-    PREDICT_OUTPUT_SETTINGS,
     CalibrateConfig,
     DistillConfig,
     EmbedConfig,
@@ -20,8 +20,8 @@ from bertkit.commands.configs import (
     TokenizerConfig,
 )
 from bertkit.errors import UserError
+from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.settings.setting import Settings, get_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.tasks.choice.config import SwagConfig
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
@@ -71,7 +71,7 @@ def _create_notebook_reporter() -> Reporter | None:
         return None
     if not hasattr(sys.modules["IPython"].get_ipython(), "kernel"):  # IPython in a terminal, or only imported
         return None
-    from bertkit.cli.console import ConsoleReporter
+    from bertkit.utils.console import ConsoleReporter  # imports rich
 
     return ConsoleReporter()
 
@@ -85,15 +85,8 @@ class ApiFunction(Protocol[P, R_co]):
     def __call__(self, *args: Any, reporter: Reporter | None = None, **kwargs: Any) -> R_co: ...
 
 
-def accepts(
-    config: Callable[P, Settings], hidden: tuple[str, ...] = ()
-) -> Callable[[Callable[..., R_co]], ApiFunction[P, R_co]]:
-    """Return a decorator that adds the settings of `config` to the signature and to the docstring.
-
-    Args:
-        config: Settings class of the command.
-        hidden: Settings of the command that the function does not accept.
-    """
+def accepts(config: Callable[P, Settings]) -> Callable[[Callable[..., R_co]], ApiFunction[P, R_co]]:
+    """Return a decorator that adds the settings of a config to the signature and to the docstring."""
 
     def decorate(api_function: Callable[..., R_co]) -> Any:
         function = _accept_reporter(api_function)
@@ -107,7 +100,7 @@ def accepts(
         settings = {
             name: setting
             for name, (_, setting, _) in get_settings(config).items()  # type: ignore[arg-type]
-            if name not in hidden and name not in signature.parameters
+            if setting.has_parameter and name not in signature.parameters
         }
         parameters = [*own_parameters, *(fields[name] for name in settings)]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -192,37 +185,37 @@ def train_tokenizer(**settings: Any) -> "TrainedTokenizer":
     return train(settings)
 
 
-# ---- suites
+# ---- experiments
 
 
-def _run_suite(name: str, settings: dict[str, Any], recipe: str | None) -> "Run":
-    from bertkit.suites.base import run_suite
+def _run_experiment(command: str, settings: dict[str, Any], recipe: str | None) -> "Run":
+    from bertkit.experiments.experiment import run_experiment
 
-    return run_suite(name, settings, recipe)
+    return run_experiment(command, settings, recipe)
 
 
 @accepts(GlueConfig)
 def glue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the GLUE tasks, like `bertkit glue`."""
-    return _run_suite("glue", settings, recipe)
+    return _run_experiment("glue", settings, recipe)
 
 
 @accepts(KlueConfig)
 def klue(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Fine-tune on the KLUE tasks, like `bertkit klue`."""
-    return _run_suite("klue", settings, recipe)
+    return _run_experiment("klue", settings, recipe)
 
 
 @accepts(FeatureBasedConfig)
 def feature_based(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
-    return _run_suite("feature-based", settings, recipe)
+    return _run_experiment("feature-based", settings, recipe)
 
 
 @accepts(AblationConfig)
 def ablation(*, recipe: str | None = None, **settings: Any) -> "Run":
     """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
-    return _run_suite("ablation", settings, recipe)
+    return _run_experiment("ablation", settings, recipe)
 
 
 @_accept_reporter
@@ -236,14 +229,13 @@ def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
         task: Name of the task, such as "classify".
         recipe: Recipe of the task; settings override the recipe.
         reporter: Receives messages and progress; by default, they are shown in Jupyter only.
-        **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search` and `time_limit`.
+        **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search`,
+            `time_limit` and `jobs`.
 
     Raises:
         UserError: The caller can fix the problem; the message says how.
     """
-    from bertkit.studies.run import run_study
-
-    return run_study(task, settings, recipe)
+    return _run_experiment(f"study {task}", settings, recipe)
 
 
 # ---- before training
@@ -294,7 +286,8 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
         UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
     from bertkit.run.predictor import load_predictor
-    from bertkit.utils.devices import describe_unknown_device, request_device
+    from bertkit.settings.setting import describe_unknown_device
+    from bertkit.utils.devices import request_device
 
     if problem := describe_unknown_device(device):
         raise UserError(f"load(): device: {problem}")
@@ -302,7 +295,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     return load_predictor(run)
 
 
-@accepts(PredictConfig, hidden=PREDICT_OUTPUT_SETTINGS)
+@accepts(PredictConfig)
 def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
@@ -315,8 +308,8 @@ def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """
     from bertkit.commands.predict import predict as predict_with_run
 
-    for name in PREDICT_OUTPUT_SETTINGS:
-        if name in settings:
+    for name, field in get_settings(PredictConfig).items():
+        if name in settings and not field.metadata.has_parameter:
             raise UserError(
                 f"predict(): {name}: only the command accepts this setting; write the records in your code"
             )

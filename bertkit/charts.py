@@ -77,12 +77,8 @@ def render_chart(
 ) -> Chart:
     """Draw a chart and convert it to SVG.
 
-    Args:
-        title: Heading of the chart.
-        draw: Function that draws on its argument: the axes, or an array of axes if there are several.
-        note: Text below the chart.
-        height_ratios: Relative heights of the axes, from top to bottom.
-        height: Height in points.
+    `draw` draws on its argument: the axes, or an array of axes if there are several. The height is in points,
+    and `height_ratios` are the relative heights of the axes, from top to bottom.
     """
     if not is_installed("matplotlib"):
         return Chart(title, MISSING_CHART, note)
@@ -141,27 +137,14 @@ def fit_left_margin(axes: Any) -> None:
 def plot_curves(
     title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str, note: str = ""
 ) -> Chart:
-    """Plot one curve for each name.
-
-    Args:
-        title: Heading of the chart.
-        series: x and y values by name. Curves with few points show them as markers.
-        x_label: Label of the x axis.
-        note: Text below the chart.
-    """
+    """Plot one curve for each name, of its x and y values. Curves with few points show them as markers."""
 
     def draw(axes: Any) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         for number, (name, (x, y)) in enumerate(series.items()):
-            axes.plot(
-                x,
-                y,
-                marker="o" if len(x) < 8 else "",
-                markersize=4,
-                color=LINE_COLORS[number % len(LINE_COLORS)],
-                label=shorten_name(name),
-            )
+            color, marker = LINE_COLORS[number % len(LINE_COLORS)], "o" if len(x) < 8 else ""
+            axes.plot(x, y, marker=marker, markersize=4, color=color, label=shorten_name(name))
         axes.grid(axis="y")
         axes.set_xlabel(x_label)
         axes.set_xlim(left=0)
@@ -184,15 +167,9 @@ def plot_intervals(
     baseline: float | None = None,
     note: str = "",
 ) -> Chart:
-    """Plot a point for each score, from top to bottom, with a line for its interval.
+    """Plot a point for each score, from top to bottom, with a line for its interval, if it has one.
 
-    Args:
-        title: Heading of the chart.
-        scores: Scores by name.
-        intervals: Lower and upper bound of the interval by name; names may be missing.
-        x_label: Label of the x axis.
-        baseline: Score to compare with; the chart has a dashed line there.
-        note: Text below the chart.
+    The chart has a dashed line at the baseline.
     """
 
     def draw(axes: Any) -> None:
@@ -272,10 +249,7 @@ def plot_reliability_diagram(
 ) -> Chart:
     """Plot accuracy by confidence (top), and the number of predictions by confidence (bottom).
 
-    Args:
-        calibration: Statistics of each confidence bin.
-        unit: What is predicted, in the plural; label of the bottom axis.
-        title: Heading of the chart, which the ECE is added to.
+    The ECE is added to the title. `unit` is what is predicted, in the plural.
     """
     num_bins = len(calibration.count)
     used = calibration.count > 0
@@ -351,14 +325,24 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
     loss_names = {"loss": "training", "eval_loss": "validation"}
     charts = [_plot_log("Loss", log, loss_names, "Training loss as logged.")]
     if len(components) > 1:
-        component_names = {name: f"training {_format_component(name)}" for name in components}
-        component_names |= {f"eval_{name}": f"validation {_format_component(name)}" for name in components}
+        component_names = {
+            f"{prefix}{name}": f"{split} {name.removesuffix('_loss').upper()}"
+            for prefix, split in (("", "training"), ("eval_", "validation"))
+            for name in components
+        }
         charts.append(_plot_log("Components of the loss", log, component_names))
     probes = {name: name.removeprefix(PROBE_PREFIX) for name in names if name.startswith(PROBE_PREFIX)}
     charts.append(_plot_log("Linear probe", log, probes, "Linear model on the vectors of the encoder."))
-    scores = [name for name in names if name.startswith("eval_") and _is_score(name)]
-    scores = [name for name in scores if name not in probes][:MAX_SCORES]
-    charts.append(_plot_log("Validation scores", log, {name: name[len("eval_") :] for name in scores}))
+    scores = {}
+    for name in names:
+        score = name.removeprefix("eval_")
+        # Losses and errors are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores
+        # with the best threshold (such as `best_f1`).
+        is_partial = score != score.lower() or score.startswith("best_")
+        if name.startswith("eval_") and name not in probes and not is_partial and not is_lower_better(score):
+            scores[name] = score
+    shown = dict(list(scores.items())[:MAX_SCORES])
+    charts.append(_plot_log("Validation scores", log, shown))
     charts.append(_plot_log("Learning rate", log, {"learning_rate": "learning rate"}))
     return [chart for chart in charts if chart]
 
@@ -374,18 +358,3 @@ def _plot_log(title: str, log: TrainingLog, labels: Mapping[str, str], note: str
     series = {label: extract_series(log, name) for name, label in labels.items()}
     series = {label: line for label, line in series.items() if line[0]}
     return plot_curves(title, series, STEP, note) if series else None
-
-
-def _format_component(name: str) -> str:
-    return name.removesuffix("_loss").upper()
-
-
-def _is_score(name: str) -> bool:
-    """Return whether a logged value is a score of all rows.
-
-    Losses and errors are not scores. SQuAD also logs scores of subsets (such as `HasAns_f1`) and scores with
-    the best threshold (such as `best_f1`).
-    """
-    score = name[len("eval_") :]
-    is_for_subset = score != score.lower()
-    return not (is_lower_better(score) or is_for_subset or score.startswith("best_"))

@@ -51,13 +51,7 @@ def format_list(names: Iterable[object]) -> str:
 
 
 def format_count(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun, such as `1 row` or `1,500 rows`.
-
-    Args:
-        number: The number.
-        singular: The noun in singular.
-        plural: The noun in plural, by default with an s at the end.
-    """
+    """Return a number with its noun, such as `1 row` or `1,500 rows`. The plural has an s by default."""
     noun = singular if number == 1 else plural or singular + "s"
     return f"{number:,} {noun}"
 

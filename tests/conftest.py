@@ -256,11 +256,11 @@ def make_runs_cheap(monkeypatch):
     import bertkit.stats.significance as significance
     from bertkit import charts
     from bertkit.report import page
-    from bertkit.tasks.text import baselines
+    from bertkit.run import prepare
 
     render, score, resample = (
         charts.render_chart,
-        baselines.score_linear_probe,
+        prepare.score_linear_probe,
         significance.resample_rows,
     )
 
@@ -276,7 +276,7 @@ def make_runs_cheap(monkeypatch):
 
     monkeypatch.setattr(charts, "render_chart", render_chart)
     monkeypatch.setattr(page, "render_chart", render_chart)
-    monkeypatch.setattr(baselines, "score_linear_probe", score_linear_probe)
+    monkeypatch.setattr(prepare, "score_linear_probe", score_linear_probe)
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
 

@@ -29,8 +29,7 @@ from malformed.case import Case
 from malformed.readers import READERS, make_training_reader
 
 import bertkit
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.readers.formats import Dialect, read_file, stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS

@@ -8,10 +8,13 @@ from conftest import assert_refused, costly_parts, make_document_rows, make_qa_r
 from test_glue import COLUMNS, write_split
 
 import bertkit
+from bertkit.experiments.ablation import (
+    build_ablation_table,
+    build_difference_table,
+    compare_rows,
+    load_tables,
+)
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe
-from bertkit.suites.ablation import AblationSuite
-from bertkit.suites.ablation_results import build_ablation_table, build_difference_table, compare_rows
-from bertkit.suites.ablation_tables import SIZES, TABLES
 from bertkit.tasks.pretrain.task import Pretrain
 
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
@@ -64,7 +67,7 @@ def read_run_settings(folder):
 
 
 def test_the_table_has_all_rows_and_the_papers_scores(complete_run):
-    table = AblationSuite.build_table(complete_run.metrics, complete_run.output_dir)
+    table = build_ablation_table(complete_run.metrics)
     *rows, baseline = table.rows
     assert table.headings == ["row", "perplexity", "nsp accuracy", "SST-2", "SQuAD"]
     paper = {"mlm+nsp": (92.7, 88.5), "mlm": (92.6, 87.9), "ltr": (92.1, 77.8), "ltr+bilstm": (91.6, 84.9)}
@@ -207,15 +210,13 @@ def test_a_significant_difference_is_marked():
 
 
 def test_recipes_match_their_rows():
-    for table in TABLES.values():
+    for table in load_tables().tables.values():
         for row in table.rows:
-            assert f"pretrain/{row.pretraining_recipe}" in list_shipped_recipes()
-    for row in SIZES.rows:
-        recipe = read_recipe(
-            f"pretrain/{row.pretraining_recipe}", Pretrain.spec.name, Pretrain.spec.config
-        ).settings
+            assert row.recipe in list_shipped_recipes()
+    for row in load_tables().tables["sizes"].rows:
+        recipe = read_recipe(row.recipe, Pretrain.definition.name, Pretrain.definition.config).settings
         assert row.name == f"{recipe['num_layers']}-{recipe['hidden_size']}-{recipe['num_heads']}"
-    objectives = [read_recipe(name, Pretrain.spec.name, Pretrain.spec.config).settings
+    objectives = [read_recipe(name, Pretrain.definition.name, Pretrain.definition.config).settings
             for name in list_shipped_recipes() if name.startswith("pretrain/objective-")]  # fmt: skip
     assert len({settings.pop("objective", "mlm+nsp") for settings in objectives}) == len(objectives) == 4
     assert all(settings == objectives[0] for settings in objectives)

@@ -113,7 +113,7 @@ def test_words_are_tagged_in_windows_as_by_the_stock_head(name, tmp_path):
     run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
-    tags = bertkit.load(run.output_dir).task.tags
+    tags = bertkit.load(run.output_dir).task.state.tags
     for record in read_predictions(run.output_dir):
         batch = tokenizer(record["tokens"], is_split_into_words=True, return_tensors="pt")
         words = batch.word_ids()

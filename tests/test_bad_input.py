@@ -287,7 +287,7 @@ def test_unknown_settings_from_python_are_reported():
 )
 def test_predicting_rows_without_the_needed_columns_is_an_error(task, column):
     task_type = task_class(task)
-    fitted = task_type(task_type.spec.config(data="sample"))
+    fitted = task_type(task_type.definition.config(data="sample"))
     fitted.parse_dataset(fitted.load_data())
     for rows in ([{}], [{}, {}], [{"label": "kept from it"}]):
         with pytest.raises(UserError, match=rf"^rows: .*column .*\b{column}\b"):
@@ -452,3 +452,28 @@ def test_an_optimizer_that_is_not_installed_is_reported(cli, tiny, toy, tmp_path
     assert_refused(
         cli, tmp_path, ["--data", toy, "--model", tiny, "--optim", "galore_adamw"], ["--optim galore_adamw"]
     )
+
+
+ARGUMENTS_AFTER_RUN = {
+    "predict": ["--text", "a good film"],
+    "evaluate": [],
+    "calibrate": [],
+    "export": [],
+    "distill": ["--num-layers", 1],
+    "embed": ["--text", "a good film", "--output", "a.npy"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize(
+    ("task", "command"),
+    [*(("classify", command) for command in ARGUMENTS_AFTER_RUN), ("pretrain-mlm-nsp", "evaluate")],
+)
+def test_errors_about_the_model_of_a_run_name_the_run(runs, cli, tmp_path, monkeypatch, task, command, file):
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(runs / task, tmp_path / "run")
+    (run / file).write_text("{}")
+    line = assert_refused(cli, tmp_path, [run, *ARGUMENTS_AFTER_RUN[command]], [], command)
+    assert line.startswith("bertkit: MODEL run: " if command == "embed" else f"bertkit: {run}: ")
+    assert "--model" not in line

@@ -239,7 +239,7 @@ def test_a_failed_write_leaves_the_run_unchanged(copied, monkeypatch):
     def fail(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    monkeypatch.setattr("bertkit.models.heads.save_file", fail)
     with pytest.raises(bertkit.UserError, match="cannot be written"):
         bertkit.calibrate(run, data=make_rows(run, "classify", count=90, seed=9))
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before

@@ -134,7 +134,7 @@ def test_other_tasks_have_no_scores_of_probabilities(runs, task):
 @pytest.mark.slow
 def test_the_best_checkpoint_is_still_selected_by_accuracy(runs):
     task = bertkit.load(runs / "classify").task
-    assert task.label_type.default_metric == "accuracy"
+    assert task.state.label_type.default_metric == "accuracy"
     assert next(iter(RunDir(runs / "classify").read_metrics()["validation"])) == "accuracy"
 
 
@@ -208,12 +208,21 @@ def test_no_row_is_judged_by_a_temperature_that_it_helped_to_fit(seed, num_group
     assert len(set(zip(groups.tolist(), folds.tolist(), strict=True))) == len(set(groups.tolist()))
     fold = int(rng.integers(0, 5))
     changed = np.where(folds == fold, (gold + 1) % 3, gold)
-    temperatures, scaled = cross_fit(Decisions.from_classes(logits, gold), folds)
-    other_temperatures, other_scaled = cross_fit(Decisions.from_classes(logits, changed), folds)
+
+    def cross_fit_temperature(gold):
+        decisions = Decisions.from_classes(logits, gold)
+        return cross_fit(
+            lambda is_used: fit_temperature(decisions.select(is_used)),
+            lambda temperature, rows: decisions.select(rows).scale(1 / temperature).logits,
+            folds,
+        )
+
+    temperatures, scaled = cross_fit_temperature(gold)
+    other_temperatures, other_scaled = cross_fit_temperature(changed)
     assert other_temperatures[fold] == temperatures[fold]
     members = folds == fold
-    assert np.array_equal(other_scaled.logits[members], scaled.logits[members])
-    assert scaled.logits[members] == pytest.approx(logits[members] / temperatures[fold])
+    assert np.array_equal(other_scaled[members], scaled[members])
+    assert scaled[members] == pytest.approx(logits[members] / temperatures[fold])
 
 
 def test_folds_have_equal_parts_of_each_stratum():

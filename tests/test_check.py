@@ -16,7 +16,7 @@ from conftest import (
 
 import bertkit
 from bertkit.commands.configs import make_check_config
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.checks import MAX_LOCATIONS
 from bertkit.tasks.pretrain.checks import SMALL_CORPUS_CHARS
 
@@ -437,7 +437,7 @@ def test_the_console_shows_counts_before_findings(command):
 @pytest.mark.parametrize("task", TASKS)
 def test_flags_are_the_data_and_model_flags_of_the_task(cli, task):
     status, out, _ = cli("check", task, "--help")
-    config = make_check_config(task_spec(task).config)
+    config = make_check_config(task_definition(task).config)
     own = {field.name for field in fields(config)} - config.excluded_settings
     assert status == 0
     assert {"data", "validation", "test", "data_dir", "max_length", "model", "strict"} <= own

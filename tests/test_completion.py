@@ -12,11 +12,11 @@ from test_help import HEAVY
 
 from bertkit.cli.completion import COMPLETION_SOURCES
 from bertkit.commands.configs import TokenizerConfig
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
+from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig
 from bertkit.settings.recipes import list_shipped_recipes
 from bertkit.settings.setting import get_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig, GlueConfig
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +143,7 @@ def test_zsh_and_fish_show_descriptions(complete, shell):
 
 def test_every_completion_source_exists_and_data_and_models_have_one():
     configs = [GlueConfig, FeatureBasedConfig, AblationConfig, TokenizerConfig]
-    for config in [*configs, *(task_spec(task).config for task in TASKS)]:
+    for config in [*configs, *(task_definition(task).config for task in TASKS)]:
         sources = {
             name: field.completion for name, (_, field, _) in get_settings(config).items() if field.completion
         }

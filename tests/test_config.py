@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
+from bertkit.experiments.config import AblationConfig, FeatureBasedConfig
 from bertkit.settings.recipes import serialize_settings
 from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.suites.config import AblationConfig, FeatureBasedConfig
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils.compat import get_argument_name
@@ -72,7 +72,7 @@ def test_paths_are_saved_as_absolute_paths(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "config", [task_spec(name).config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
+    "config", [task_definition(name).config for name in TASKS] + [AblationConfig, FeatureBasedConfig]
 )
 def test_the_same_settings_are_paths_in_all_commands(config):
     paths = {name for name, (_, about, _) in get_settings(config).items() if about.is_path}

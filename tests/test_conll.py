@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.readers import files
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers import formats
+from bertkit.data.readers.formats import Dialect, read_file
 from bertkit.data.readers.text_files import read_text
 from bertkit.data.sources import load_dataset
 from bertkit.data.table import Rows
@@ -258,8 +257,8 @@ def read_three_characters(file, decoding, notes=None):
 @contextmanager
 def reading_in_parts():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "read_text", read_three_characters)
-        patch.setattr(files, "stream_rows", partial(files.stream_rows, stream_above_bytes=0))
+        patch.setattr(formats, "read_text", read_three_characters)
+        patch.setattr(formats, "stream_rows", partial(formats.stream_rows, stream_above_bytes=0))
         yield
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.corpus import store
 from bertkit.data.corpus.store import Corpus, compute_ppmi, compute_token_vectors, count_cooccurrences
-from bertkit.models.pretraining import build_bert_config
+from bertkit.models.scratch import build_bert_config
 
 VOCAB_SIZE = 7
 SHAPE = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "max_length": 32}

@@ -9,7 +9,7 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 import bertkit
 from bertkit.errors import RunInterrupted
 from bertkit.training.arguments import VARIABLES
-from bertkit.training.memory import explain_runtime_error
+from bertkit.training.failures import explain_runtime_error
 
 pytestmark = pytest.mark.slow
 

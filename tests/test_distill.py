@@ -27,7 +27,7 @@ from bertkit.models.layers import choose_layers
 from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from bertkit.run.prepare import prepare
 from bertkit.run_directory import RunDir
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
 TASKS = list(ROW_MAKERS)
 INPUTS = {
@@ -321,7 +321,7 @@ def add_teacher_logits(prepared):
 
 def prepare_student(run, **settings):
     name, resolved = resolve_student_settings({"run": str(run), "num_layers": 1, **settings})
-    return prepare(name, task_spec(name).config(**resolved))
+    return prepare(name, task_definition(name).config(**resolved))
 
 
 @pytest.mark.slow

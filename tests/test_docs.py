@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
 KOREAN_PAGES = [ROOT / "README.ko.md", *sorted((ROOT / "docs" / "ko").glob("*.md"))]
@@ -172,6 +172,5 @@ def test_methods_on_the_architecture_page_exist():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     table = page.split("| methods of `Task` |")[1].split("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    state = {"has_new_head", "head_note", "new_tokens"}
-    public = {name for name in vars(Task) if not name.startswith("_")} - state
+    public = {name for name in vars(Task) if not name.startswith("_")} - {"state_class"}
     assert named == public

@@ -264,7 +264,7 @@ def test_files_hold_vectors_in_row_order_and_can_be_searched(ending, cli, tiny, 
 
 @pytest.mark.slow
 def test_the_table_shortens_long_texts_and_queries_but_json_does_not(cli, tiny, tmp_path, monkeypatch):
-    from bertkit.cli import console  # not at the top: rich reads the width of the terminal at the import
+    from bertkit.utils import console  # not at the top: rich reads the width of the terminal at the import
 
     document, query = "a good film " * 100, "the bad film " * 100
     data = write_rows(tmp_path / "rows.jsonl", [{"text": document}, {"text": "bad"}])

@@ -12,10 +12,8 @@ import yaml
 from conftest import assert_refused, make_ner_rows, make_toy_rows, write_rows
 
 import bertkit
-from bertkit.data.layouts import SplitFile, read_layout
 from bertkit.data.readers import text_files
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.readers.formats import Dialect, read_file, stream_rows
 from bertkit.data.readers.text_files import (
     CHUNK_BYTES,
     Decoding,
@@ -25,7 +23,7 @@ from bertkit.data.readers.text_files import (
     read_chunks,
     read_text,
 )
-from bertkit.data.sources import load_dataset
+from bertkit.data.sources import SplitFile, load_dataset, read_layout
 from bertkit.errors import UserError
 
 KOREAN = [

@@ -92,7 +92,9 @@ def test_answers_have_the_mean_threshold_and_one_nbest_list(make_ensemble):
     config = json.loads((members[1] / "config.json").read_text())
     config["null_odds_threshold"] += 1.0
     (members[1] / "config.json").write_text(json.dumps(config))
-    thresholds = [bertkit.load(run).task.fitted_params["null_odds_threshold"] for run in (study, *members)]
+    thresholds = [
+        bertkit.load(run).task.state.fitted_params["null_odds_threshold"] for run in (study, *members)
+    ]
     assert thresholds[0] == pytest.approx(thresholds[1] + 0.5)
     for record in predict(study, "qa"):
         texts = [answer["text"] for answer in record["nbest"]]

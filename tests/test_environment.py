@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def explain(run, output="explained.html"):
 
 @pytest.mark.slow
 def test_the_worst_examples_have_the_attributions_of_predict(runs, monkeypatch):
-    monkeypatch.setattr("bertkit.commands.configs.NUM_EXPLAINED", 3)
+    monkeypatch.setattr("bertkit.commands.report.NUM_EXPLAINED", 3)
     rows = explain(runs / "classify")
     assert [("explained" in row) for row in rows] == [True] * 3 + [False] * (len(rows) - 3)
     records = bertkit.predict(runs / "classify", text=[row["text"] for row in rows[:3]], explain=True)

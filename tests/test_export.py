@@ -26,8 +26,9 @@ from torch.torch_version import TorchVersion
 
 import bertkit
 from bertkit.commands import export as export_module
+from bertkit.commands.configs import ServeConfig
 from bertkit.run.predictor import OnnxModel
-from bertkit.serve.models import BatchSettings, Metrics, load_served_model
+from bertkit.serve.models import Metrics, load_served_model
 
 pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
 
@@ -284,6 +285,7 @@ def test_an_architecture_that_cannot_be_exported_is_refused(tmp_path, cli):
 
 def test_the_server_runs_an_exported_model(run):
     exported, rows = bertkit.export(run).output_dir, [{"text": "good"}]
-    model = load_served_model(str(exported), "onnx", BatchSettings(4, 0.0, 1000), Metrics())
+    config = ServeConfig(run=["RUN"], max_batch_size=4, max_delay_ms=0.0, max_request_tokens=1000)
+    model = load_served_model(str(exported), "onnx", config, Metrics())
     assert model.info["backend"] == "onnxruntime"
     assert asyncio.run(model.batcher.predict(rows)) == list(bertkit.predict(exported, data=rows))

@@ -7,13 +7,14 @@ import yaml
 from conftest import assert_refused, make_ner_rows, save_tiny_model, slow_fixture, write_rows
 
 import bertkit
+from bertkit.experiments.config import FeatureBasedConfig
+from bertkit.experiments.suites import FeatureBased, load_table
 from bertkit.models.own_models import FEATURE_LAYERS
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe
 from bertkit.settings.setting import get_settings
-from bertkit.suites.config import FeatureBasedConfig
-from bertkit.suites.feature_based import PAPER_F1, FeatureBasedSuite, get_recipe_name
 from bertkit.tasks.ner.config import NerConfig
 
+ROWS = {row.name: row.recipe for row in load_table("feature-based").tasks}
 FAST = {"epochs": 1, "batch_size": 16, "max_length": 32, "bf16": False}
 FLAGS = ["--epochs", 1, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
 
@@ -45,8 +46,13 @@ def read_run_settings(folder):
     return yaml.safe_load((folder / "run.yaml").read_text())["settings"]
 
 
+def build_table(metrics):
+    [table] = FeatureBased.build_tables(metrics, None)
+    return table
+
+
 def test_the_table_has_all_six_rows_the_baseline_and_the_papers_scores(complete_run):
-    *rows, baseline = FeatureBasedSuite.build_table(complete_run.metrics, complete_run.output_dir).rows
+    *rows, baseline = build_table(complete_run.metrics).rows
     paper_scores = {features: float(paper) for features, *_, paper in rows}
     assert paper_scores == {
         "embeddings": 91.0, "second-to-last": 95.6, "last": 94.9, "sum-last-4": 95.9, "concat-last-4": 96.1,
@@ -65,19 +71,14 @@ def test_the_table_has_all_six_rows_the_baseline_and_the_papers_scores(complete_
 
 def test_the_page_has_the_table_and_names_another_dataset(complete_run):
     page = (complete_run.output_dir / "README.md").read_text()
-    assert (
-        "| "
-        + " | ".join(FeatureBasedSuite.build_table(complete_run.metrics, complete_run.output_dir).rows[0])
-        + " |"
-        in page
-    )
+    assert "| " + " | ".join(build_table(complete_run.metrics).rows[0]) + " |" in page
     assert "on the development set of CoNLL-2003; our scores are on toy." in page
     paper_metrics = {**complete_run.metrics, "data": {"name": "conll2003"}}
-    assert "ours" not in FeatureBasedSuite.build_table(paper_metrics, complete_run.output_dir).caption
+    assert "ours" not in build_table(paper_metrics).caption
 
 
 def test_each_run_is_a_complete_run_directory(complete_run):
-    for features in PAPER_F1:
+    for features in ROWS:
         run = complete_run.output_dir / features
         metrics = json.loads((run / "metrics.json").read_text())
         assert metrics["validation"] == complete_run.metrics["features"][features]["validation"]
@@ -112,12 +113,12 @@ def test_flags_override_the_recipes(cli, four_layer_model, toy, tmp_path):
 
 
 def test_recipes_and_settings_agree():
-    assert list(PAPER_F1) == [name.split("/")[-1] for name in map(get_recipe_name, PAPER_F1)]
-    assert set(PAPER_F1) == set(FEATURE_LAYERS)
-    assert {get_recipe_name(features) for features in PAPER_F1} <= list_shipped_recipes().keys()
+    assert list(ROWS) == [recipe.split("/")[-1] for recipe in ROWS.values()]
+    assert set(ROWS) == set(FEATURE_LAYERS)
+    assert set(ROWS.values()) <= list_shipped_recipes().keys()
     settings_by_name = get_settings(FeatureBasedConfig)
-    recipes = [read_recipe(get_recipe_name(features), "ner", NerConfig).settings for features in PAPER_F1]
-    assert [settings.pop("features") for settings in recipes] == list(PAPER_F1)
+    recipes = [read_recipe(recipe, "ner", NerConfig).settings for recipe in ROWS.values()]
+    assert [settings.pop("features") for settings in recipes] == list(ROWS)
     assert all(settings == recipes[0] for settings in recipes)
     for key, value in recipes[0].items():  # a default that differs from the recipes would not be passed on
         assert key == "head" or settings_by_name[key].default in (None, value)

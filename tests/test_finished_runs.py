@@ -196,13 +196,24 @@ def test_members_of_an_ensemble_are_used_like_other_runs(runs):
 
 
 @pytest.mark.slow
-def test_a_finished_study_is_resumed_without_training(runs):
-    files = [path for path in (runs / "study").rglob("*") if path.suffix in (".safetensors", ".npz", ".log")]
-    before = {path: path.read_bytes() for path in files}
+@pytest.mark.intervals
+def test_the_results_of_a_study_are_computed_again_without_training(runs):
     stored = read_json(runs / "study" / "study.json")
+    shutil.rmtree(runs / "study" / "ensemble")
+    for name in ("study.json", "metrics.json", "out_of_fold.jsonl"):
+        (runs / "study" / name).unlink()
+    kept = [*runs.glob("study/**/*.safetensors"), *runs.glob("study/**/metrics.json")]
+    before = {path: path.read_bytes() for path in kept}
     metrics = bertkit.study("classify", resume=True, output_dir="study").metrics
-    assert {path: path.read_bytes() for path in files} == before
-    assert_close({**metrics, "ensemble": None}, {**stored, "ensemble": None}, 1e-3)
+    assert {path: path.read_bytes() for path in kept} == before
+    assert (runs / "study" / "ensemble" / "ensemble.json").exists()
+    predictions = read_predictions(FINISHED_RUNS / "study", "out_of_fold.jsonl")
+    assert_close(read_predictions(runs / "study", "out_of_fold.jsonl"), predictions)
+    for results in (metrics, stored):
+        results["baselines"].pop("linear_probe", None)
+        times = [name for name in results["ensemble"] if "seconds" in name]
+        assert [results["ensemble"].pop(name) for name in times]
+    assert_close(metrics, stored, 1e-3)
 
 
 # ---- settings

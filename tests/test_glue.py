@@ -11,12 +11,12 @@ from conftest import costly_parts, make_nli_rows, read_predictions, slow_fixture
 from test_architectures import make_easy_rows
 
 import bertkit
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
+from bertkit.experiments.suites import build_score_rows, load_table, write_submission
 from bertkit.settings.recipes import read_recipe
-from bertkit.suites.glue_results import build_score_rows, write_submission
-from bertkit.suites.glue_tasks import GLUE_TASKS, PAPER_LEARNING_RATES
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
+GLUE = load_table("glue")
 GOLDEN = Path(__file__).parent / "golden" / "submission"
 # The leaderboard's format: file -> labels, or None for scores.
 NAMES3, NAMES2, NUMBERS = (
@@ -121,15 +121,18 @@ def test_all_tasks_are_run_and_all_leaderboard_files_written(complete_run):
 
 
 def test_the_table_has_every_score_and_the_papers_averages(complete_run):
-    table = {(row.title, row.metric): row for row in build_score_rows(complete_run.metrics)}
+    table = {(row.title, row.metric): row for row in build_score_rows(GLUE, complete_run.metrics)}
     assert len(table) == 14
-    assert (table["MNLI-mm", "accuracy"].bert_base, table["CoLA", "matthews"].bert_large) == ("83.4", "60.5")
+    assert (table["MNLI-mm", "accuracy"].published[0], table["CoLA", "matthews"].published[1]) == (
+        "83.4",
+        "60.5",
+    )
     average = table["average", "without WNLI"]
-    assert (average.bert_base, average.bert_large) == ("79.6", "82.1")  # as in the paper
+    assert average.published == ["79.6", "82.1"]  # as in the paper
     ours = [
         float(row.validation)
-        for row in build_score_rows(complete_run.metrics)
-        if row.bert_base and row.title != "average"
+        for row in build_score_rows(GLUE, complete_run.metrics)
+        if row.published and row.title != "average"
     ]
     assert len(ours) == 9
     assert float(average.validation) == pytest.approx(sum(ours) / 9, abs=0.06)
@@ -144,7 +147,7 @@ def test_the_table_has_every_score_and_the_papers_averages(complete_run):
 
 
 def test_each_run_is_a_complete_run_directory(complete_run):
-    for task in GLUE_TASKS:
+    for task in GLUE.tasks:
         run = complete_run.output_dir / task.name / "seed0"
         metrics = json.loads((run / "metrics.json").read_text())
         for reported in task.scores:
@@ -158,7 +161,7 @@ def test_each_run_is_a_complete_run_directory(complete_run):
 
 def write_predictions(folder):
     """Write three predictions for each test set, with scores outside of 0 to 5; return tasks and runs."""
-    for task in GLUE_TASKS:
+    for task in GLUE.tasks:
         labels = load_dataset_specs()[task.name].labels
         for split in task.submission_files:
             records = []
@@ -169,7 +172,7 @@ def write_predictions(folder):
             path = folder / task.name / f"predictions-{split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [(task, folder / task.name) for task in GLUE_TASKS]
+    return [(task, folder / task.name) for task in GLUE.tasks]
 
 
 def test_the_submission_equals_the_golden_one(tmp_path):
@@ -365,11 +368,11 @@ def test_recipes_and_learning_rates_follow_the_paper():
 
     from bertkit.training.arguments import suggest_hyperparameters
 
-    for task in GLUE_TASKS:
+    for task in GLUE.tasks:
         kind = "nli" if task.name in ("mnli", "qnli", "rte", "wnli") else "classify"
-        recipe = read_recipe(f"glue/{task.name}", kind, task_spec(kind).config)
+        recipe = read_recipe(f"glue/{task.name}", kind, task_definition(kind).config)
         assert recipe.settings == {"data": task.name, "max_length": 128, "batch_size": 32, "epochs": 3.0}
     base, large = BertConfig(), BertConfig(num_hidden_layers=24, hidden_size=1024, num_attention_heads=16)
     for config in (base, large):
         for rows in (500, 50_000, 500_000):
-            assert suggest_hyperparameters(rows, config)[0]["learning_rate"] in PAPER_LEARNING_RATES
+            assert suggest_hyperparameters(rows, config)[0]["learning_rate"] in GLUE.learning_rates

@@ -9,7 +9,7 @@ import typer
 
 from bertkit.cli.app import app
 from bertkit.cli.options import list_flags
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 HEAVY = [
     "torch", "transformers", "datasets", "evaluate", "sklearn", "numpy", "scipy", "pyarrow", "accelerate",
@@ -114,7 +114,7 @@ def test_importing_the_package_loads_no_heavy_package():
 @pytest.mark.parametrize("task", TASKS)
 def test_help_lists_the_flag_of_every_setting(cli, task):
     status, out, _ = cli(task, "--help")
-    flags = list_flags(task_spec(task).config)
+    flags = list_flags(task_definition(task).config)
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []

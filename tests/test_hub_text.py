@@ -15,7 +15,7 @@ from test_corpus import TOKENIZER
 import bertkit
 from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
 from bertkit.data.corpus.store import load_corpus
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
 from bertkit.errors import UserError
 from bertkit.utils.cache import get_cache_directory
 

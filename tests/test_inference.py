@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.api import load
-from bertkit.models.cpu.modules import FastLinear
+from bertkit.models.cpu_modules import FastLinear
 from bertkit.models.encoder import Encoder
 from bertkit.models.loading import ModelSource, load_config, load_tokenizer
 from bertkit.run.predictor import load_predictor
@@ -29,7 +29,7 @@ def test_every_task_predicts_with_onednn(runs, task):
 
 def test_embeddings_are_computed_with_onednn(tiny):
     source = ModelSource("tiny", tiny)
-    encoder = Encoder(source, load_config(source), load_tokenizer(source), [2], normalize=False)
+    encoder = Encoder.load(source, load_config(source), load_tokenizer(source), [2], normalize=False)
     assert list_linear_types(encoder.model) == {FastLinear}
 
 

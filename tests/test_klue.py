@@ -13,10 +13,11 @@ from seqeval.scheme import IOB2
 from test_relations import make_rows as make_relation_rows
 
 import bertkit
-from bertkit.data.layouts import load_dataset_specs
+from bertkit.data.sources import load_dataset_specs
+from bertkit.experiments.suites import load_table
 from bertkit.stats.klue import SCORERS, compute_rouge_w, normalize_answer
-from bertkit.suites.klue_tasks import KLUE_TASKS
 
+KLUE_TASKS = load_table("klue").tasks
 RELATIONS = ["no_relation", "per:title", "org:members", "per:parents"]
 TAGS = ["O", "B-PS", "I-PS", "B-LC", "I-LC"]
 

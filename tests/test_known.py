@@ -18,9 +18,8 @@ from conftest import make_nli_rows, make_toy_rows, write_rows
 
 import bertkit
 from bertkit.data import sources
-from bertkit.data.layouts import load_dataset_specs
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.sources import load_dataset
+from bertkit.data.readers.formats import Dialect
+from bertkit.data.sources import load_dataset, load_dataset_specs
 from bertkit.errors import UserError
 from bertkit.run.load_data import select_dataset_defaults
 from bertkit.tasks import task_class
@@ -170,7 +169,7 @@ def test_each_layout_loads_texts_and_label_names(tmp_path, name, number):
                 assert list(dataset.splits[split].columns) == list(expected_rows[0])
     assert len(LAYOUTS) > 45
     for kind in list_tasks(spec):
-        task = kind(kind.spec.config(data=name, **select_dataset_defaults(dataset, kind)))
+        task = kind(kind.definition.config(data=name, **select_dataset_defaults(dataset, kind)))
         parsed = task.parse_dataset(dataset)
         task.validate_splits(parsed.splits)
         notes = [note for note in parsed.notes if "violate" not in note]  # the tags of this test are random
@@ -178,10 +177,10 @@ def test_each_layout_loads_texts_and_label_names(tmp_path, name, number):
         train = parsed.splits["train"]
         keys = task.split_keys(train)
         assert len(keys.identity) == len(keys.group) == len(keys.stratum) == len(train)
-        if kind.spec.name == "ner":
-            assert {f"I-{type}" for type in task.types} <= set(spec.labels)
+        if kind.definition.name == "ner":
+            assert {f"I-{type}" for type in task.state.types} <= set(spec.labels)
             assert (task.config.token_column, task.config.tag_column) == ("tokens", "ner_tags")
-        elif kind.spec.name not in ("qa", "swag"):
+        elif kind.definition.name not in ("qa", "swag"):
             assert task.labels == spec.labels
             texts = [spec.defaults.get(key) for key in ("text_column", "text_pair_column")]
             assert task.input_schema.text_columns == tuple(column for column in texts if column)
@@ -761,7 +760,7 @@ def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwa
 
 
 def test_label_ids_in_local_files_become_label_names():
-    from bertkit.data.labels import map_label_ids
+    from bertkit.data.columns import map_label_ids
     from bertkit.data.table import Rows
 
     assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]

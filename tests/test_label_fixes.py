@@ -1,6 +1,5 @@
 """`--label-fixes`: labels of training rows are changed and rows are dropped, before rows are split."""
 
-import dataclasses
 import json
 
 import pytest
@@ -19,7 +18,7 @@ from conftest import (
 import bertkit
 from bertkit.errors import UserError
 from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, split_parsed_rows
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 
 
 def make_fix(index, inputs, action, old, new=None, **part):
@@ -35,7 +34,7 @@ def load(tmp_path, task_name, rows, fixes, **settings):
     settings |= {"data": str(write_rows(tmp_path / "rows.jsonl", rows))}
     if fixes is not None:
         settings["label_fixes"] = str(write_rows(tmp_path / "fixes.jsonl", fixes))
-    task = create_task(task_name, task_spec(task_name).config(**settings))
+    task = create_task(task_name, task_definition(task_name).config(**settings))
     return task, parse_all_rows(task, task.load_data())
 
 
@@ -167,7 +166,7 @@ def test_no_row_is_held_out_with_its_old_label(tmp_path):
     fixes = [make_fix(n, [row["text"]], "change", row["label"], swapped[row["label"]])
              for n, row in enumerate(rows)]  # fmt: skip
     task, _ = load(tmp_path, "classify", rows, fixes)
-    task.config = dataclasses.replace(task.config, validation_fraction=0.5)
+    task.resolve(validation_fraction=0.5)
     splits = split_parsed_rows(task, parse_all_rows(task, task.load_data()))
     old = {row["text"]: row["label"] for row in rows}
     for split in splits.values():

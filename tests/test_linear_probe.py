@@ -148,7 +148,7 @@ def test_causal_models_are_read_at_the_last_token(tmp_path):
 
 def test_cached_vectors_are_read_without_the_model(tiny, monkeypatch):
     _, vectors = encode(make_encoder(tiny))
-    monkeypatch.setattr(encoder_module, "Encoder", None)
+    monkeypatch.setattr(encoder_module.Encoder, "load", None)
     _, cached = encode(make_encoder(tiny))
     assert np.array_equal(cached, vectors)
     with pytest.raises(TypeError):

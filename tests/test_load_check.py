@@ -11,7 +11,7 @@ from conftest import make_tokenizer, make_toy_rows, save_tiny_model, write_rows
 import bertkit
 from bertkit.models import load_check
 from bertkit.models.loading import ModelSource
-from bertkit.training.memory import report_precision_errors
+from bertkit.training.failures import report_precision_errors
 from bertkit.utils.reporting import Reporter, use_reporter
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -146,7 +146,7 @@ def test_errors_of_a_number_format_in_a_step_have_a_fix():
 @pytest.mark.parametrize("length", [8, 600])
 def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     """Jina rotates queries and keys in fp32."""
-    from bertkit.models.cpu.attention import attend_fast
+    from bertkit.models.cpu_dropout import attend_fast
 
     def make(dtype):
         return torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)
@@ -236,10 +236,10 @@ def test_each_task_has_texts_to_compare(task, tmp_path):
     from conftest import ROW_MAKERS
 
     from bertkit.run.load_data import load_data
-    from bertkit.tasks import task_spec
+    from bertkit.tasks import task_definition
 
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
-    loaded = load_data(task, task_spec(task).config(data=str(data)))
+    loaded = load_data(task, task_definition(task).config(data=str(data)))
     texts = loaded.task.input_schema.sample_texts(loaded.dataset.splits["train"], 30)
     assert len(texts) == 30
     assert all(isinstance(text, str) and text for text in texts)
@@ -273,6 +273,7 @@ def test_embed_reports_outputs_that_depend_on_padding(cli, tmp_path):
 
 @pytest.mark.slow
 def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cli, tmp_path, monkeypatch):
+    from bertkit.commands.configs import ServeConfig
     from bertkit.serve import models as models_module
     from bertkit.serve.models import Metrics
 
@@ -286,7 +287,8 @@ def test_predict_reports_outputs_that_depend_on_padding_and_serve_avoids_them(cl
     assert "fnet" not in cli(*args, "--batch-size", 1)[2]
     predictor = models_module.load_predictor(str(run))
     monkeypatch.setattr(models_module, "load_predictor", lambda _: predictor)
-    models_module.load_served_model("run", "run", models_module.BatchSettings(8, 0.0, 1000), Metrics())
+    config = ServeConfig(run=["RUN"], max_batch_size=8, max_delay_ms=0.0, max_request_tokens=1000)
+    models_module.load_served_model("run", "run", config, Metrics())
     assert predictor.task.config.eval_batch_size == 1
 
 

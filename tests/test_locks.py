@@ -12,7 +12,7 @@ import bertkit
 from bertkit.errors import UserError
 from bertkit.run_directory import RunDir
 from bertkit.utils import locks
-from bertkit.utils.files import PARTIAL, open_atomic
+from bertkit.utils.files import open_atomic
 
 pytestmark = pytest.mark.slow
 
@@ -215,16 +215,6 @@ def test_a_lock_file_that_another_process_created_meanwhile_is_kept(tmp_path):
     assert path.read_text() == "other"
 
 
-def test_a_process_that_joins_a_directory_removes_no_partial_files(tmp_path):
-    partial = tmp_path / f"results{PARTIAL}"
-    partial.touch()
-    with locks.join_directory(tmp_path), locks.join_directory(tmp_path):
-        with pytest.raises(locks.DirectoryInUse):
-            locks.require_unshared(tmp_path)
-        locks.require_unlocked(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [partial.name]
-
-
 def test_a_read_only_directory_is_reported_by_the_first_write(tmp_path, monkeypatch):
     """The lock itself does not fail: other errors describe the problem better."""
 
@@ -234,21 +224,3 @@ def test_a_read_only_directory_is_reported_by_the_first_write(tmp_path, monkeypa
     monkeypatch.setattr("filelock.FileLock.acquire", refuse)
     with locks.lock_directory(tmp_path / "run") as folder:
         assert folder.is_dir()
-
-
-def test_a_shared_directory_may_be_shared_but_not_replaced(tmp_path):
-    with (
-        locks.share_directory(tmp_path),
-        locks.share_directory(tmp_path),
-        pytest.raises(UserError, match="another run is using"),
-    ):
-        locks.require_unshared(tmp_path)
-    locks.require_unshared(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_lock_files_of_killed_processes_do_not_pile_up(tmp_path):
-    with locks.share_directory(tmp_path):
-        (tmp_path / f"{locks.SHARED_PREFIX}killed").touch()
-        with locks.share_directory(tmp_path):
-            assert len(list(tmp_path.iterdir())) == 2

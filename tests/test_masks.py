@@ -17,8 +17,8 @@ from bertkit.data.masking import (
     MASK,
     RANDOM,
     UNUSED,
+    BatchWords,
     TokenMasker,
-    WordSpans,
     find_continuation_tokens,
     hashed_bits,
     hashed_uniform,
@@ -151,7 +151,7 @@ def find_words_in_loop(tokens):
 @given(ROWS)
 def test_word_spans_equal_a_plain_loop(rows):
     ids, special = pad(rows)
-    words = WordSpans.from_batch(ids, special, CONTINUES)
+    words = BatchWords.from_batch(ids, special, CONTINUES)
     found = [list(range(start, start + size)) for start, size in zip(words.starts, words.sizes, strict=True)]
     of_rows = [find_words_in_loop(row) for row in ids]
     shifted = [[row * ids.shape[1] + at for at in word] for row, some in enumerate(of_rows) for word in some]

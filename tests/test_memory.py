@@ -13,7 +13,7 @@ from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.run.train import train
 from bertkit.tasks.text.config import ClassifyConfig
-from bertkit.training.memory import halve_batch
+from bertkit.training.failures import halve_batch
 from bertkit.utils.reporting import Reporter, use_reporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.cpu]  # batches are merged on a GPU, and graphs call no functions

@@ -248,7 +248,7 @@ def test_the_training_scheme_is_used_regardless_of_file_order(cli, tiny, tmp_pat
     run = bertkit.ner(
         data=str(tmp_path / "set"), model=str(tiny), max_steps=1, output_dir=str(tmp_path / "run"), **FAST
     )
-    assert bertkit.load(run.output_dir).task.scheme == bioes
+    assert bertkit.load(run.output_dir).task.state.scheme == bioes
     written(tmp_path / "set" / "train.conll", [{"tokens": row["tokens"]} for row in rows], columns=["tokens"])
     args = ["--data", tmp_path / "set", "--model", tiny]
     assert_refused(cli, tmp_path, args, ["train.conll", "one column", "no tags"], "ner")
@@ -431,7 +431,8 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
 def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
     from bertkit.data.table import Rows
-    from bertkit.data.words import convert_spans_to_tags, extract_entities, split_words
+    from bertkit.data.words import split_words
+    from bertkit.tasks.ner.rows import convert_spans_to_tags, extract_entities
 
     words = split_words(text)
     rows = Rows.from_columns({"text": [text]}, "x")

@@ -8,7 +8,7 @@ from conftest import ROW_MAKERS, assert_refused, make_ner_rows, make_toy_rows, w
 import bertkit
 from bertkit.commands.configs import EvaluateConfig, PredictConfig
 from bertkit.settings.setting import get_settings, is_column_setting
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 # New names by the names of training, and the flags for the new names.
 NAMES = {
@@ -139,7 +139,7 @@ def test_column_flags_need_data(runs, cli, tmp_path):
 def test_the_flags_and_their_help_are_those_of_the_tasks(config):
     settings = get_settings(config)
     for task in TASKS:
-        spec = task_spec(task)
+        spec = task_definition(task)
         for name, (kind, metadata, _) in get_settings(spec.config).items():
             if is_column_setting(name) and spec.predicts_rows:
                 assert settings[name].type == kind

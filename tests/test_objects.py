@@ -88,7 +88,7 @@ def test_columns_of_a_dataset_are_read_through_its_indices_and_not_copied():
 
 def test_hashes_of_a_dataset_are_computed_when_they_are_needed():
     column = read_rows(Dataset.from_list(make_toy_rows(5)))["text"]
-    assert column._hashes is None
+    assert "hashes" not in vars(column)
     assert len(column.hashes) == 5
 
 

@@ -35,7 +35,7 @@ def load_features(text, tiny, phases=PHASES):
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), phases=phases))
     rows = task.load_data().splits["train"]
-    tokenizer = load_tokenizer(task.model_source)
+    tokenizer = load_tokenizer(task.state.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return (
         task.featurize(rows, tokenizer, training=True),

@@ -10,7 +10,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
 
 import bertkit
 from bertkit.api import load
-from bertkit.data.readers.files import stream_rows
+from bertkit.data.readers.formats import stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.run.predictor import align_chunks_to_groups
@@ -255,7 +255,7 @@ def test_the_python_function_yields_records_and_refuses_output(runs):
 
 
 def test_the_longest_cells_of_a_table_are_shortened(monkeypatch):
-    from bertkit.cli import console
+    from bertkit.utils import console
 
     wide = {"id": 0, "text": "a film that was good", "predicted": '["a", "b"]', "probabilities": "x" * 300}
     table = io.StringIO()

@@ -21,8 +21,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 import bertkit
 from bertkit.data.corpus.store import write_corpus
 from bertkit.models.forward import compute_logits
-from bertkit.models.losses import PretrainingLoss
-from bertkit.models.pretraining import add_masked_position_hook, build_bert_config
+from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook
+from bertkit.models.scratch import build_bert_config
 from bertkit.stats.scores import score_pretraining, score_unigram
 from bertkit.tasks.pretrain.config import MODEL_SIZES
 
@@ -271,7 +271,7 @@ def load_features(text, tiny, **settings):
 
     task = Pretrain(PretrainConfig(data=str(text), model=str(tiny), max_length=32, **settings))
     found = task.load_data()
-    tokenizer = load_tokenizer(task.model_source)
+    tokenizer = load_tokenizer(task.state.model_source)
     model = BertForPreTraining(BertConfig.from_pretrained(tiny))
     return task.featurize(found.splits["train"], tokenizer), task.make_collator(tokenizer, model)
 

@@ -114,7 +114,7 @@ def test_every_task_can_be_uploaded(account, tiny, tmp_path, task, tag):
                            output_dir=str(tmp_path / task), **SHORT, **more)  # fmt: skip
     assert account.created[f"somebody/{task}"]["visibility"] == "private"
     assert ModelCard.load(f"somebody/{task}").data.pipeline_tag == tag
-    assert bertkit.load(snapshot_download(f"somebody/{task}")).task.spec.name == task
+    assert bertkit.load(snapshot_download(f"somebody/{task}")).task.definition.name == task
 
 
 @pytest.mark.parametrize(("objective", "tag"), [("mlm", "fill-mask"), ("ltr", "text-generation")])

@@ -419,7 +419,7 @@ def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     tau = json.loads((run.output_dir / "config.json").read_text())["null_odds_threshold"]
     model = bertkit.load(run.output_dir)
-    assert model.task.fitted_params == {"null_odds_threshold": tau}
+    assert model.task.state.fitted_params == {"null_odds_threshold": tau}
     odds = json.loads((run.output_dir / "null_odds.json").read_text())
     assert min(abs(value - tau) for value in odds.values()) > 1e-4
     used = f"tau {tau:.3f} (in use)"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import read_file
 from bertkit.data.sources import SAMPLES_DIR
 from bertkit.data.split import make_splits
 from bertkit.data.table import Rows, hash_values

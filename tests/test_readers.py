@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import Dialect, read_file
 from bertkit.errors import UserError
 
 ROWS = [{"text": 'a, "b"\tc', "label": "x"}, {"text": "Ünï – 한국어", "label": "y"}]

@@ -15,7 +15,7 @@ import bertkit
 import recipes as recipe_benchmark
 from bertkit.errors import UserError
 from bertkit.settings.recipes import REMOVED_SETTINGS, list_shipped_recipes, read_recipe
-from bertkit.tasks import task_class, task_spec
+from bertkit.tasks import task_class, task_definition
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +28,7 @@ def test_shipped_recipes_are_listed():
 @pytest.mark.parametrize("name", sorted(list_shipped_recipes()))
 def test_every_recipe_is_valid(cli, name):
     content = yaml.safe_load(list_shipped_recipes()[name].read_text())
-    recipe = read_recipe(name, content["task"], task_spec(content["task"]).config)
+    recipe = read_recipe(name, content["task"], task_definition(content["task"]).config)
     assert recipe.settings.keys() == content["settings"].keys()
     assert name.startswith(("glue/", "klue/")) or content["task"].startswith(name.split("/")[0])
     assert cli(content["task"], "--recipe", name, "--help")[0] == 0
@@ -222,13 +222,13 @@ def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
         "from bertkit.tasks import TASKS, task_class\n"
         "for name, path in list_shipped_recipes().items():\n"
         "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
-        "    assert read_recipe(name, kind.spec.name, kind.spec.config).settings\n"
+        "    assert read_recipe(name, kind.definition.name, kind.definition.config).settings\n"
         "from bertkit.tasks.base import Task\n"
         "from bertkit.data.corpus.documents import find_text; assert find_text('sample').files\n"
         "from bertkit.data.sources import load_dataset\n"
         "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
         "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.layouts import load_dataset_specs\n"
+        "from bertkit.data.sources import load_dataset_specs\n"
         "assert load_dataset_specs()\n"
         "print('\\n'.join(names))"
     )

@@ -17,9 +17,10 @@ from conftest import (
 )
 
 import bertkit
+from bertkit.commands.configs import ServeConfig
 from bertkit.run.predictor import load_predictor
-from bertkit.serve.models import BatchSettings, Metrics, load_served_model
-from bertkit.serve.requests import InvalidBodyError, RowDecoder
+from bertkit.serve.models import Metrics, load_served_model
+from bertkit.serve.requests import RequestError, RowDecoder
 from bertkit.tasks.base import InputSchema
 from bertkit.tasks.text.relations import Entity, has_markers, list_markers, mark_entities, parse_entity
 
@@ -137,7 +138,7 @@ def test_the_server_accepts_entities(run):
     body = {"sentence": row["sentence"], "subject_entity": row["subject_entity"]}
     assert decoder.decode(json.dumps(body).encode()) == ([body], False)
     assert decoder.example == {"sentence": "[S]...[/S] ... [O]...[/O]"}
-    with pytest.raises(InvalidBodyError, match="object_entity"):
+    with pytest.raises(RequestError, match="object_entity"):
         decoder.decode(json.dumps({**body, "object_entity": 3}).encode())
 
 
@@ -145,7 +146,7 @@ def test_the_server_accepts_entities(run):
 def test_a_deeply_nested_entity_is_refused(depth):
     schema = InputSchema(text_columns=("sentence",), span_columns=("subject_entity",))
     body = b'{"sentence": "a", "subject_entity": {"type": ' + b"[" * depth + b"]" * depth + b"}}"
-    with pytest.raises(InvalidBodyError, match="nested too deeply"):
+    with pytest.raises(RequestError, match="nested too deeply"):
         RowDecoder(schema, 10).decode(body)
 
 
@@ -162,7 +163,8 @@ def test_a_type_is_a_text_without_surrounding_spaces(value, expected):
 
 
 def test_a_server_starts_and_answers(run):
-    model = load_served_model(str(run.output_dir), "relations", BatchSettings(4, 0.0, 1000), Metrics())
+    config = ServeConfig(run=["RUN"], max_batch_size=4, max_delay_ms=0.0, max_request_tokens=1000)
+    model = load_served_model(str(run.output_dir), "relations", config, Metrics())
     rows = [{"sentence": "the [S:PER]good[/S:PER] was [O:LOC]bad[/O:LOC]"}]
     assert asyncio.run(model.batcher.predict(rows)) == list(bertkit.predict(run.output_dir, data=rows))
 

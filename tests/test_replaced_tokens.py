@@ -32,7 +32,6 @@ from bertkit.data.masking import ReplacedTokenCollator, build_masker, build_spec
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import sum_parts
 from bertkit.models.packing import enable_packing
-from bertkit.models.pretraining import build_electra_config
 from bertkit.models.replaced_tokens import (
     ReplacedTokenLoss,
     ReplacedTokenModel,
@@ -40,6 +39,7 @@ from bertkit.models.replaced_tokens import (
     reduce_replaced_token_logits,
     sample_tokens,
 )
+from bertkit.models.scratch import build_electra_config
 from bertkit.stats.scores import DISCRIMINATOR_WEIGHT, score_majority, score_replaced_tokens
 from bertkit.tasks.pretrain.config import MODEL_SIZES
 from flops import SequenceCounts, count_training_flops

@@ -13,7 +13,8 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 import bertkit
 from bertkit.charts import plot_curves
 from bertkit.report.finished_run import load_finished_run
-from bertkit.report.page import VIEWS, create_view, render_page
+from bertkit.report.page import create_view, render_page
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.view import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow]
@@ -104,7 +105,7 @@ def test_training_writes_the_page_that_report_writes_again(task_runs):
         assert "<svg" in written
         assert len(written) < 400_000, name
         views.add(type(create_view(load_finished_run(run.output_dir))))
-    assert views == set(VIEWS)
+    assert views == {view for task in TASKS for view in task_definition(task).load_views()}
 
 
 def test_scores_computed_from_records_match_the_run(task_runs):
@@ -345,4 +346,9 @@ def test_runs_with_equal_names_are_shown_with_their_paths(cli, tmp_path, run):
 def test_matplotlib_is_imported_only_for_pages():
     modules = "bertkit.run.train, bertkit.commands.report, sys"
     code = f"import {modules}; assert 'matplotlib' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_package_of_pages_does_not_replace_the_function():
+    code = "import bertkit; from bertkit.report import page; assert callable(bertkit.report)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

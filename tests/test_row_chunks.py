@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file, stream_rows
+from bertkit.data.readers.formats import Dialect, read_file, stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.utils.arrays import iter_batches

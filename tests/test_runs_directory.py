@@ -1,57 +1,36 @@
-"""The directory of several runs, which one or several processes train."""
-
-import dataclasses
-from contextlib import ExitStack
+"""The directory of several runs, which one command at a time may use."""
 
 import pytest
+from conftest import assert_refused
 
-from bertkit.errors import UserError
+from bertkit.experiments.config import make_study_config
 from bertkit.run_directory import RunDir
-from bertkit.studies.config import make_study_config
-from bertkit.studies.runs_directory import RunsDirectory
+from bertkit.utils import locks
 
 
 @pytest.fixture
-def config():
-    """The settings of a study."""
-    return make_study_config("classify")(data="toy.jsonl", folds=2)
-
-
-@pytest.fixture
-def directory(tmp_path):
-    """The directory of a study."""
-    return RunsDirectory(tmp_path / "study", "study classify", ["folds"])
-
-
-def start_run(directory, config):
-    """Write what a run writes first, so that the directory is kept."""
-    run = directory.folder / "folds" / "fold0-seed0"
+def folder(tmp_path):
+    """The directory of a study that was interrupted in its first run."""
+    config = make_study_config("classify")(data="toy.jsonl", folds=2)
+    run = tmp_path / "study" / "folds" / "fold0-seed0"
     run.mkdir(parents=True)
+    RunDir(tmp_path / "study").write_settings("study classify", config, {})
     RunDir(run).write_settings("classify", config, {})
+    return tmp_path / "study"
 
 
-@pytest.mark.parametrize("is_resumed", [False, True])
-def test_runs_that_another_process_works_on_are_not_replaced(directory, config, is_resumed):
-    """Also if the other process is between two runs, and has locked none of their directories."""
-    with ExitStack() as other_process:
-        other_process.enter_context(directory.open(config, {}))
-        start_run(directory, config)
-        if is_resumed:
-            other_process.close()
-            other_process.enter_context(directory.open(dataclasses.replace(config, resume=True), {}))
-        with (
-            pytest.raises(UserError, match=f"{directory.folder}: another run is using this directory"),
-            directory.open(dataclasses.replace(config, overwrite=True), {}),
-        ):
-            pass
-        assert list((directory.folder / "folds").iterdir())
-    with directory.open(dataclasses.replace(config, overwrite=True), {}):
-        assert not (directory.folder / "folds").exists()
+@pytest.mark.parametrize("flag", ["--overwrite", "--resume"])
+def test_runs_that_another_process_works_on_are_neither_replaced_nor_resumed(
+    cli, toy, tiny, tmp_path, folder, flag
+):
+    args = ["classify", "-o", folder, flag]
+    args += ["--data", toy, "--model", tiny, "--folds", 2] if flag == "--overwrite" else []
+    with locks.lock_directory(folder):  # also between two runs, when none of their directories is locked
+        assert_refused(cli, tmp_path, args, ["another run is using this directory"], "study")
 
 
-def test_several_processes_work_on_the_same_runs(directory, config):
-    with directory.open(config, {}):
-        start_run(directory, config)
-        with directory.open(dataclasses.replace(config, resume=True), {}):
-            assert (directory.folder / "folds" / "fold0-seed0").is_dir()
-    assert (directory.folder / "folds" / "fold0-seed0").is_dir()
+def test_a_study_is_not_replaced_while_one_of_its_runs_is_resumed_by_itself(cli, toy, tiny, tmp_path, folder):
+    args = ["classify", "-o", folder, "--overwrite", "--data", toy, "--model", tiny, "--folds", 2]
+    with locks.lock_directory(folder / "folds" / "fold0-seed0"):
+        assert_refused(cli, tmp_path, args, ["fold0-seed0: another run is using this directory"], "study")
+    assert (folder / "folds" / "fold0-seed0" / "run.yaml").exists()

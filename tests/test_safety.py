@@ -129,7 +129,7 @@ def test_a_checkpoint_with_only_pickled_weights_is_refused(cli, interrupted_run,
 def test_an_object_array_in_the_cache_is_replaced_and_never_unpickled(
     cli, tiny, toy, tmp_path, marker, monkeypatch
 ):
-    monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", 0)  # small tables are cached too
+    monkeypatch.setattr("bertkit.data.readers.formats.IN_MEMORY_BYTES", 0)  # small tables are cached too
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--overwrite", "-o", tmp_path / "run"]
     assert cli("classify", *args)[0] == 0
     arrays = list(get_cache_directory().rglob("*.npy"))

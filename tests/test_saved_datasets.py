@@ -11,9 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from pyarrow import feather
 
 import bertkit
-from bertkit.data.layouts import read_folder
-from bertkit.data.readers.files import read_file, stream_rows
-from bertkit.data.sources import load_dataset, load_split
+from bertkit.data.readers.formats import read_file, stream_rows
+from bertkit.data.sources import load_dataset, load_split, read_folder
 from bertkit.data.table import DatasetColumn
 from bertkit.errors import UserError
 

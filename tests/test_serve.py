@@ -32,10 +32,9 @@ from bertkit.run_directory import RunDir
 from bertkit.serve import batcher as batcher_module
 from bertkit.serve import models as models_module
 from bertkit.serve import server
-from bertkit.serve.app import create_app
+from bertkit.serve.app import RequestChecks, choose_hosts, create_app
 from bertkit.serve.batcher import ComputationStoppedError, Job
-from bertkit.serve.middleware import LimitsMiddleware, choose_hosts
-from bertkit.serve.models import BatchSettings, Metrics, ModelRegistry, NamedRun
+from bertkit.serve.models import Metrics, ModelRegistry
 from bertkit.serve.server import DrainingServer, make_uvicorn_config
 from bertkit.training import scoring
 
@@ -51,14 +50,12 @@ def make_rows(task, count=6):
     return [{key: row[key] for key in row if key not in gold} for row in ROW_MAKERS[task](count, seed=1)]
 
 
-def make_batch_settings(max_delay=0.0, max_tokens=100_000):
-    return BatchSettings(8, max_delay, max_tokens)
+def make_config(delay_ms=0.0, max_tokens=100_000):
+    return ServeConfig(run=["RUN"], max_batch_size=8, max_delay_ms=delay_ms, max_request_tokens=max_tokens)
 
 
 def make_registry(runs, *tasks):
-    registry = ModelRegistry(
-        [NamedRun(task, str(runs / task)) for task in tasks], make_batch_settings(0.01), Metrics()
-    )
+    registry = ModelRegistry({task: str(runs / task) for task in tasks}, make_config(10.0), Metrics())
     registry.load()
     return registry
 
@@ -128,7 +125,7 @@ def test_concurrent_requests_are_computed_together_and_get_their_own_records(reg
 
 def test_an_ensemble_is_served(runs, tmp_path):
     RunDir(tmp_path / "ensemble").write_members([runs / "classify", runs / "classify"])
-    registry = ModelRegistry([NamedRun("both", str(tmp_path / "ensemble"))], make_batch_settings(), Metrics())
+    registry = ModelRegistry({"both": str(tmp_path / "ensemble")}, make_config(), Metrics())
     registry.load()
     [row] = make_rows("classify", 1)
     [expected] = bertkit.predict(tmp_path / "ensemble", data=[row])
@@ -150,7 +147,7 @@ def test_a_request_may_name_the_documents_of_its_sentences(document_run):
     predictor = load_predictor(str(document_run))
     rows = [{"tokens": ["a", "b"], "document": "1"}, {"tokens": ["bad", "film"], "document": "1"}]
     alone = list(bertkit.predict(document_run, data=rows, all_scores=True))
-    registry = ModelRegistry([NamedRun("ner", str(document_run))], make_batch_settings(), Metrics())
+    registry = ModelRegistry({"ner": str(document_run)}, make_config(), Metrics())
     registry.load()
     with open_client(registry) as client:
         response = post(client, rows, params={"all_scores": True})
@@ -286,9 +283,7 @@ def test_other_types_than_json_are_refused(client, headers):
 def test_a_request_with_too_many_tokens_is_refused(runs, task):
     [row] = make_rows(task, 1)
     column = {"classify": "text", "ner": "tokens", "qa": "context"}[task]
-    registry = ModelRegistry(
-        [NamedRun(task, str(runs / task))], make_batch_settings(max_tokens=2000), Metrics()
-    )
+    registry = ModelRegistry({task: str(runs / task)}, make_config(max_tokens=2000), Metrics())
     registry.load()
     with open_client(registry) as client:
         response = post(client, row | {column: "good " * 2500})
@@ -339,7 +334,7 @@ def call_with_limits(receive, **options):
         "path": "/predict",
         "headers": [(b"content-type", JSON["content-type"].encode())],
     }
-    middleware = LimitsMiddleware(app, 100, **options)
+    middleware = RequestChecks(app, None, None, 100, **options)
     asyncio.run(middleware(scope, receive, send))
     return messages[0]["status"]
 
@@ -522,7 +517,7 @@ def test_a_full_queue_is_429(runs):
 def test_changed_files_of_weights_do_not_change_a_served_model(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs / "classify", run)
-    registry = ModelRegistry([NamedRun("run", str(run))], make_batch_settings(), Metrics())
+    registry = ModelRegistry({"run": str(run)}, make_config(), Metrics())
     registry.load()
     with open_client(registry) as client:
         before = post(client, {"text": "good"}).json()
@@ -551,7 +546,7 @@ def raise_out_of_memory(*_):
 def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog, monkeypatch):
     run = tmp_path / "run"
     run.symlink_to(runs / "classify")
-    registry = ModelRegistry([NamedRun("run", str(run))], make_batch_settings(), Metrics())
+    registry = ModelRegistry({"run": str(run)}, make_config(), Metrics())
     registry.load()
     old = registry.models["run"]
     run.unlink()

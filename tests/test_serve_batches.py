@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bertkit.serve.batcher import Batcher, ComputationStoppedError, QueueFullError
+from bertkit.serve.batcher import Batcher, ComputationStoppedError
+from bertkit.serve.requests import RequestError
 
 
 def run_batcher(use, compute=lambda jobs: [job.rows for job in jobs], **options):
@@ -66,7 +67,7 @@ def test_a_full_queue_refuses_rows():
         await asyncio.sleep(0.05)  # the thread computes it
         second = asyncio.create_task(batcher.predict([{}, {}]))
         await asyncio.sleep(0)
-        with pytest.raises(QueueFullError):
+        with pytest.raises(RequestError, match="queue: is full"):
             await batcher.predict([{}])
         release.set()
         return await first, await second
@@ -124,7 +125,7 @@ def test_large_requests_have_a_limit_of_their_own_in_the_queue():
         await asyncio.sleep(0.05)  # the thread computes it
         large = asyncio.create_task(batcher.predict([{}], num_tokens=6))
         await asyncio.sleep(0)
-        with pytest.raises(QueueFullError):
+        with pytest.raises(RequestError, match="queue: is full"):
             await batcher.predict([{}], num_tokens=5)
         small = asyncio.create_task(batcher.predict([{}]))
         await asyncio.sleep(0)
@@ -153,7 +154,7 @@ def test_a_computation_can_stop_once_all_its_clients_have_disconnected():
     def compute(jobs):
         started.set()
         for _ in range(3000 if "slow" in jobs[0].rows[0] else 0):
-            if all(job.is_cancelled for job in jobs):
+            if all(job.result.cancelled() for job in jobs):
                 stopped.set()
                 raise ComputationStoppedError
             time.sleep(0.01)
@@ -174,7 +175,7 @@ def test_cancelling_all_requests_empties_the_queue_and_stops_the_batch():
 
     def compute(jobs):
         started.set()
-        while not jobs[0].is_cancelled:
+        while not jobs[0].result.cancelled():
             time.sleep(0.01)
         raise ComputationStoppedError
 

@@ -330,7 +330,7 @@ def test_overlap_baseline_predicts_the_sentence_with_most_question_words(questio
 
 def test_each_distinct_context_is_split_once_by_the_rules_of_its_language(monkeypatch):
     asked = []
-    splitter = "sentencex.get_sentence_boundaries"
+    splitter = "bertkit.stats.baselines.get_sentence_boundaries"
     monkeypatch.setattr(splitter, lambda *call: asked.append(call) or [])
     contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
     predict_overlap([""] * 6, contexts)

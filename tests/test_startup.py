@@ -38,21 +38,22 @@ print(json.dumps([describe_process()]), file=sys.stderr)
 
 # The first step of a command, then that of a function, then a dry run; the first one imports the libraries.
 FIRST_STEPS = f"""{RUN_COMMAND}
-from bertkit.utils.reporting import Reporter
+from bertkit.utils.reporting import Reporter, use_reporter
 settings, processes = json.loads(sys.argv[1]), []
 
 def record(*args, **kwargs):
     processes.append(describe_process())
     sys.exit(0)
 
-import bertkit.cli.console
-bertkit.cli.console.ConsoleReporter.on_step_end = Reporter.on_step_end = record
+import bertkit.utils.console
+bertkit.utils.console.ConsoleReporter.on_step_end = Reporter.on_step_end = record
 options = [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), str(value))]
 run(["classify", *options])
 gc.unfreeze()
 
-from bertkit.pipeline.run import train
-try: train("classify", settings, reporter=Reporter())
+from bertkit.run.train import train
+try:
+    with use_reporter(Reporter()): train("classify", settings)
 except SystemExit: pass
 run(["classify", *options, "--dry-run"])
 print(json.dumps([*processes, describe_process()]), file=sys.stderr)

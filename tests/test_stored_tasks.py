@@ -7,7 +7,7 @@ import pytest
 from conftest import make_ner_rows, make_qa_rows, make_swag_rows, read_predictions, write_rows
 
 import bertkit
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import read_file
 from bertkit.tasks.ner.rows import parse_split
 
 pytestmark = pytest.mark.slow  # most tests train a model
@@ -18,7 +18,7 @@ SETTINGS = {"max_steps": 2, "batch_size": 4, "seed": 1, "bf16": False}
 def assert_same_in_memory_and_on_disk(run, folder, monkeypatch, **settings):
     """Run a task twice, and check that predictions and weights are bit-identical."""
     for name, limit in (("memory", 1 << 30), ("disk", 0)):
-        monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", limit)
+        monkeypatch.setattr("bertkit.data.readers.formats.IN_MEMORY_BYTES", limit)
         run(**settings, **SETTINGS, output_dir=str(folder / name))
     memory, disk = folder / "memory", folder / "disk"
     assert read_predictions(memory) == read_predictions(disk)
@@ -98,7 +98,7 @@ def test_qa_runs_are_bit_identical(tmp_path, tiny, monkeypatch, write):
 
 
 def test_sentences_on_disk_are_normalized_in_little_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("bertkit.data.readers.formats.IN_MEMORY_BYTES", 0)
     row = json.dumps({"tokens": ["words"] * 20, "tags": ["B-X", *["O"] * 19]})
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{row}\n" * 20_000, "utf-8")  # as lists, the words alone have over 25 MB

@@ -31,15 +31,13 @@ from bertkit.data import tokens
 from bertkit.data.split import SplitKeys, join_groups
 from bertkit.data.tokens import encode, encode_with_offsets, share_tokens
 from bertkit.errors import TrainingFailed, UserError
+from bertkit.experiments.config import list_study_tasks, make_study_config
+from bertkit.experiments.search import Dimension, Trial, TrialStore, make_default_space, parse_space
+from bertkit.experiments.splits import TRIAL_FOLD, hold_out_test_rows, split_data
 from bertkit.run.load_data import load_data
 from bertkit.run_directory import RunDir
-from bertkit.studies.config import list_study_tasks, make_study_config
-from bertkit.studies.space import Dimension, make_default_space, parse_space
-from bertkit.studies.splits import TRIAL_FOLD, hold_out_test_rows, split_into_folds
-from bertkit.studies.trials import Trial, TrialStore
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
-from bertkit.utils import locks
 
 INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
 QUICK = {"batch_size": 16, "max_length": 32, "bf16": False}
@@ -50,7 +48,7 @@ QUICK = {"batch_size": 16, "max_length": 32, "bf16": False}
 
 def test_ranges_and_lists_have_the_type_of_the_setting():
     texts = ["learning_rate=1e-5..1e-4:log", "batch-size=8..32", "epochs=2,3,4", "pack=true,false"]
-    assert parse_space([*texts, "early_stopping=none,2"], ClassifyConfig) == [
+    assert parse_space([*texts, "early_stopping=none,2"], ClassifyConfig()) == [
         Dimension("learning_rate", low=1e-5, high=1e-4, is_log=True),
         Dimension("batch_size", low=8, high=32, is_integer=True),
         Dimension("epochs", (2.0, 3.0, 4.0)),
@@ -82,7 +80,7 @@ def test_ranges_and_lists_have_the_type_of_the_setting():
 )
 def test_wrong_search_values_are_refused_in_one_line(text, words):
     with pytest.raises(UserError) as error:
-        parse_space([text], ClassifyConfig)
+        parse_space([text], ClassifyConfig())
     assert [word for word in words if word not in str(error.value)] == []
     assert "\n" not in str(error.value)
 
@@ -123,7 +121,7 @@ def test_folds_partition_the_rows_and_keep_equal_texts_together(tmp_path):
     rows = make_toy_rows(60)
     data = write_rows(tmp_path / "rows.jsonl", [*rows, *rows[:20]])
     loaded = load_data("classify", ClassifyConfig(data=str(data)))
-    splits = split_into_folds(loaded, 4)
+    splits = split_data(loaded, 4)
     assert sorted(np.concatenate([part.rows for part in splits.final])) == list(range(80))
     for part in splits.final:
         texts = {name: set(rows["text"]) for name, rows in part.splits.items()}
@@ -138,7 +136,7 @@ def test_too_many_folds_are_refused(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(6))
     loaded = load_data("classify", ClassifyConfig(data=str(data)))
     with pytest.raises(UserError, match="--folds 8: the training data has only 6 different rows"):
-        split_into_folds(loaded, 8)
+        split_data(loaded, 8)
 
 
 def test_without_labeled_test_rows_a_fifth_of_the_training_rows_is_held_out(toy):
@@ -189,7 +187,7 @@ def make_store(folder, seed=0):
 
 
 def end(store, trial, score):
-    store.end(trial, Trial(trial.number, trial.settings, "complete", score, 1, 1, 0.0))
+    store.end(Trial(trial.number, trial.settings, "complete", score, 1, 1, 0.0))
 
 
 def run_trials(store, count):
@@ -265,22 +263,15 @@ def test_a_running_trial_keeps_its_settings_when_the_process_is_killed(tmp_path)
     trial = make_store(tmp_path).begin()
     assert trial.report(1, 0.25) is False
     [resumed] = make_store(tmp_path).list_running()
-    assert (resumed.number, resumed.settings, resumed.scores) == (1, trial.settings, [0.25])
+    assert (resumed.number, resumed.settings, resumed.scores) == (1, trial.settings, {1: 0.25})
 
 
 def test_a_study_without_a_complete_trial_names_the_first_reason(tmp_path):
     store = make_store(tmp_path)
-    store.end(store.begin(), Trial(0, {}, "failed", None, 0, 0, 0.0, "logits are NaN"))
+    store.begin()
+    store.end(Trial(0, {}, "failed", None, 0, 0, 0.0, "logits are NaN"))
     with pytest.raises(UserError, match="no trial is complete \\(logits are NaN\\)"):
         store.find_best()
-
-
-def test_of_two_processes_only_one_claims_a_directory(tmp_path):
-    from contextlib import ExitStack
-
-    with ExitStack() as first, ExitStack() as second:
-        assert locks.try_lock(first, tmp_path / "run")
-        assert not locks.try_lock(second, tmp_path / "run")
 
 
 # ---- whole studies
@@ -445,7 +436,7 @@ def test_a_study_that_was_replaced_is_resumed_with_its_new_settings(
         bertkit.study("classify", seeds=3, overwrite=True, **settings)
         metrics.unlink()
 
-    before_lock("join_directory", replace_study)
+    before_lock("lock_directory", replace_study)
     run = bertkit.study("classify", output_dir=tmp_path / "study", resume=True)
     assert (run.metrics["folds"], run.metrics["seeds"]) == (None, [0, 1, 2])
 
@@ -571,13 +562,13 @@ def test_a_killed_and_then_interrupted_study_has_the_same_trials(cli, searched, 
 @pytest.mark.slow
 def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     """A trial with NaN is a row; a trial below the median of the first ones is pruned."""
-    from bertkit.studies import trials
+    from bertkit.experiments import search
 
-    monkeypatch.setattr(trials, "UNPRUNED_TRIALS", 1)
+    monkeypatch.setattr(search, "UNPRUNED_TRIALS", 1)
     reports = iter([0.1, 0.9, 0.9, 0.5, 0.5])  # trial 1 is pruned after its second epoch
-    original = trials.RunningTrial.report
+    original = search.RunningTrial.report
     monkeypatch.setattr(
-        trials.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
+        search.RunningTrial, "report", lambda self, epoch, _: original(self, epoch, next(reports))
     )
     from bertkit.run.session import Session
 
@@ -595,8 +586,8 @@ def test_failed_and_pruned_trials_are_rows(toy, small, tmp_path, monkeypatch):
     assert states == [
         ("complete", None), ("pruned", None), ("failed", "validation split: logits are NaN"),
     ]  # fmt: skip
-    search = run.metrics["search"]
-    assert search["steps"] < search["steps_without_pruning"]
+    summary = run.metrics["search"]
+    assert summary["steps"] < summary["steps_without_pruning"]
     assert [path.name for path in (run.output_dir / "trials").iterdir() if path.is_dir()] == ["000"]
 
 
@@ -669,9 +660,9 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
 
     assert set(list_study_tasks()) == set(ROW_MAKERS)
     for task in list_study_tasks():
-        own = get_settings(task_spec(task).config).keys()
+        own = get_settings(task_definition(task).config).keys()
         names = get_settings(make_study_config(task)).keys()
-        assert names - own == {"folds", "seeds", "trials", "search", "time_limit"}
+        assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs"}
         assert own - names == {
             "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
             "teacher", "unlabeled", "alpha", "temperature",

@@ -1,28 +1,27 @@
 """What all suites share: their runs are trained like those of a study."""
 
 import json
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import make_document_rows, write_rows
 from test_glue import COLUMNS, write_split
+from test_locks import before_lock  # noqa: F401
 
 import bertkit
+from bertkit.data.sources import load_dataset_specs
 from bertkit.errors import TrainingFailed, UserError
+from bertkit.experiments import experiment, suites
+from bertkit.experiments.experiment import RunReporter, _read_saved_settings
+from bertkit.experiments.suites import load_table
+from bertkit.run import prepare as prepare_module
 from bertkit.run.session import Session
 from bertkit.run_directory import RunDir
-from bertkit.studies import run_group
-from bertkit.studies.planned_runs import _read_saved_settings, train_runs
-from bertkit.studies.run_group import RunReporter
-from bertkit.suites import base as suite_base
-from bertkit.suites.config import GlueConfig
-from bertkit.tasks.text import baselines as baselines_module
+from bertkit.settings.recipes import read_recipe, read_recipe_task
+from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.text.task import Classify
-from bertkit.utils import locks
-from bertkit.utils.reporting import Reporter, use_reporter
+from bertkit.utils.reporting import Reporter
 
 FAST = {"max_steps": 1, "batch_size": 8, "bf16": False}
 TASKS = {"cola": "CoLA", "sst2": "SST-2"}
@@ -127,10 +126,12 @@ def count_calls(monkeypatch, owner, name):
 
 @pytest.mark.slow
 def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tiny, data_dir, monkeypatch):
-    loaded, load_data = [], run_group.load_data
-    monkeypatch.setattr(run_group, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args))
+    loaded, load_data = [], experiment.load_data
+    monkeypatch.setattr(
+        experiment, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args)
+    )
     scored = count_calls(monkeypatch, Classify, "score_baselines")
-    probed = count_calls(monkeypatch, baselines_module, "score_linear_probe")
+    probed = count_calls(monkeypatch, prepare_module, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]
@@ -142,68 +143,19 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
 
 
 @pytest.mark.slow
-def test_a_second_process_trains_the_runs_that_the_first_one_does_not(glue, tiny, data_dir, tmp_path):
-    """The lock of another process is released when this process has trained the other run."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
-    RunDir(folder).write_settings("glue", GlueConfig(**settings), {})
-    with ExitStack() as other_process:
-        assert locks.try_lock(other_process, folder / "sst2" / "seed0")
-
-        def release(message):
-            if message.startswith(f"{folder}/cola/seed0: "):
-                other_process.close()
-
-        reporter = RecordingReporter(release)
-        run = glue(reporter, resume=True)
-    lines = [line.split(":")[0] for line in reporter.messages if line.startswith(str(folder))]
-    assert lines == [f"{folder}/{task}/seed0" for task in ("cola", "cola", "sst2", "sst2")]
-    assert list(run.metrics["tasks"]) == ["sst2", "cola"]
-
-
-@pytest.mark.slow
-def test_resume_uses_the_settings_of_the_suite_whose_directory_it_has_joined(
-    glue, tiny, data_dir, monkeypatch
-):
-    """Another process replaces the suite just before this one joins its directory."""
+def test_resume_uses_the_settings_of_the_suite_that_it_has_locked(glue, tiny, data_dir, before_lock):  # noqa: F811
+    """Another process replaces the suite just before this one locks its directory."""
     settings = {"tasks": ["sst2"], "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(**settings)
     metrics = run.output_dir / RunDir.METRICS_FILE
     metrics.unlink()  # as if the suite had been interrupted
-    join = suite_base.join_if_resumed
 
-    def replace_and_join(config, folder):
-        if config.resume:
-            glue(**{**settings, "tasks": ["cola"]}, overwrite=True)
-            metrics.unlink()
-        return join(config, folder)
+    def replace_suite():
+        glue(**{**settings, "tasks": ["cola"]}, overwrite=True)
+        metrics.unlink()
 
-    monkeypatch.setattr(suite_base, "join_if_resumed", replace_and_join)
+    before_lock("lock_directory", replace_suite)
     assert list(glue(resume=True).metrics["tasks"]) == ["cola"]
-
-
-@dataclass(frozen=True)
-class FakeRun:
-    """A planned run that trains nothing."""
-
-    folder: Path
-
-    def train(self):
-        return {"name": self.folder.name}
-
-
-def test_outcomes_are_in_the_order_of_the_runs_whoever_trained_them(tmp_path):
-    runs = [FakeRun(tmp_path / name) for name in "abc"]
-    begun = []
-    with ExitStack() as other_process:
-        assert locks.try_lock(other_process, tmp_path / "a")
-        reporter = RecordingReporter(lambda _: other_process.close())
-        with use_reporter(reporter):
-            outcomes = train_runs(runs, lambda run: begun.append(run.folder.name), lambda *_: None)
-    assert begun == ["b", "c", "a"]
-    assert reporter.messages == ["waiting for 1 run of other processes"]
-    assert [outcome.metrics["name"] for outcome in outcomes.values()] == ["a", "b", "c"]
 
 
 @pytest.mark.slow
@@ -253,3 +205,26 @@ def test_a_run_that_ran_out_of_memory_is_resumed_with_its_smaller_batches(tmp_pa
     RunDir(tmp_path).write_settings("classify", config, {})
     expected = {"resume": True, "batch_size": 8, "gradient_accumulation_steps": 4}
     assert _read_saved_settings(tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["glue", "klue", "feature-based"])
+def test_the_table_of_a_suite_names_recipes_datasets_and_a_score_for_each_column(name):
+    table = load_table(name)
+    assert len(set(table.names)) == len(table.names) > 5
+    for task in table.tasks:
+        command = read_recipe_task(task.recipe)
+        settings = read_recipe(task.recipe, command, task_definition(command).config).settings
+        assert task.dataset in load_dataset_specs()
+        assert settings.get("data", task.dataset) == task.dataset
+        for score in task.scores:
+            assert len(score.published) in (0, len(table.published))
+            assert all(0 < value <= 100 for value in score.published)
+
+
+def test_tables_are_typed_and_an_unknown_key_is_refused(tmp_path, monkeypatch):
+    content = (Path(suites.__file__).parent / "klue.yaml").read_text("utf-8")
+    for wrong in (content.replace("digits:", "digit:"), content.replace("[85.73]", "[high]")):
+        monkeypatch.setattr(suites, "__file__", str(tmp_path / "suites.py"))
+        (tmp_path / "klue.yaml").write_text(wrong, "utf-8")
+        with pytest.raises(UserError, match=r"klue\.yaml: .* install bertkit again"):
+            suites.read_table_file("klue", suites.SuiteTable)

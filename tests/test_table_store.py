@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import read_file
 from bertkit.data.table import (
-    CategoricalColumn,
     ComputedColumn,
     ConcatenatedColumn,
     DatasetColumn,
-    FlattenedColumn,
     ListColumn,
     Rows,
     SelectedColumn,
     combine_hashes,
     factorize,
+    flatten_lists,
     hash_values,
+    map_values,
     store_rows,
 )
 from bertkit.utils.cache import get_cache_directory
@@ -74,7 +74,7 @@ def test_column_names_may_contain_half_of_a_surrogate_pair():
     assert {name: list(values) for name, values in stored.columns.items()} == {"a\ud800": ["x"], "b": [1]}
 
 
-KINDS = ["list", "stored", "selected", "chained", "coded", "computed", "flattened"]
+KINDS = ["list", "stored", "selected", "chained", "mapped", "computed", "flattened"]
 
 
 def make_column(kind, values):
@@ -86,11 +86,11 @@ def make_column(kind, values):
         "stored": lambda: store_in_parts(values, 7)["x"],
         "selected": lambda: SelectedColumn(ListColumn(values[::-1]), np.arange(len(values))[::-1]),
         "chained": lambda: ConcatenatedColumn([values[:half], ListColumn(values[half:])]),
-        "coded": lambda: CategoricalColumn(np.arange(len(values)), values),
+        "mapped": lambda: map_values(values, list),
         "computed": lambda: ComputedColumn(
             "{}{}".format, [[value[:3] for value in values], [value[3:] for value in values]]
         ),
-        "flattened": lambda: FlattenedColumn([values[:half], [], values[half:]]),
+        "flattened": lambda: flatten_lists(ListColumn([values[:half], [], values[half:]])),
     }[kind]()
 
 
@@ -129,7 +129,7 @@ def test_hashes_of_several_columns_depend_on_their_order():
 @pytest.fixture
 def stored_on_disk(monkeypatch):
     """Store tables of any size on disk."""
-    monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("bertkit.data.readers.formats.IN_MEMORY_BYTES", 0)
 
 
 def test_a_file_is_read_once_and_then_mapped_from_the_cache(tmp_path, stored_on_disk, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_file_is_read_once_and_then_mapped_from_the_cache(tmp_path, stored_on_
     assert first["text"].is_on_disk
     assert first.select([1])["text"].is_on_disk
     with monkeypatch.context() as patch:
-        patch.setattr("bertkit.data.readers.files.stream_rows", lambda *_: pytest.fail("read again"))
+        patch.setattr("bertkit.data.readers.formats.stream_rows", lambda *_: pytest.fail("read again"))
         again = read_file(path)
     assert again.columns == first.columns
     path.write_text(json.dumps({"text": "new", "label": "a"}) + "\n")
@@ -159,7 +159,7 @@ def test_a_run_is_the_same_whether_its_rows_are_in_memory_or_on_disk(tmp_path, t
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(60))
     settings = {"data": str(data), "model": str(tiny), "max_steps": 2, "batch_size": 4}
     for name, limit in (("memory", 1 << 30), ("disk", 0)):
-        monkeypatch.setattr("bertkit.data.readers.files.IN_MEMORY_BYTES", limit)
+        monkeypatch.setattr("bertkit.data.readers.formats.IN_MEMORY_BYTES", limit)
         bertkit.classify(**settings, output_dir=str(tmp_path / name))
     memory, disk = (tmp_path / name for name in ("memory", "disk"))
     assert read_predictions(memory) == read_predictions(disk)

@@ -13,7 +13,7 @@ import bertkit
 from bertkit.data.features import PaddingCollator, TextFeatures, build_features, pad_vectors
 from bertkit.models.encoder import VectorFeatures, compute_vectors
 from bertkit.models.layers import freeze_layers, map_parameters_to_layers
-from bertkit.models.loading import ModelSource, takes_token_type_ids
+from bertkit.models.loading import ModelSource, find_run_model, takes_token_type_ids
 from bertkit.models.own_models import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.utils.compat import get_argument_name
 
@@ -236,6 +236,17 @@ def test_a_mismatched_head_is_refused(bert, tmp_path, features, head, num_labels
     config = AutoConfig.from_pretrained(tmp_path, num_labels=num_labels)
     with pytest.raises(bertkit.UserError, match=error):
         load_tagger(ModelSource("tiny", tmp_path), config, features, head, False)
+
+
+def test_an_error_about_the_head_of_a_run_names_the_run_instead_of_a_flag(bert, tmp_path):
+    tagger(bert, "last").save_pretrained(tmp_path)
+    source = find_run_model(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, num_labels=6)
+    for features, problem in (("last", "does not match"), ("sum-all", "was trained with --head bilstm")):
+        with pytest.raises(bertkit.UserError, match=problem) as refused:
+            load_tagger(source, config, features, "bilstm", False)
+        assert str(refused.value).startswith(f"{tmp_path}: its head ")
+        assert str(refused.value).endswith("; train the run again")
 
 
 def test_a_missing_head_is_refused(bert, tmp_path):

@@ -12,11 +12,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from bertkit.data.table import Rows
 from bertkit.data.tokens import encode_with_offsets
-from bertkit.data.words import convert_spans_to_tags, encode_words, extract_entities, join_words, split_words
+from bertkit.data.words import join_words, split_words
 from bertkit.errors import UserError
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
-from bertkit.tasks.ner.features import build_word_features
+from bertkit.tasks.ner.features import build_word_features, encode_words
 from bertkit.tasks.ner.predictions import compute_emissions, viterbi_decode
+from bertkit.tasks.ner.rows import convert_spans_to_tags, extract_entities
 from bertkit.tasks.ner.tags import TagSet, split_by_offsets
 from bertkit.tasks.qa.features import Limits, build_question_features
 from bertkit.tasks.qa.spans import merge_windows
@@ -267,7 +268,7 @@ def test_training_is_refused_if_most_entities_cannot_be_predicted():
     from bertkit.tasks.ner.task import Ner
 
     task = Ner(NerConfig(max_length=32, token_column="tokens", tag_column="tags"))
-    task.tags, task.use_cache = TagSet(["O", "B-X", "I-X"]), False
+    task.state.tags, task.use_cache = TagSet(["O", "B-X", "I-X"]), False
     words = [list("the film"), list("the film"), ["film"]]
     inside = ["O"] * 5 + ["B-X", "I-X", "I-X"]
     rows = Rows.from_columns(

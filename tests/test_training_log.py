@@ -7,8 +7,7 @@ from test_equivalence import SGD
 from test_pretrain import pretrained
 
 import bertkit
-from bertkit.models.losses import PretrainingLoss
-from bertkit.models.pretraining import PretrainingLogits
+from bertkit.models.pretraining import PretrainingLogits, PretrainingLoss
 from bertkit.training.callbacks import LossMeter, compute_part_metrics, merge_log_history
 
 PARTS = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}

@@ -16,13 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import bertkit
 from bertkit.errors import UserError
 from bertkit.models import packing as packing_module
-from bertkit.models.packing import (
-    Packing,
-    describe_packed_attention,
-    enable_packing,
-    get_attention_dropout,
-    set_attention_dropout,
-)
+from bertkit.models.layers import get_attention_dropout, set_attention_dropout
+from bertkit.models.packing import Packing, describe_packed_attention, enable_packing
 
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 pytestmark = pytest.mark.skipif(IS_OLD, reason="before torch 2.13, there is no kernel with these arguments")

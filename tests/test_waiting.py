@@ -17,7 +17,7 @@ from bertkit.errors import UserError
 from bertkit.models.packing import build_masks_from_lengths, get_lengths, provide_lengths
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.arguments import build_training_arguments, describe_tf32
-from bertkit.training.memory import LossCheck
+from bertkit.training.failures import LossCheck
 from bertkit.training.samplers import TrainingCollator
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils import devices

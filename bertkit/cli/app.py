@@ -1,50 +1,187 @@
-"""The Typer app with its commands by help panel, and the exit statuses."""
+"""The commands by help panel, the Typer app that is built from them, and the exit statuses."""
 
 import io
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import typer
 
 from bertkit._version import __version__
-from bertkit.cli import check, info_commands, model_commands, study, usage_errors
-from bertkit.cli.distill import distill
-from bertkit.cli.embed import embed
-from bertkit.cli.label_issues import label_issues
-from bertkit.cli.launch import handle_signals
-from bertkit.cli.predict import predict
-from bertkit.cli.serve import serve
-from bertkit.cli.streams import guard_streams, replace_control_characters
-from bertkit.cli.training_commands import SUITE_COMMANDS, TASK_COMMANDS
-from bertkit.errors import UserError
-from bertkit.tasks import TASKS, task_spec
-from bertkit.utils import distributed, system
+from bertkit.cli import info
+from bertkit.cli.launch import exit_with_launcher, handle_signals, launch
+from bertkit.cli.options import CommandGroup, build_command
+from bertkit.cli.streams import guard_streams
+from bertkit.commands import configs
+from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
+from bertkit.settings.recipes import STUDY_PREFIX, Recipe
+from bertkit.settings.setting import Settings, get_settings
+from bertkit.tasks import TASKS, task_definition
+from bertkit.utils import devices, distributed, system
+from bertkit.utils.compat import get_command_error
 from bertkit.utils.reporting import Reporter, use_reporter
 from bertkit.utils.system import postpone_collection
+from bertkit.utils.text import replace_control_characters
 
-app = typer.Typer(
-    cls=usage_errors.CommandGroup,
-    name="bertkit",
-    help="Pre-train, fine-tune, evaluate and use BERT models. Options: `bertkit COMMAND --help`.",
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-# Help panels.
-FINE_TUNE = "Fine-tune"
-PRE_TRAIN = "Pre-train"
-BEFORE_TRAINING = "Before training"
-AFTER_TRAINING = "After training"
-DISTILL = "distill"  # trains, as the tasks do
+CommandError = get_command_error()
+
+
+# ---- the commands
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what `--help` shows, and what runs it.
+
+    Attributes:
+        config: Class that declares the settings.
+        help: Help text.
+        function: `module:function`. The module is imported when the command runs. The function is called with
+            `name` unless it is empty, with the settings that the user passed, and with the value of `--json`;
+            if there is `--recipe`, also with the recipe or None.
+        name: Name of the task or suite that the function runs.
+        recipe_task: Task of the recipes that `--recipe` accepts; None for a command without this flag.
+    """
+
+    config: type[Settings]
+    help: str
+    function: str
+    name: str = ""
+    recipe_task: str | None = None
+
+    def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> None:
+        """Run the command, in several processes if `--nproc` says so."""
+        processes = settings.get("nproc", 1)
+        if processes > 1 and system.get_launched_world_size() == 1:
+            sys.exit(launch(processes, settings.get("device", devices.AUTO)))
+        exit_with_launcher()
+        module, _, function = self.function.partition(":")
+        name = [self.name] if self.name else []
+        getattr(import_module(module), function)(*name, settings, as_json, *recipe)
+
+
+def _train(task: str) -> Command:
+    spec = task_definition(task)
+    return Command(spec.config, spec.help, "bertkit.commands.train:run_command", task, task)
+
+
+def _run_suite(suite: str) -> Command:
+    spec = SUITES[suite]
+    return Command(spec.config, spec.help, "bertkit.cli.experiments:run_command", suite, suite)
+
+
+def _study(task: str) -> Command:
+    text = f"Study `bertkit {task}` over folds, seeds and hyperparameter trials."
+    name = STUDY_PREFIX + task
+    return Command(make_study_config(task), text, "bertkit.cli.experiments:run_command", name, name)
+
+
+def _check(task: str) -> Command:
+    config = configs.make_check_config(task_definition(task).config)
+    return Command(config, f"Check data for `bertkit {task}`.", "bertkit.commands.check:run_command", task)
+
+
+def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
+    group = typer.Typer(cls=CommandGroup, help=help, no_args_is_help=True)
+    for name, command in commands.items():
+        group.command(name)(build_command(command.config, command.help, command.run, command.recipe_task))
+    return group
+
+
+# The commands by help panel. Tasks that predict rows are fine-tuning tasks.
+COMMANDS: dict[str, dict[str, Any]] = {
+    "Fine-tune": {
+        **{task: _train(task) for task in TASKS if task_definition(task).predicts_rows},
+        **{suite: _run_suite(suite) for suite in SUITES if suite != "ablation"},
+        "study": _build_group(STUDY_HELP, {task: _study(task) for task in list_study_tasks()}),
+    },
+    "Pre-train": {
+        **{task: _train(task) for task in TASKS if not task_definition(task).predicts_rows},
+        "train-tokenizer": Command(
+            configs.TokenizerConfig,
+            "Train a WordPiece vocabulary on your own text: a tokenizer for BERT.",
+            "bertkit.commands.train_tokenizer:run_command",
+        ),
+        "ablation": _run_suite("ablation"),
+    },
+    "Before training": {
+        "check": _build_group(configs.CHECK_HELP, {task: _check(task) for task in TASKS}),
+        "recipes": info.recipes,
+        "data": info.data,
+        "env": info.env,
+    },
+    "After training": {
+        "predict": Command(
+            configs.PredictConfig,
+            "Predict with a finished run: rows of a file, texts, or lines on standard input.",
+            "bertkit.commands.predict:run_command",
+        ),
+        "serve": Command(
+            configs.ServeConfig,
+            "Serve predictions of finished runs over HTTP, with a page to try them.",
+            "bertkit.serve.server:run_command",
+        ),
+        "evaluate": Command(
+            configs.EvaluateConfig,
+            "Score a finished run on other data, with confidence intervals and baselines; --compare tests "
+            "it against another run.",
+            "bertkit.commands.evaluate:run_command",
+        ),
+        "calibrate": Command(
+            configs.CalibrateConfig,
+            "Calibrate the probabilities of a finished run: fit a temperature on its validation rows, or "
+            "on other labeled rows, and fold it into the model. Optionally, fit thresholds and "
+            "abstention.",
+            "bertkit.commands.calibrate:run_command",
+        ),
+        "report": Command(
+            configs.ReportConfig,
+            "Write the report page of a finished run again, or compare several runs on one page.",
+            "bertkit.commands.report:run_command",
+        ),
+        "embed": Command(
+            configs.EmbedConfig,
+            "Write vectors of texts, or of one word in its contexts, to a file; --query searches them.",
+            "bertkit.commands.embed:run_command",
+        ),
+        "fill-mask": Command(
+            configs.FillMaskConfig,
+            "Print the most probable words for each [MASK] in a text.",
+            "bertkit.commands.fill_mask:run_command",
+        ),
+        "export": Command(
+            configs.ExportConfig,
+            "Export a finished run to ONNX and compare it with the PyTorch model on the validation rows.",
+            "bertkit.commands.export:run_command",
+        ),
+        "label-issues": Command(
+            configs.LabelIssuesConfig,
+            "List the training rows of a study whose labels are probably wrong, and write a page to "
+            "review them.",
+            "bertkit.commands.label_issues:run_command",
+        ),
+        "distill": Command(
+            configs.DistillConfig,
+            "Train a smaller model, the student, on the predictions of a finished run, its teacher. The "
+            "settings of the run are the defaults.",
+            "bertkit.commands.distill:run_command",
+        ),
+    },
+}
+
+
+# ---- the app
 
 
 class WarningReporter(Reporter):
     """The reporter of a command before it begins to report its progress: of recipes and settings."""
 
     def warn(self, message: str) -> None:
-        """Print a warning, unless another rank prints it."""
-        from bertkit.cli.console import ConsoleReporter
+        from bertkit.utils.console import ConsoleReporter  # imports rich
 
         if distributed.is_main_process():
             ConsoleReporter().warn(message)
@@ -56,8 +193,7 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _root(
+def _prepare(
     context: typer.Context,
     version: bool = typer.Option(  # noqa: ARG001
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
@@ -65,43 +201,32 @@ def _root(
 ) -> None:
     """Handle the options before a command, and refuse a launcher for commands that run in one process."""
     command = context.invoked_subcommand
-    if system.get_launched_world_size() > 1 and command not in (*TASKS, DISTILL, None):
-        raise UserError(
-            f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
-        )
+    if command and system.get_launched_world_size() > 1:
+        declared = next((panel[command] for panel in COMMANDS.values() if command in panel), None)
+        if not (isinstance(declared, Command) and "nproc" in get_settings(declared.config)):
+            raise UserError(
+                f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
+            )
     context.with_resource(use_reporter(WarningReporter()))
 
 
-def _list_commands() -> dict[str, dict[str, Any]]:
-    """Return the commands by help panel. Tasks that predict rows are fine-tuning tasks."""
-    fine_tuning = {name: TASK_COMMANDS[name] for name in TASKS if task_spec(name).predicts_rows}
-    pretraining = {name: TASK_COMMANDS[name] for name in TASKS if name not in fine_tuning}
-    fine_tuning_suites = {name: command for name, command in SUITE_COMMANDS.items() if name != "ablation"}
-    return {
-        FINE_TUNE: {**fine_tuning, **fine_tuning_suites, "study": study.app},
-        PRE_TRAIN: {
-            **pretraining, "train-tokenizer": model_commands.train_tokenizer,
-            "ablation": SUITE_COMMANDS["ablation"],
-        },
-        BEFORE_TRAINING: {
-            "check": check.app, "recipes": info_commands.recipes, "data": info_commands.data,
-            "env": info_commands.env,
-        },
-        AFTER_TRAINING: {
-            "predict": predict, "serve": serve, "evaluate": model_commands.evaluate,
-            "calibrate": model_commands.calibrate, "report": model_commands.report, "embed": embed,
-            "fill-mask": model_commands.fill_mask, "export": model_commands.export,
-            "label-issues": label_issues, DISTILL: distill,
-        },
-    }  # fmt: skip
-
-
-for _panel, _commands in _list_commands().items():
+app = typer.Typer(
+    cls=CommandGroup,
+    name="bertkit",
+    help="Pre-train, fine-tune, evaluate and use BERT models. Options: `bertkit COMMAND --help`.",
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    callback=_prepare,
+)
+for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):
             app.add_typer(_command, name=_name, rich_help_panel=_panel)
-        else:
-            app.command(_name, rich_help_panel=_panel)(_command)
+            continue
+        if isinstance(_command, Command):
+            _command = build_command(_command.config, _command.help, _command.run, _command.recipe_task)
+        app.command(_name, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:
@@ -128,8 +253,8 @@ def _run_app() -> int:
         return _report_error("interrupted; nothing was saved", 130) if status == 130 else status
     except UserError as error:
         return _report_error(str(error), error.exit_code, error.should_report)
-    except usage_errors.CommandError as error:
-        return _report_error(usage_errors.format_usage_error(error), 2)
+    except CommandError as error:
+        return _report_error(_format_usage_error(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _report_error("interrupted", 130)
 
@@ -147,3 +272,24 @@ def _report_error(message: str, status: int, should_report: bool | None = None) 
         with suppress(UserError):  # standard error is closed; the exit status still reports the failure
             print(f"bertkit: {replace_control_characters(' '.join(message.split()))}", file=sys.stderr)
     return status
+
+
+def _format_usage_error(error: Any) -> str:
+    """Format an error of Typer as one line; for an unknown flag, suggest a similar flag or other commands."""
+    context = getattr(error, "ctx", None)
+    if hasattr(error, "possibilities"):  # only NoSuchOption has it
+        flag, params = error.option_name, error.ctx.command.params
+        others = error.ctx.parent.command.commands if error.ctx.parent else {}
+        commands = [
+            name for name, other in others.items() if any(flag in param.opts for param in other.params)
+        ]
+        known_flags = [name for param in params for name in (*param.opts, *param.secondary_opts)]
+        hint = (
+            f"; it is a flag of {format_list(commands)}" if commands else suggest_similar(flag, known_flags)
+        )
+        return f"{flag}: no such option of {error.ctx.command_path}{hint}"
+    message = str(getattr(error, "format_message", error.__str__)())
+    if context is None or not message:  # the message is empty if help was printed instead
+        return message
+    problem = message[0].lower() + message[1:].rstrip(".")
+    return f"{context.command_path}: {problem}; see {context.command_path} --help"

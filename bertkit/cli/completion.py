@@ -4,12 +4,17 @@ Completion must be fast, so this module imports no heavy package. It reads only 
 If it returns no completion, the shell itself completes file names.
 """
 
+import importlib.resources
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
 
+from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe_task, read_recipe_title
+from bertkit.settings.run_settings import PACKAGED_MODELS, TRACKERS
+from bertkit.tasks import TASKS, task_definition
+from bertkit.utils.text import read_yaml
 
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
 Completions = Iterator[tuple[str, str]]  # (value, description)
@@ -28,21 +33,13 @@ def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str
             for value, description in COMPLETION_SOURCES[source](context, incomplete)
             if value.startswith(incomplete)
         ]
-        # The shell does not add file names if there is any completion.
-        return (
-            completions + _list_files(incomplete)
-            if completions and source in SOURCES_WITH_FILES
-            else completions
-        )
+        if completions and incomplete and source in SOURCES_WITH_FILES:
+            # The shell does not add file names if there is any completion.
+            names = (path.name for path in Path().iterdir() if path.name.startswith(incomplete))
+            completions += [(name, "") for name in sorted(names)]
+        return completions
 
     return complete
-
-
-def _list_files(incomplete: str) -> list[tuple[str, str]]:
-    if not incomplete:
-        return []
-    names = (path.name for path in Path().iterdir() if path.name.startswith(incomplete))
-    return [(name, "") for name in sorted(names)]
 
 
 def _complete_shipped_recipes(*_: object) -> Completions:
@@ -62,43 +59,30 @@ def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completio
 
 
 def _complete_data(*_: object) -> Completions:
-    from bertkit.data.layouts import load_registry
-
     yield "sample", SAMPLE_DESCRIPTION
-    yield from ((name, entry["title"]) for name, entry in load_registry().items())
+    registry = Path(str(importlib.resources.files("bertkit.data"))) / "registry.yaml"
+    yield from ((name, entry["title"]) for name, entry in read_yaml(registry).items())
 
 
 def _complete_models(*_: object) -> Completions:
-    from bertkit.models.loading import PACKAGED_MODELS
-
     yield from ((name, "from the package index") for name in PACKAGED_MODELS)
     yield from _complete_runs()
-    yield from ((name, "in the Hugging Face cache") for name in _list_cached_models())
-
-
-def _list_cached_models() -> Iterator[str]:
     from huggingface_hub import constants
 
     for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
-        yield folder.name.removeprefix("models--").replace("--", "/")
+        yield folder.name.removeprefix("models--").replace("--", "/"), "in the Hugging Face cache"
 
 
 def _complete_runs(*_: object) -> Completions:
-    from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
-
     for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{RunDir.METRICS_FILE}")):
         yield str(path.parent), "finished run"
 
 
 def _complete_tasks(*_: object) -> Completions:
-    from bertkit.tasks import TASKS, task_spec
-
-    yield from ((name, task_spec(name).help) for name in TASKS)
+    yield from ((name, task_definition(name).help) for name in TASKS)
 
 
 def _complete_trackers(*_: object) -> Completions:
-    from bertkit.training.arguments import TRACKERS
-
     yield from ((name, "") for name in (*TRACKERS, "none"))
 
 

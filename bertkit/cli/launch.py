@@ -1,4 +1,4 @@
-"""`--nproc`: run a command in several processes on this machine.
+"""Processes and signals: `--nproc` runs a command in several processes on this machine.
 
 torchrun does the same, but prints a long traceback if a process fails; this launcher prints one line. The
 module has few imports, so that processes start quickly.
@@ -26,7 +26,6 @@ from bertkit.utils.system import (
     describe_exit,
     exit_with_parent,
     handle_console_close,
-    kill,
     request_stop,
     start_process_group,
     was_interrupted,
@@ -35,19 +34,12 @@ from bertkit.utils.system import (
 POLL_SECONDS = 0.05
 # Seconds after the failure of a rank until the other ranks are asked to stop, and then until they are killed.
 GRACE_SECONDS = (3.0, 6.0)
+RETRY_SECONDS = 0.05  # until a dropped interrupt is sent again
 EXIT_LOST_CONNECTION = 1  # exit status of a rank that lost the connection to another rank
 
 
 def launch(processes: int, device: str) -> int:
-    """Run the current command line in `processes` processes and return the exit status.
-
-    Args:
-        processes: Number of processes.
-        device: Value of `--device`.
-
-    Raises:
-        UserError: There are more processes than GPUs or, on the CPU, than cores.
-    """
+    """Run the current command line in several processes, and return the exit status."""
     check_process_count(processes, device)
     children = _start_processes(processes)
     received_signals: list[int] = []
@@ -65,7 +57,7 @@ def launch(processes: int, device: str) -> int:
         return _wait(children, received_signals)
     finally:
         for child in children:
-            kill(child)
+            child.kill()
         for number, handler in original_handlers.items():
             signal.signal(number, handler)
 
@@ -133,15 +125,22 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
     status = children[rank].returncode
     _terminate(children)
     if received_signals and was_interrupted(status):
-        return _report_interrupt(children)
+        if children[0].returncode != EXIT_INTERRUPTED:  # then rank 0 has printed no message
+            print("bertkit: interrupted before training began; nothing was saved", file=sys.stderr)
+        return EXIT_INTERRUPTED
     if status < 0 or status == EXIT_LOST_CONNECTION:
-        return _report_failed_rank(rank, status)
+        print(
+            f"bertkit: rank {rank}: {describe_exit(status)}, and the other ranks were stopped; "
+            "if there is a checkpoint, resume with --resume",
+            file=sys.stderr,
+        )
+        return EXIT_LOST_CONNECTION
     return status  # the failed rank has printed an error message
 
 
 def _terminate(children: Sequence[subprocess.Popen]) -> None:
     """Wait for the processes to end, then ask them to stop, wait again, and kill those that remain."""
-    for end, grace in zip((request_stop, kill), GRACE_SECONDS, strict=True):
+    for end, grace in zip((request_stop, subprocess.Popen.kill), GRACE_SECONDS, strict=True):
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(child.poll() is None for child in children):
             time.sleep(POLL_SECONDS)
@@ -162,29 +161,10 @@ def _find_failed_rank(children: Sequence[subprocess.Popen]) -> int | None:
     )
 
 
-def _report_interrupt(children: Sequence[subprocess.Popen]) -> int:
-    """Return the exit status of an interrupted run; print a message if rank 0 did not print one."""
-    if children[0].returncode != EXIT_INTERRUPTED:
-        print("bertkit: interrupted before training began; nothing was saved", file=sys.stderr)
-    return EXIT_INTERRUPTED
-
-
-def _report_failed_rank(rank: int, status: int) -> int:
-    print(
-        f"bertkit: rank {rank}: {describe_exit(status)}, and the other ranks were stopped; "
-        "if there is a checkpoint, resume with --resume",
-        file=sys.stderr,
-    )
-    return EXIT_LOST_CONNECTION
-
-
 def exit_with_launcher() -> None:
-    """Make this process receive SIGTERM when its launcher is killed (Linux only)."""
+    """Make a process of `launch` receive SIGTERM when its launcher is killed (Linux only)."""
     if LAUNCHER_VARIABLE in os.environ:
         exit_with_parent()
-
-
-RETRY_SECONDS = 0.05
 
 
 @contextmanager

@@ -8,59 +8,73 @@ from functools import partial, update_wrapper
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperGroup, TyperOption
 
 from bertkit.cli.completion import make_completer
-from bertkit.settings.recipes import read_recipe
-from bertkit.settings.run_settings import RunConfig
+from bertkit.errors import UserError, suggest_similar
+from bertkit.settings.recipes import Recipe, read_recipe
 from bertkit.settings.setting import OUTPUT, Setting, Settings, get_flag, get_settings
-from bertkit.settings.validation import DataObject, DataSource, get_choices, get_command_line_name, parse_flag
+from bertkit.settings.validation import (
+    ConvertedSettings,
+    DataObject,
+    DataSource,
+    get_choices,
+    get_command_line_name,
+    parse_flag,
+)
 from bertkit.utils.reporting import use_reporter
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
 
 
-def build_training_command(
-    name: str, config: type[RunConfig], help: str, run: Callable[..., None]
-) -> Callable[..., None]:
-    """Return a Typer command with a flag for each setting of `config`, and `--recipe`.
+class CommandGroup(TyperGroup):
+    """A group of commands; the error for an unknown command lists all commands."""
 
-    The command calls `run(name, overrides, recipe, json)`. `overrides` has only settings that were passed.
-    """
-
-    def run_with_recipe(overrides: dict[str, Any], as_json: bool, recipe: str | None) -> None:
-        run(name, overrides, recipe, as_json)
-
-    return build_command(config, help, run_with_recipe, _build_recipe_parameter(name, config))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        is_option = not name[:1].isalnum()  # Typer reports unknown options
+        if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            hint = f"{suggest_similar(name, self.commands)}; commands: {', '.join(self.commands)}"
+            raise UserError(f"{ctx.command_path} {name}: no such command{hint}")
+        return super().resolve_command(ctx, args)
 
 
 def build_command(
-    config: type[Settings], help: str, run: Callable[..., None], *extra_parameters: inspect.Parameter
+    config: Any, help: str, run: Callable[..., None], recipe_task: str | None = None
 ) -> Callable[..., None]:
-    """Return a Typer command with a flag for each setting of `config`.
+    """Return a Typer command with a flag for each setting of a config, and `--json`.
 
-    The command calls `run(overrides, json)` with the values of `extra_parameters` as keyword arguments.
+    Args:
+        config: Class that declares the settings.
+        help: Help text of the command.
+        run: Is called with the settings that the user passed and with the value of `--json`; if there is
+            `--recipe`, also with the recipe or None.
+        recipe_task: Task of the recipes that `--recipe` accepts; None for a command without this flag.
     """
+    declarations = get_settings(config)
+    recipes = [] if recipe_task is None else [_build_recipe_parameter(recipe_task, config)]
 
     def command(typer_context: typer.Context, **values: Any) -> None:
-        as_json = values.pop("json")
-        extra_values = {parameter.name: values.pop(parameter.name) for parameter in extra_parameters}
-        overrides = {name: value for name, value in values.items() if _was_set(typer_context, name)}
-        from bertkit.cli.console import ConsoleReporter  # imports rich
+        from bertkit.utils.console import ConsoleReporter  # imports rich
 
+        sources = {name: typer_context.get_parameter_source(name) for name in declarations}
+        passed = {
+            name: values[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"
+        }
+        recipe = [values["recipe"]] if recipes else []
         with use_reporter(ConsoleReporter()):
-            run(overrides, as_json, **extra_values)
+            run(ConvertedSettings(passed), values["json"], *recipe)
 
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
         *(
             _build_parameter(name, *declaration)
-            for name, declaration in get_settings(config).items()
+            for name, declaration in declarations.items()
             if declaration.metadata.has_flag
         ),
-        *extra_parameters,
-        _build_json_parameter(),
+        *recipes,
+        inspect.Parameter("json", KEYWORD_ONLY, default=False, annotation=Annotated[bool, JSON_OPTION]),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -68,24 +82,30 @@ def build_command(
     return command
 
 
-def _was_set(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+JSON_OPTION = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
 
 
 def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
+    """Return the flag of a setting, or its argument if it is positional."""
     if kind == DataSource | None:
         kind = str | None  # only Python code can pass objects
+    item_kind = _get_item_kind(kind)
+    shared: dict[str, Any] = {"help": setting.help, "autocompletion": _build_completer(kind, setting)}
+    if item_kind is not bool:  # flags are validated like recipes and Python calls
+        where = get_command_line_name(name, setting)
+        shared["parser"] = partial(parse_flag, kind=item_kind, setting=setting, where=where)
+        update_wrapper(shared["parser"], parse_flag)  # Typer reads its name
+        shared["metavar"] = name.upper() if setting.is_positional else _format_metavar(item_kind, setting)
     if setting.is_positional:
-        return _build_argument(name, kind, setting, default)
+        argument = typer.Argument(**shared)
+        default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+        return inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
     has_default = default is not None and default != ()
     option = typer.Option(
         *(setting.flags or (get_flag(name, setting),)),
-        help=setting.help,
         rich_help_panel=setting.panel,
         show_default=setting.default_text or has_default,
-        autocompletion=_build_completer(kind, setting),
-        **_build_parser(name, kind, setting),
+        **shared,
     )
     return inspect.Parameter(
         name,
@@ -93,26 +113,6 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
         default=default if has_default else None,
         annotation=Annotated[kind if has_default else kind | None, option],
     )
-
-
-def _build_argument(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
-    argument = typer.Argument(
-        help=setting.help,
-        autocompletion=_build_completer(kind, setting),
-        **_build_parser(name, kind, setting) | {"metavar": name.upper()},
-    )
-    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-    return inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
-
-
-def _build_parser(name: str, kind: Any, setting: Setting) -> dict[str, Any]:
-    """Return `parser` and `metavar` for Typer. Flags are thus validated like recipes and Python calls."""
-    item_kind = _get_item_kind(kind)
-    if item_kind is bool:
-        return {}
-    parser = partial(parse_flag, kind=item_kind, setting=setting, where=get_command_line_name(name, setting))
-    update_wrapper(parser, parse_flag)  # Typer reads its name
-    return {"parser": parser, "metavar": _format_metavar(item_kind, setting)}
 
 
 def _get_item_kind(kind: Any) -> Any:
@@ -146,23 +146,23 @@ def _build_completer(kind: Any, setting: Setting) -> Callable[..., Any] | None:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Parameter:
-    """Return the option `--recipe`.
+def _build_recipe_parameter(task: str, config: Any) -> inspect.Parameter:
+    """Return the option `--recipe`, whose value becomes a `Recipe`.
 
-    Typer processes this option first. The values of the recipe become the defaults of the other flags, so
-    flags override them, and `--help` shows them.
+    Typer processes this option first, so that `--help` shows the values of the recipe as the defaults.
     """
 
-    def load(context: typer.Context, value: str | None) -> str | None:
-        if value is not None and not context.resilient_parsing:
-            settings = read_recipe(value, task, config).settings
-            context.default_map = {
-                name: item for name, item in settings.items() if not isinstance(item, DataObject)
-            }
-            for parameter in context.command.params:
-                if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
-                    parameter.show_default = True  # the value of the recipe instead of `default_text`
-        return value
+    def load(context: typer.Context, value: str | None) -> Recipe | None:
+        if value is None or context.resilient_parsing:
+            return None
+        recipe = read_recipe(value, task, config)
+        context.default_map = {
+            name: item for name, item in recipe.settings.items() if not isinstance(item, DataObject)
+        }
+        for parameter in context.command.params:
+            if isinstance(parameter, TyperOption) and parameter.name in context.default_map:
+                parameter.show_default = True  # the value of the recipe instead of `default_text`
+        return recipe
 
     option = typer.Option(
         "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
@@ -170,11 +170,6 @@ def _build_recipe_parameter(task: str, config: type[RunConfig]) -> inspect.Param
         help="Recipe with settings: a file, or a shipped name (bertkit recipes ls); flags override it.",
     )  # fmt: skip
     return inspect.Parameter("recipe", KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
-
-
-def _build_json_parameter() -> inspect.Parameter:
-    option = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
-    return inspect.Parameter("json", KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
 
 
 def list_flags(config: type[Settings]) -> list[str]:

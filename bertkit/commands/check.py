@@ -1,21 +1,29 @@
-"""The data checks of all tasks: empty texts, duplicates, overlap, scripts, lengths, and [UNK] tokens."""
+"""`check`: find problems of the data for training a task, without writing anything.
+
+The checks here are those of all tasks: invalid rows, empty texts, duplicates, overlap, scripts, lengths and
+[UNK] tokens.
+"""
 
 import copy
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
 from bertkit.commands.configs import make_check_config
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, Splits, number_groups
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.data.unicode import measure_scripts
-from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models import loading
 from bertkit.models.loading import ModelSource
 from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
@@ -26,59 +34,331 @@ from bertkit.run.prepare import (
     resolve_max_length,
 )
 from bertkit.run.settings import resolve_settings
-from bertkit.settings.setting import fill_unset
-from bertkit.tasks import TASKS, task_spec
+from bertkit.settings.setting import select_unset
+from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.base import Task
 from bertkit.tasks.checks import (
     MAX_LOCATIONS,
     Finding,
     Level,
     TaskChecks,
-    checks_class,
     format_fraction,
     locate_rows,
 )
 from bertkit.tasks.ner.tags import OUTSIDE
+from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.reporting import Reporter, silence_libraries, silence_reports, use_reporter
+from bertkit.utils.text import replace_control_characters
 
 # Above these fractions of the rows, the finding is a warning instead of a note.
 MAX_DUPLICATE_FRACTION = 0.01
 MAX_TRUNCATED_FRACTION = 0.05
 MAX_LABEL_CHARS = 40  # longer labels are shortened in locations
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+MAX_PASSES = 20  # `Task.parse_dataset` stops at the first invalid row; each one costs a pass over all data
+CHUNK_SIZE = 256  # rows are validated one by one only in chunks with an error
+ROW_LOCATION = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
+VALUE_PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+FIX_FIRST = "fix this first: training stops here"
+
+
+@dataclass
+class CheckReport:
+    """The result of a data check.
+
+    Attributes:
+        task: Name of the task.
+        data: The `name` and the `source` of the data.
+        model: Name of the model that provided the tokenizer; None if the texts were not tokenized.
+        max_length: Maximum sequence length in tokens; None if the texts were not tokenized.
+        summary: The result of `Task.describe`; empty if the data cannot be parsed.
+        splits: Statistics by split. `rows` is the number of rows, `labels` the number of rows by label, and
+            `scripts` the fraction of letters by script. `lengths` are statistics in tokens. `over` is the
+            fraction of rows over the maximum length, and `unknown` the fraction of tokens that are [UNK].
+        findings: The findings, sorted by level.
+    """
+
+    task: str
+    data: dict[str, str]
+    model: str | None = None
+    max_length: int | None = None
+    summary: str = ""
+    splits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def count(self, level: Level) -> int:
+        return sum(finding.level == level for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object that `--json` prints."""
+        counts = {f"{level}s": self.count(level) for level in LEVELS}
+        return dataclasses.asdict(self) | counts
+
+
+def check(task_name: str, settings: Mapping[str, Any]) -> CheckReport:
+    """Check the data for training a task. The settings are those that differ from their defaults."""
+    if task_name not in TASKS:
+        hint = suggest_similar(task_name, TASKS)
+        raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
+    with silence_libraries():
+        config_class = make_check_config(task_definition(task_name).config)
+        with silence_reports():
+            config, _ = resolve_settings("check", config_class, settings, None)
+        task = create_task(task_name, config)
+        checks = task.definition.load_checks()(task)
+        dataset = checks.load_examples()
+        task.resolve(**select_unset(task.config, select_dataset_defaults(dataset, type(task))))
+        dataset = dataclasses.replace(dataset, splits=_sort_splits(dataset.splits))
+        report = CheckReport(task_name, {"name": dataset.name, "source": dataset.source})
+        report.findings += [Finding("note", "reading", note) for note in dataset.notes]
+        _DataCheck(report, checks, config.model is not None, config.max_length).run(dataset)
+    report.findings.sort(key=lambda finding: LEVELS.index(finding.level))
+    return report
+
+
+def _sort_splits(splits: Splits) -> Splits:
+    """Return the splits in the order training, validation, test, other splits."""
+    standard_names = [name for name in ("train", "validation", "test") if name in splits]
+    return {name: splits[name] for name in [*standard_names, *splits]}
+
+
+class _WarningCollector(Reporter):
+    """A reporter that adds warnings about the model to the findings."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self._findings = findings
+
+    def warn(self, message: str) -> None:
+        self._findings.append(Finding("warning", "model", message))
+
+
+@dataclass
+class _DataCheck:
+    """A data check that adds its results to a report.
+
+    Attributes:
+        is_model_requested: Whether the user named a model.
+        requested_length: Value of `--max-length`, if the user passed the flag.
+    """
+
+    report: CheckReport
+    checks: TaskChecks
+    is_model_requested: bool
+    requested_length: int | None
+
+    def run(self, dataset: LoadedDataset) -> None:
+        """Leave out invalid rows, and check the valid rows if the data can be parsed."""
+        collector = ErrorCollector()
+        self.checks.task, dataset, parsed = parse_valid_rows(self.checks.task, dataset, collector)
+        valid = drop_invalid_rows(self.checks.task, parsed.splits, collector) if parsed else {}
+        self.report.findings += collector.to_findings()
+        if parsed is None:
+            self.report.splits = {name: {"rows": len(rows)} for name, rows in dataset.splits.items()}
+            return
+        self.report.summary = self.checks.task.describe()
+        if len(valid["train"]):
+            self._check_valid_rows(dataset, dataclasses.replace(parsed, splits=valid))
+
+    def _check_valid_rows(self, dataset: LoadedDataset, parsed: LoadedDataset) -> None:
+        """Check the rows of each split, then the splits as training would sample them."""
+        report, checks, task = self.report, self.checks, self.checks.task
+        valid = {name: rows for name, rows in parsed.splits.items() if len(rows)}
+        self._collect_error(lambda: task.validate_splits(valid))
+        valid = {name: task.parse_rows(rows)[0] for name, rows in valid.items()}
+        notes = parsed.notes[len(dataset.notes) :]
+        report.findings += checks.check_rows(dataset, dataclasses.replace(parsed, splits=valid), notes)
+        checked_splits = [CheckedSplit(name, rows, checks) for name, rows in valid.items()]
+        for split in checked_splits:
+            report.findings += find_empty_texts(split, checks.extract_texts(split.rows))
+            report.findings += find_duplicates(split)
+        report.findings += find_overlap(checked_splits)
+        splits = valid
+        # If a split has no valid row, splitting would hold out rows in place of that split.
+        if len(valid) == len(parsed.splits):
+            result = self._collect_error(lambda: split_and_sample(task, valid))
+            if result is not None:
+                splits, split_notes = result
+                report.findings += [Finding("note", "reading", note) for note in split_notes]
+        splits = _sort_splits(splits)
+        for name, rows in splits.items():
+            texts = (text for column in checks.extract_texts(rows) for text in column)
+            report.splits[name] = {
+                "rows": len(rows),
+                "labels": checks.count_labels(rows),
+                "scripts": measure_scripts(texts),
+            }
+        labels = {name: statistics["labels"] for name, statistics in report.splits.items()}
+        scripts = {name: statistics["scripts"] for name, statistics in report.splits.items()}
+        report.findings += checks.check_balance(labels)
+        report.findings += find_script_mismatch(scripts)
+        self._collect_error(lambda: self._check_tokens(splits))
+
+    def _check_tokens(self, splits: Splits) -> None:
+        """Tokenize the texts as in training, without loading the weights of the model."""
+        report, task = self.report, self.checks.task
+        try:
+            with use_reporter(_WarningCollector(report.findings)):
+                source = self.checks.resolve_tokenizer(self.is_model_requested)
+        except UserError as error:
+            is_requested = self.is_model_requested or getattr(task.config, "tokenizer", None)
+            level: Level = "error" if is_requested else "note"
+            report.findings.append(Finding(level, "no-model", str(error), "the texts were not tokenized"))
+            return
+        if source is None:
+            return
+        info = TokenizerInfo.load(task, source, self.is_model_requested, self.requested_length)
+        report.model, report.max_length = info.name, task.config.max_length
+        if problem := describe_untrained_positions(task, info.name, info.trained_length):
+            report.findings.append(Finding("warning", "untrained-positions", *problem))
+        report.findings += find_missing_embeddings(info)
+        for name, rows in splits.items():
+            counts = self.checks.count_tokens(rows, info.tokenizer)
+            report.splits[name] |= summarize_lengths(task, counts)
+            report.findings += find_unk_tokens(name, rows, counts, info)
+            report.findings += find_long_rows(name, rows, counts, task, info)
+            report.findings += self.checks.check_tokens(name, rows, info.tokenizer)
+
+    def _collect_error(self, step: Callable[[], Any]) -> Any:
+        """Return the result of a function, or None if the function raises a `UserError`.
+
+        The error becomes a finding, unless there is a finding with the same message.
+        """
+        try:
+            return step()
+        except UserError as error:
+            if str(error) not in (finding.message for finding in self.report.findings):
+                self.report.findings.append(Finding("error", "refused", str(error), FIX_FIRST))
+            return None
+
+
+# ---- invalid rows
+
+
+@dataclass
+class ErrorCollector:
+    """The errors of invalid rows.
+
+    Attributes:
+        errors: The messages, in the order of the rows.
+        is_complete: Whether all rows were checked.
+    """
+
+    errors: list[str] = field(default_factory=list)
+    is_complete: bool = True
+
+    def to_findings(self) -> Iterator[Finding]:
+        """Yield one finding for each kind of error, with the message of the first such error.
+
+        Errors of one kind differ only in their rows and in quoted values and numbers.
+        """
+        kinds: dict[str, list[str]] = {}
+        for error in self.errors:
+            kind = VALUE_PATTERN.sub("_", ROW_LOCATION.sub("", error, count=1))
+            kinds.setdefault(kind, []).append(error)
+        for errors in kinds.values():
+            locations = [match[0] for error in errors[:MAX_LOCATIONS] if (match := ROW_LOCATION.match(error))]
+            suffix = f" ({len(errors):,} rows have this error)" if len(errors) > 1 else ""
+            yield Finding("error", "refused", errors[0] + suffix, FIX_FIRST, len(errors), locations)
+        if not self.is_complete:
+            yield Finding("note", "not-all", "there may be more of these errors: later rows were not read")
+
+
+def locate_error(error: UserError, splits: Splits) -> tuple[str, int] | None:
+    """Return the split and the index of the row that an error names; None if the error names no row."""
+    match = ROW_LOCATION.match(str(error))
+    if match is None:
+        return None
+    file, number = match["file"], int(match["number"])
+    for name, rows in splits.items():
+        file_indices = [index for index, row_file in enumerate(rows.files) if row_file == file]
+        candidates = np.flatnonzero(np.isin(rows.file_index, file_indices))
+        numbers = rows.row_numbers[candidates]
+        # In a file with line numbers, a row extends from its line to the line of the next row.
+        is_match = numbers <= number if file in rows.line_numbered_files else numbers == number
+        if is_match.any():
+            return name, int(candidates[is_match][-1])
+    return None
+
+
+def parse_valid_rows(
+    task: Task, dataset: LoadedDataset, collector: ErrorCollector
+) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
+    """Parse a dataset without the rows that `Task.parse_dataset` refuses.
+
+    Returns:
+        A copy of the task that knows its columns, the dataset without the refused rows, and the parsed
+        dataset. The parsed dataset is None if no row causes the error, if a split has no rows left, or
+        after `MAX_PASSES`.
+    """
+    for _ in range(MAX_PASSES):
+        attempt = copy.copy(task)
+        try:
+            return attempt, dataset, attempt.parse_dataset(dataset)
+        except UserError as error:
+            collector.errors.append(str(error))
+            location = locate_error(error, dataset.splits)
+            if location is None:
+                return task, dataset, None
+            split, index = location
+            rows = dataset.splits[split]
+            kept = rows.select(other for other in range(len(rows)) if other != index)
+            dataset = dataclasses.replace(dataset, splits={**dataset.splits, split: kept})
+            if not len(kept):
+                return task, dataset, None
+    collector.is_complete = False
+    return task, dataset, None
+
+
+def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> Splits:
+    """Return the rows that `Task.parse_rows` and `Task.validate_splits` accept; collect the errors."""
+    valid = {}
+    for name, rows in splits.items():
+
+        def find_error(part: Rows, split: str = name) -> str | None:
+            """Return the message of an error that names one of these rows; None for other errors."""
+            try:
+                task.validate_splits({split: task.parse_rows(part)[0]})
+            except UserError as error:
+                return str(error) if locate_error(error, {"": part}) is not None else None
+            return None
+
+        invalid = set()
+        for start in range(0, len(rows), CHUNK_SIZE) if find_error(rows) is not None else ():
+            chunk = range(start, min(start + CHUNK_SIZE, len(rows)))
+            if find_error(rows.select(chunk)) is None:
+                continue
+            for index in chunk:
+                message = find_error(rows.select([index]))
+                if message is not None:
+                    collector.errors.append(message)
+                    invalid.add(index)
+        valid[name] = rows
+        if invalid:
+            valid[name] = rows.select(index for index in range(len(rows)) if index not in invalid)
+    return valid
+
 
 # ---- rows
 
 
 @dataclass(frozen=True)
 class CheckedSplit:
-    """A split with the keys and labels by which rows are compared.
-
-    Attributes:
-        name: Name of the split.
-        rows: The parsed rows.
-        identity: [n] key of each row; equal examples have equal keys.
-        gold: Label of each row; None without labels.
-        unit: Noun for one row in messages.
-        conflict_severity: See `TaskChecks.conflict_severity`.
-    """
+    """A split with the keys and labels by which rows are compared."""
 
     name: str
     rows: Rows
-    identity: np.ndarray
-    gold: Sequence[Hashable] | None
-    unit: str
-    conflict_severity: tuple[Level, str]
+    checks: TaskChecks
 
-    @classmethod
-    def from_checks(cls, name: str, rows: Rows, checks: TaskChecks) -> "CheckedSplit":
-        """Collect the keys and labels of the rows."""
-        task = checks.task
-        identity = task.split_keys(rows).identity
-        return cls(name, rows, identity, checks.extract_gold(rows), task.spec.unit, checks.conflict_severity)
+    @cached_property
+    def identity(self) -> np.ndarray:
+        """[n] key of each row; equal examples have equal keys."""
+        return self.checks.task.split_keys(self.rows).identity
 
     def format_fraction(self, indices: Sequence[int]) -> str:
         """Format the number of these rows, such as `3 of 60 (5.0%) train rows`."""
-        return f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.unit}s"
+        return (
+            f"{format_fraction(len(indices), len(self.rows))} {self.name} {self.checks.task.definition.unit}s"
+        )
 
 
 def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -98,7 +378,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     groups, first = number_groups(split.identity)
     first_index = first[groups]  # of the rows with the same key
     copies = np.flatnonzero(first_index != np.arange(len(groups))).tolist()
-    rows, gold = split.rows, split.gold
+    rows, gold = split.rows, split.checks.extract_gold(split.rows)
     if copies:
         originals = first_index[copies].tolist()
         yield Finding(
@@ -112,7 +392,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
     conflicts = [index for index in copies if gold[index] != gold[first_index[index]]]
     if conflicts:
         originals = first_index[conflicts].tolist()
-        level, fix = split.conflict_severity
+        level, fix = split.checks.conflict_severity
         yield Finding(
             level, "conflicts", f"{split.format_fraction(conflicts)} are copies with another label", fix,
             len(conflicts), _locate_pairs(rows, conflicts, originals, gold),
@@ -122,14 +402,7 @@ def find_duplicates(split: CheckedSplit) -> Iterator[Finding]:
 def _locate_pairs(
     rows: Rows, copies: Sequence[int], originals: Sequence[int], gold: Sequence[Hashable] | None = None
 ) -> list[str]:
-    """Return locations such as `train.csv: row 9 copies row 3` for the first few pairs.
-
-    Args:
-        rows: The rows of the split.
-        copies: Indices of the copies.
-        originals: Index of the earlier row for each copy.
-        gold: Labels to append to the locations; None to append none.
-    """
+    """Return locations such as `train.csv: row 9 copies row 3` for the first few pairs, with their labels."""
     locations = []
     for copy_location, original_location, duplicate, original in zip(
         locate_rows(rows, copies), locate_rows(rows, originals), copies, originals, strict=False
@@ -211,24 +484,17 @@ class TokenizerInfo:
     def load(
         cls, task: Task, source: ModelSource, is_model_requested: bool, requested_length: int | None
     ) -> "TokenizerInfo":
-        """Load the tokenizer and the config of a model, and set the task's `max_length`.
-
-        Args:
-            task: The task; its setting `max_length` is changed.
-            source: The model; its weights are not loaded.
-            is_model_requested: Whether the user named the model.
-            requested_length: Value of `--max-length`, if the user passed the flag.
-        """
+        """Load the tokenizer and the config of a model, not its weights, and set the task's `max_length`."""
         has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
         config = loading.load_config(source) if has_config else None
         tokenizer = loading.load_tokenizer(source)
         loading.require_token_types(source, config, tokenizer)
         num_token_ids = loading.count_token_ids(tokenizer)
-        loading.add_tokens(tokenizer, task.new_tokens)
+        loading.add_tokens(tokenizer, task.state.new_tokens)
         is_new_model = getattr(task.config, "tokenizer", None) is not None
         trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
         max_length = resolve_max_length(task, source, config, requested_length, trained_length)
-        task.config = dataclasses.replace(task.config, max_length=max_length)
+        task.resolve(max_length=max_length)
         max_positions = loading.get_max_positions(config)
         return cls(
             source.name, is_model_requested, tokenizer, max_positions, trained_length, num_token_ids,
@@ -250,7 +516,7 @@ def find_missing_embeddings(info: TokenizerInfo) -> Iterator[Finding]:
 def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
     """Return statistics of the lengths in tokens, and the fractions of long rows and of [UNK] tokens."""
     unknown = {"unknown": counts.unk_fraction}
-    if task.spec.resamples_examples:
+    if task.definition.resamples_examples:
         return unknown
     median, percentile_95 = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
     lengths = {"median": int(median), "95%": int(percentile_95), "longest": int(counts.lengths.max())}
@@ -263,18 +529,18 @@ def find_long_rows(
     """Find rows that are longer than `--max-length`, except if examples are sampled to fit."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
     long = (counts.lengths > limit).nonzero()[0]
-    if task.spec.resamples_examples or not len(long):
+    if task.definition.resamples_examples or not len(long):
         return
     message = f"{format_fraction(len(long), len(rows))} {name} rows are longer than {limit} tokens and are"
     locations = locate_rows(rows, long)
-    if task.spec.uses_windows:
+    if task.uses_windows:
         yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
         return
     if info.max_positions and longest > info.max_positions:
         fixes = [f"--max-length {info.max_positions} is the maximum"]
     else:
         fixes = [f"--max-length {longest} avoids truncation"]
-    if hasattr(task.config, "long_texts"):
+    if task.config.long_texts is not None:
         fixes.append("--long-texts windows reads the whole texts")
     level: Level = "warning" if len(long) > MAX_TRUNCATED_FRACTION * len(rows) else "note"
     yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
@@ -297,342 +563,128 @@ def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerI
     )  # fmt: skip
 
 
-LEVELS: tuple[Level, ...] = ("error", "warning", "note")
-MAX_PASSES = 20  # `Task.parse_dataset` stops at the first invalid row; each one costs a pass over all data
-CHUNK_SIZE = 256  # rows are validated one by one only in chunks with an error
-ROW_LOCATION = re.compile(r"(?P<file>.+?): (row|line) (?P<number>\d+)")
-VALUE_PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-FIX_FIRST = "fix this first: training stops here"
+# ---- command line
 
 
-@dataclass
-class CheckReport:
-    """The result of a data check.
+MAX_LABELS = 12  # rows of the table of labels
+MAX_BAR_WIDTH = 20  # characters
+MIN_SCRIPT_FRACTION = 0.0005  # smaller fractions are rounded to 0.0%
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
-    Attributes:
-        task: Name of the task.
-        data: The `name` and the `source` of the data.
-        model: Name of the model that provided the tokenizer; None if the texts were not tokenized.
-        max_length: Maximum sequence length in tokens; None if the texts were not tokenized.
-        summary: The result of `Task.describe`; empty if the data cannot be parsed.
-        splits: Statistics by split. `rows` is the number of rows, `labels` the number of rows by label, and
-            `scripts` the fraction of letters by script. `lengths` are statistics in tokens. `over` is the
-            fraction of rows over the maximum length, and `unknown` the fraction of tokens that are [UNK].
-        findings: The findings, sorted by level.
+
+def run_command(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
+    is_strict = settings.pop("strict", False)
+    report = check(task_name, settings)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print_report(report)
+    errors, warnings = report.count("error"), report.count("warning")
+    if errors:
+        raise UserError(
+            f"{format_count(errors, 'error')} in the data: training would stop; fix the errors listed above"
+        )
+    if is_strict and warnings:
+        raise UserError(
+            f"{format_count(warnings, 'warning')} in the data: --strict treats warnings as errors; "
+            "fix those listed above or leave out --strict"
+        )
+
+
+def _print_report(report: CheckReport) -> None:
+    """Print a table of splits, a table of labels, and the findings."""
+    source = f"{report.data['name']} from {report.data['source']}"
+    out_console.print(source, markup=False, soft_wrap=True, style="bold")
+    if report.summary:
+        out_console.print(report.summary, markup=False, soft_wrap=True)
+    out_console.print(_build_split_table(report))
+    label_counts = {
+        name: statistics["labels"] for name, statistics in report.splits.items() if statistics.get("labels")
+    }
+    if label_counts:
+        out_console.print(_build_label_table(label_counts))
+    for finding in report.findings:
+        _print_finding(finding)
+    level_counts = [
+        format_count(count, level)
+        for level in LEVEL_STYLES
+        if (count := report.count(level))  # type: ignore[arg-type]
+    ]
+    out_console.print(", ".join(level_counts) or "no problems found")
+
+
+def _build_split_table(report: CheckReport) -> Table:
+    """Build a table of the rows, token lengths, [UNK] tokens and scripts of each split.
+
+    Columns without any value are left out.
     """
-
-    task: str
-    data: dict[str, str]
-    model: str | None = None
-    max_length: int | None = None
-    summary: str = ""
-    splits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-    def count(self, level: Level) -> int:
-        """Return the number of findings of this level."""
-        return sum(finding.level == level for finding in self.findings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object that `--json` prints."""
-        counts = {f"{level}s": self.count(level) for level in LEVELS}
-        return dataclasses.asdict(self) | counts
-
-
-def check(task_name: str, settings: Mapping[str, Any]) -> CheckReport:
-    """Check the data for training a task, without writing anything.
-
-    Args:
-        task_name: Name of the task.
-        settings: Settings of the task that differ from their defaults.
-
-    Raises:
-        UserError: The data cannot be loaded, or a setting is invalid.
-    """
-    if task_name not in TASKS:
-        hint = suggest_similar(task_name, TASKS)
-        raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
-    with silence_libraries():
-        config_class = make_check_config(task_spec(task_name).config)
-        with silence_reports():
-            config, _ = resolve_settings("check", config_class, settings, None)
-        task = create_task(task_name, config)
-        checks = checks_class(task_name)(task)
-        dataset = checks.load_examples()
-        task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
-        dataset = dataclasses.replace(dataset, splits=_sort_splits(dataset.splits))
-        report = CheckReport(task_name, {"name": dataset.name, "source": dataset.source})
-        report.findings += _to_findings(dataset.notes)
-        _DataCheck(report, checks, config.model is not None, config.max_length).run(dataset)
-    report.findings.sort(key=lambda finding: LEVELS.index(finding.level))
-    return report
-
-
-def _sort_splits(splits: Splits) -> Splits:
-    """Return the splits in the order training, validation, test, other splits."""
-    standard_names = [name for name in ("train", "validation", "test") if name in splits]
-    return {name: splits[name] for name in [*standard_names, *splits]}
-
-
-def _to_findings(notes: Iterable[str]) -> list[Finding]:
-    """Convert the notes from reading the data to findings."""
-    return [Finding("note", "reading", note) for note in notes]
-
-
-class _WarningCollector(Reporter):
-    """A reporter that adds warnings about the model to the findings."""
-
-    def __init__(self, findings: list[Finding]) -> None:
-        self._findings = findings
-
-    def warn(self, message: str) -> None:
-        """Add a finding."""
-        self._findings.append(Finding("warning", "model", message))
-
-
-@dataclass
-class _DataCheck:
-    """A data check that adds its results to a report.
-
-    Attributes:
-        report: The report.
-        checks: The checks of the task.
-        is_model_requested: Whether the user named a model.
-        requested_length: Value of `--max-length`, if the user passed the flag.
-    """
-
-    report: CheckReport
-    checks: TaskChecks
-    is_model_requested: bool
-    requested_length: int | None
-
-    @property
-    def task(self) -> Task:
-        """The task whose data is checked."""
-        return self.checks.task
-
-    def run(self, dataset: LoadedDataset) -> None:
-        """Leave out invalid rows, and check the valid rows if the data can be parsed."""
-        collector = ErrorCollector()
-        self.checks.task, dataset, parsed = parse_valid_rows(self.task, dataset, collector)
-        valid = drop_invalid_rows(self.task, parsed.splits, collector) if parsed else {}
-        self.report.findings += collector.to_findings()
-        if parsed is None:
-            self.report.splits = {name: {"rows": len(rows)} for name, rows in dataset.splits.items()}
-            return
-        self.report.summary = self.task.describe()
-        if len(valid["train"]):
-            self._check_valid_rows(dataset, dataclasses.replace(parsed, splits=valid))
-
-    def _check_valid_rows(self, dataset: LoadedDataset, parsed: LoadedDataset) -> None:
-        """Check the rows of each split, then the splits as training would sample them."""
-        task, findings = self.task, self.report.findings
-        valid = {name: rows for name, rows in parsed.splits.items() if len(rows)}
-        self._collect_error(lambda: task.validate_splits(valid))
-        valid = {name: task.parse_rows(rows)[0] for name, rows in valid.items()}
-        notes = parsed.notes[len(dataset.notes) :]
-        findings += self.checks.check_rows(dataset, dataclasses.replace(parsed, splits=valid), notes)
-        self._compare_rows(valid)
-        splits = valid
-        # If a split has no valid row, splitting would hold out rows in place of that split.
-        if len(valid) == len(parsed.splits):
-            result = self._collect_error(lambda: split_and_sample(task, valid))
-            if result is not None:
-                splits, split_notes = result
-                findings += _to_findings(split_notes)
-        splits = _sort_splits(splits)
-        self._count_rows(splits)
-        self._collect_error(lambda: self._check_tokens(splits))
-
-    def _compare_rows(self, splits: Splits) -> None:
-        """Find empty texts, duplicates, and overlap between splits."""
-        checked_splits = [CheckedSplit.from_checks(name, rows, self.checks) for name, rows in splits.items()]
-        for split in checked_splits:
-            self.report.findings += find_empty_texts(split, self.checks.extract_texts(split.rows))
-            self.report.findings += find_duplicates(split)
-        self.report.findings += find_overlap(checked_splits)
-
-    def _count_rows(self, splits: Splits) -> None:
-        """Add the numbers of rows and labels and the scripts of each split to the report."""
-        for name, rows in splits.items():
-            texts = (text for column in self.checks.extract_texts(rows) for text in column)
-            self.report.splits[name] = {
-                "rows": len(rows),
-                "labels": self.checks.count_labels(rows),
-                "scripts": measure_scripts(texts),
+    rows = []
+    for statistics in report.splits.values():
+        lengths = statistics.get("lengths", {})
+        scripts = ", ".join(  # such as `Latin 99.8%, Greek 0.2%`, or `Latin 100%`
+            f"{name} {fraction:.1%}" if fraction < 1 - MIN_SCRIPT_FRACTION else f"{name} {fraction:.0%}"
+            for name, fraction in statistics.get("scripts", {}).items()
+            if fraction >= MIN_SCRIPT_FRACTION
+        )
+        rows.append(
+            {
+                f"{task_definition(report.task).unit}s": f"{statistics['rows']:,}",
+                **{name: f"{lengths[name]:,}" if lengths else "" for name in ("median", "95%", "longest")},
+                f"over {report.max_length}": f"{statistics['over']:.1%}" if "over" in statistics else "",
+                "[UNK]": f"{statistics['unknown']:.1%}" if "unknown" in statistics else "",
+                "script": scripts,
             }
-        labels = {name: statistics["labels"] for name, statistics in self.report.splits.items()}
-        scripts = {name: statistics["scripts"] for name, statistics in self.report.splits.items()}
-        self.report.findings += self.checks.check_balance(labels)
-        self.report.findings += find_script_mismatch(scripts)
-
-    def _check_tokens(self, splits: Splits) -> None:
-        """Tokenize the texts as in training, without loading the weights of the model."""
-        report, task = self.report, self.task
-        try:
-            with use_reporter(_WarningCollector(report.findings)):
-                source = self.checks.resolve_tokenizer(self.is_model_requested)
-        except UserError as error:
-            is_requested = self.is_model_requested or getattr(task.config, "tokenizer", None)
-            level: Level = "error" if is_requested else "note"
-            report.findings.append(Finding(level, "no-model", str(error), "the texts were not tokenized"))
-            return
-        if source is None:
-            return
-        info = TokenizerInfo.load(task, source, self.is_model_requested, self.requested_length)
-        report.model, report.max_length = info.name, task.config.max_length
-        if problem := describe_untrained_positions(task, info.name, info.trained_length):
-            report.findings.append(Finding("warning", "untrained-positions", *problem))
-        report.findings += find_missing_embeddings(info)
-        for name, rows in splits.items():
-            counts = self.checks.count_tokens(rows, info.tokenizer)
-            report.splits[name] |= summarize_lengths(task, counts)
-            report.findings += find_unk_tokens(name, rows, counts, info)
-            report.findings += find_long_rows(name, rows, counts, task, info)
-            report.findings += self.checks.check_tokens(name, rows, info.tokenizer)
-
-    def _collect_error(self, step: Callable[[], Any]) -> Any:
-        """Return the result of a function, or None if the function raises a `UserError`.
-
-        The error becomes a finding, unless there is a finding with the same message.
-        """
-        try:
-            return step()
-        except UserError as error:
-            if str(error) not in (finding.message for finding in self.report.findings):
-                self.report.findings.append(Finding("error", "refused", str(error), FIX_FIRST))
-            return None
+        )
+    headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
+    table = Table()
+    table.add_column(to_plain_text(f"in tokens of {report.model}" if report.model else ""))
+    for heading in headings:
+        # As plain text, because [UNK] looks like markup.
+        table.add_column(to_plain_text(heading), justify="left" if heading == "script" else "right")
+    for name, row in zip(report.splits, rows, strict=True):
+        table.add_row(name, *(row[heading] for heading in headings))
+    return table
 
 
-# ---- invalid rows
-
-
-@dataclass
-class ErrorCollector:
-    """The errors of invalid rows.
-
-    Attributes:
-        errors: The messages, in the order of the rows.
-        is_complete: Whether all rows were checked.
-    """
-
-    errors: list[str] = field(default_factory=list)
-    is_complete: bool = True
-
-    def to_findings(self) -> Iterator[Finding]:
-        """Yield one finding for each kind of error, with the message of the first such error.
-
-        Errors of one kind differ only in their rows and in quoted values and numbers.
-        """
-        kinds: dict[str, list[str]] = {}
-        for error in self.errors:
-            kind = VALUE_PATTERN.sub("_", ROW_LOCATION.sub("", error, count=1))
-            kinds.setdefault(kind, []).append(error)
-        for errors in kinds.values():
-            locations = [match[0] for error in errors[:MAX_LOCATIONS] if (match := ROW_LOCATION.match(error))]
-            suffix = f" ({len(errors):,} rows have this error)" if len(errors) > 1 else ""
-            yield Finding("error", "refused", errors[0] + suffix, FIX_FIRST, len(errors), locations)
-        if not self.is_complete:
-            yield Finding("note", "not-all", "there may be more of these errors: later rows were not read")
-
-
-def locate_error(error: UserError, splits: Splits) -> tuple[str, int] | None:
-    """Return the split and the index of the row that an error names; None if the error names no row."""
-    match = ROW_LOCATION.match(str(error))
-    if match is None:
-        return None
-    for name, rows in splits.items():
-        index = _find_row(rows, match["file"], int(match["number"]))
-        if index is not None:
-            return name, index
-    return None
-
-
-def _find_row(rows: Rows, file: str, number: int) -> int | None:
-    """Return the index of the row with this row number, or of the row that contains this line.
+def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """Build a table with the count and the fraction of each label, and with bars for the first split.
 
     Args:
-        rows: The rows to search.
-        file: File of the row.
-        number: Number of the row or line, as error messages state it.
+        counts: Number of rows by split and label.
     """
-    file_indices = [index for index, name in enumerate(rows.files) if name == file]
-    candidates = np.flatnonzero(np.isin(rows.file_index, file_indices))
-    numbers = rows.row_numbers[candidates]
-    # In a file with line numbers, a row extends from its line to the line of the next row.
-    is_match = numbers <= number if file in rows.line_numbered_files else numbers == number
-    matches = candidates[is_match]
-    return int(matches[-1]) if len(matches) else None
+    labels = list(dict.fromkeys(label for split_counts in counts.values() for label in split_counts))
+    table = Table("label", "")
+    for split in counts:
+        table.add_column(split, justify="right")
+    first_split = next(iter(counts.values()))
+    max_count = max(first_split.values())
+    for label in labels[:MAX_LABELS]:
+        width = max(1, round(MAX_BAR_WIDTH * first_split.get(label, 0) / max_count))
+        bar = Text("█" * width if label in first_split else "", "cyan")
+        cells = [
+            f"{split_counts.get(label, 0):,} ({split_counts.get(label, 0) / sum(split_counts.values()):.1%})"
+            for split_counts in counts.values()
+        ]
+        table.add_row(to_plain_text(label), bar, *cells)
+    if len(labels) > MAX_LABELS:
+        table.add_row(f"... and {len(labels) - MAX_LABELS:,} more", "")
+    return table
 
 
-def parse_valid_rows(
-    task: Task, dataset: LoadedDataset, collector: ErrorCollector
-) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
-    """Parse a dataset without the rows that `Task.parse_dataset` refuses.
-
-    Returns:
-        A copy of the task that knows its columns, the dataset without the refused rows, and the parsed
-        dataset. The parsed dataset is None if no row causes the error, if a split has no rows left, or
-        after `MAX_PASSES`.
-    """
-    for _ in range(MAX_PASSES):
-        attempt = copy.copy(task)
-        try:
-            return attempt, dataset, attempt.parse_dataset(dataset)
-        except UserError as error:
-            collector.errors.append(str(error))
-            location = locate_error(error, dataset.splits)
-            if location is None:
-                return task, dataset, None
-            dataset = _drop_row(dataset, *location)
-            if not len(dataset.splits[location[0]]):
-                return task, dataset, None
-    collector.is_complete = False
-    return task, dataset, None
-
-
-def _drop_row(dataset: LoadedDataset, split: str, index: int) -> LoadedDataset:
-    rows = dataset.splits[split]
-    kept = rows.select(kept_index for kept_index in range(len(rows)) if kept_index != index)
-    return dataclasses.replace(dataset, splits={**dataset.splits, split: kept})
-
-
-def drop_invalid_rows(task: Task, splits: Splits, collector: ErrorCollector) -> Splits:
-    """Return the rows that pass `Task.parse_rows` and `Task.validate_splits`, by split."""
-    valid = {}
-    for name, rows in splits.items():
-
-        def validate(part: Rows, split: str = name) -> None:
-            task.validate_splits({split: task.parse_rows(part)[0]})
-
-        invalid = _find_invalid_rows(validate, rows, collector)
-        valid[name] = rows
-        if invalid:
-            valid[name] = rows.select(index for index in range(len(rows)) if index not in invalid)
-    return valid
-
-
-def _find_invalid_rows(validate: Callable[[Rows], None], rows: Rows, collector: ErrorCollector) -> set[int]:
-    """Return the indices of the rows that are invalid by themselves, and collect the errors."""
-    if _get_row_error(validate, rows) is None:
-        return set()
-    invalid = set()
-    for start in range(0, len(rows), CHUNK_SIZE):
-        chunk = range(start, min(start + CHUNK_SIZE, len(rows)))
-        if _get_row_error(validate, rows.select(chunk)) is None:
-            continue
-        for index in chunk:
-            message = _get_row_error(validate, rows.select([index]))
-            if message is not None:
-                collector.errors.append(message)
-                invalid.add(index)
-    return invalid
-
-
-def _get_row_error(validate: Callable[[Rows], None], rows: Rows) -> str | None:
-    """Return the message of an error that names one of these rows; None for other errors."""
-    try:
-        validate(rows)
-    except UserError as error:
-        return str(error) if locate_error(error, {"": rows}) is not None else None
-    return None
+def _print_finding(finding: Finding) -> None:
+    """Print the message, the fix, and the rows if the message lacks them, as `train.csv: row 3, row 9`."""
+    line = Text(finding.level, LEVEL_STYLES[finding.level])
+    line.append(f"  {replace_control_characters(finding.message)}", "default")
+    out_console.print(line, soft_wrap=True)
+    if any(row not in finding.message for row in finding.rows):
+        parts, previous_file = [], None
+        for location in finding.rows:  # each file is named once, without its directory
+            file, separator, row = location.partition(": ")
+            parts.append(row if file == previous_file else f"{Path(file).name}{separator}{row}")
+            previous_file = file
+        num_omitted = finding.count - len(finding.rows)
+        suffix = f", and {num_omitted:,} more" if num_omitted > 0 else ""
+        rows_line = f"    {', '.join(parts)}{suffix}"
+        out_console.print(rows_line, markup=False, soft_wrap=True, style="dim")
+    if finding.fix:
+        out_console.print(f"    {finding.fix}", markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """The settings of the commands that do not train. Importing this module is fast."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -21,6 +20,7 @@ from bertkit.settings.setting import (
     Pooling,
     SettingField,
     Settings,
+    cache_by_class,
     data_dir_setting,
     device_setting,
     encoding_setting,
@@ -32,7 +32,7 @@ from bertkit.settings.setting import (
     setting,
 )
 from bertkit.settings.validation import DataSource
-from bertkit.tasks import TASKS, task_spec
+from bertkit.tasks import TASKS, task_definition
 
 if TYPE_CHECKING:
     from bertkit.tasks.base import Task
@@ -46,37 +46,28 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
     """Return a subclass of a config that also has the column settings of all tasks that predict rows."""
     declarations: dict[str, dict[str, SettingField]] = {}
     for task in TASKS:
-        spec = task_spec(task)
-        if not spec.predicts_rows:
+        definition = task_definition(task)
+        if not definition.predicts_rows:
             continue
-        for name, declared in get_settings(spec.config).items():
+        for name, declared in get_settings(definition.config).items():
             if is_column_setting(name):
                 declarations.setdefault(name, {})[task] = declared
     fields = []
     for name, by_task in declarations.items():
-        kind, metadata, default = _merge(by_task)
-        fields.append((name, kind, dataclasses.field(default=default, metadata={"setting": metadata})))
+        # The help text combines those of the tasks, with the names of the tasks.
+        tasks_by_help: dict[str, list[str]] = {}
+        for task, declared in by_task.items():
+            tasks_by_help.setdefault(declared.metadata.help.removesuffix("."), []).append(task)
+        text = " ".join(f"{text} ({', '.join(tasks)})." for text, tasks in tasks_by_help.items())
+        first = next(iter(by_task.values()))
+        metadata = dataclasses.replace(
+            first.metadata, help=text, panel=COLUMN_PANEL, default_text="as in training"
+        )
+        fields.append((name, first.type, dataclasses.field(default=None, metadata={"setting": metadata})))
     namespace = {"__doc__": config.__doc__, "__module__": config.__module__}
     return dataclasses.make_dataclass(  # type: ignore[return-value]
         config.__name__, fields, bases=(config,), frozen=True, kw_only=True, namespace=namespace
     )
-
-
-def _merge(declarations: Mapping[str, SettingField]) -> SettingField:
-    """Return a field whose help text combines those of several tasks, with the names of the tasks.
-
-    Args:
-        declarations: The field of the setting by task.
-    """
-    tasks_by_help: dict[str, list[str]] = {}
-    for task, declared in declarations.items():
-        tasks_by_help.setdefault(declared.metadata.help.removesuffix("."), []).append(task)
-    text = " ".join(f"{text} ({', '.join(tasks)})." for text, tasks in tasks_by_help.items())
-    first = next(iter(declarations.values()))
-    metadata = dataclasses.replace(
-        first.metadata, help=text, panel=COLUMN_PANEL, default_text="as in training"
-    )
-    return SettingField(first.type, metadata, default=None)
 
 
 def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str, Any]:
@@ -86,13 +77,10 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
         config: Settings of the command, of a class that `add_column_settings` returned.
         task: The task of the run.
         run: The run, for error messages.
-
-    Raises:
-        UserError: The run does not read a column that the user named.
     """
     settings = get_settings(type(config))
     # The settings of a finished run name all columns that it reads.
-    column_settings = get_column_settings(task.config) if task.spec.predicts_rows else {}
+    column_settings = get_column_settings(task.config) if task.definition.predicts_rows else {}
     names = [name for name, column in column_settings.items() if column]
     columns = {}
     for name, declared in settings.items():
@@ -102,30 +90,13 @@ def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str
             flags = format_list(get_flag(known, settings[known].metadata) for known in names)
             fix = f"use {flags}" if names else "name the column as in training"
             flag = get_flag(name, declared.metadata)
-            raise UserError(f"{flag}: does not apply to {run}, a run of {task.spec.name}; {fix}")
+            raise UserError(f"{flag}: does not apply to {run}, a run of {task.definition.name}; {fix}")
         columns[name] = column
     return columns
 
 
-CALIBRATE_HELP = (
-    "Calibrate the probabilities of a finished run: fit a temperature on its validation rows, or on other "
-    "labeled rows, and fold it into the model. Optionally, fit thresholds and abstention."
-)
-EMBED_HELP = "Write vectors of texts, or of one word in its contexts, to a file; --query searches them."
-EVALUATE_HELP = (
-    "Score a finished run on other data, with confidence intervals and baselines; --compare tests it "
-    "against another run."
-)
-EXPORT_HELP = "Export a finished run to ONNX and compare it with the PyTorch model on the validation rows."
-FILL_MASK_HELP = "Print the most probable words for each [MASK] in a text."
-PREDICT_HELP = "Predict with a finished run: rows of a file, texts, or lines on standard input."
-
 SEARCH_PANEL = "Search"
-PREDICT_OUTPUT_SETTINGS = ("output", "overwrite", "format")  # not accepted by bertkit.predict()
 PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
-
-# Variants of a model that `export` measures.
-PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"
 
 
 def _eval_batch_size_setting() -> Any:
@@ -344,14 +315,15 @@ class PredictConfig(Settings):
     )
     output: str | None = setting(
         None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
-        default_text="standard output",
+        default_text="standard output", has_parameter=False,
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
+    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT, has_parameter=False)
     format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
         None,
         "Format of the predictions.",
         OUTPUT,
         default_text="the suffix of --output; without --output, a table on a terminal and jsonl elsewhere",
+        has_parameter=False,
     )
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()
@@ -360,6 +332,7 @@ class PredictConfig(Settings):
 CHECK_HELP = "Check the data before training; exit with code 2 if training would refuse it."
 
 
+@cache_by_class
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
     """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`.
 
@@ -382,11 +355,6 @@ def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
     )  # fmt: skip
 
 
-LABEL_ISSUES_HELP = (
-    "List the training rows of a study whose labels are probably wrong, and write a page to review them."
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelIssuesConfig(Settings):
     """Settings of `bertkit label-issues`."""
@@ -396,8 +364,6 @@ class LabelIssuesConfig(Settings):
         completion="runs",
     )  # fmt: skip
 
-
-SERVE_HELP = "Serve predictions of finished runs over HTTP, with a page to try them."
 
 BATCHES, NETWORK = "Batches", "Network"
 
@@ -431,7 +397,6 @@ class ServeConfig(Settings):
     log_texts: bool = setting(False, "Also log the rows of requests.", OUTPUT)
 
 
-REPORT_HELP = "Write the report page of a finished run again, or compare several runs on one page."
 NUM_EXPLAINED = 20  # examples with --explain: the first page of the error browser
 
 
@@ -461,7 +426,6 @@ class ReportConfig(Settings):
     device: str = device_setting()
 
 
-HELP = "Train a WordPiece vocabulary on your own text: a tokenizer for BERT."
 VOCABULARY = "Vocabulary"
 
 
@@ -503,10 +467,6 @@ class TokenizerConfig(TextConfig):
     overwrite: bool = setting(False, "Replace the tokenizer in --output-dir.", OUTPUT)
 
 
-DISTILL_HELP = (
-    "Train a smaller model, the student, on the predictions of a finished run, its teacher. The settings of "
-    "the run are the defaults."
-)
 DISTILLATION = "Distillation"
 
 

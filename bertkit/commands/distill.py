@@ -1,14 +1,19 @@
-"""`bertkit distill RUN`: the settings of a student, from those of the run of its teacher."""
+"""`bertkit distill RUN`: train a student with the settings of the run of its teacher."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.commands import train
 from bertkit.commands.configs import DistillConfig
 from bertkit.errors import UserError
+from bertkit.models.loading import find_run_model, load_config, load_tokenizer
+from bertkit.run_directory import RunDir
+from bertkit.settings.recipes import apply_overrides, list_passed_data
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import get_settings
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 
 # Settings of the teacher's run that do not apply to the student: those of its model and of its training, and
@@ -20,41 +25,51 @@ TEACHER_SETTINGS = frozenset({
 })  # fmt: skip
 
 
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    task_name, student_settings = resolve_student_settings(settings)
+    train.run_command(task_name, student_settings, as_json)
+
+
 def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the task, and the settings with which `bertkit.run.train.train` trains the student.
 
     Args:
         settings: Settings of `bertkit distill`.
-
-    Raises:
-        UserError: RUN cannot be a teacher, or the settings contradict each other or do not fit it.
     """
-    from bertkit.run_directory import RunDir
-    from bertkit.settings.recipes import apply_overrides
-    from bertkit.tasks.trained_model import load_run_task
-
     values = validate_settings(DistillConfig, settings, "distill()")
     folder = expand_home(values.pop("run"))
     task = load_run_task(folder, accepts_ensemble=True)
     runs = RunDir(folder).find_members() or [folder]
     _check_teacher(folder, runs, task.config)
-    overrides = _translate(values, runs[0]) | {"teacher": str(folder.resolve())}
+    renamed = {"student": "model", "data": "unlabeled"}
+    overrides = {renamed.get(name, name): value for name, value in values.items()}
+    if values.get("num_layers") is not None:
+        overrides["model"] = str(runs[0].resolve())
+    overrides["teacher"] = str(folder.resolve())
     if values.get("resume"):
-        return task.spec.name, overrides
+        return task.definition.name, overrides
     _check_student(values, runs[0], task.config)
-    _check_output_is_not_teacher(values.get("output_dir"), {folder, *runs})
-    return task.spec.name, apply_overrides(_get_teacher_settings(task.config), overrides, type(task.config))
+    output_dir = values.get("output_dir")
+    if output_dir is not None and expand_home(output_dir).resolve() in {
+        run.resolve() for run in (folder, *runs)
+    }:
+        raise UserError(f"--output-dir {output_dir}: is the run of the teacher; choose another directory")
+    inherited = {
+        name: getattr(task.config, name)
+        for name, field in get_settings(type(task.config)).items()
+        if name not in TEACHER_SETTINGS and getattr(task.config, name) not in (field.default, None)
+    }
+    # A seed of the student must not change which rows are held out.
+    inherited = {"split_seed": task.config.seed} | inherited
+    return task.definition.name, apply_overrides(inherited, overrides, type(task.config))
 
 
 def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:
     """Check that a run can be a teacher, and that its data is still there."""
-    from bertkit.models.loading import find_model
-    from bertkit.settings.recipes import list_passed_data
-
     if not isinstance(config, FineTuningConfig):
         raise UserError(f"{folder}: is a run of pre-training; pass a run of classify, nli, ner, qa or swag")
     for run in runs:
-        find_model(str(run), "RUN")
+        find_run_model(run)
     if passed := list_passed_data(config):
         kind = next(iter(passed.values()))
         raise UserError(
@@ -75,8 +90,6 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
         run: The run of the teacher.
         config: The settings of the run.
     """
-    from bertkit.models.loading import ModelSource, load_config
-
     count = values.get("num_layers")
     if (count is None) == (values.get("student") is None):
         raise UserError("--num-layers and --student: exactly one of them names the student; pass one")
@@ -84,36 +97,10 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
         raise UserError("--data: rows without labels have no effect with --alpha 0; leave out one of them")
     if count is None:
         return
-    num_layers = load_config(ModelSource(run.name, run)).num_hidden_layers
+    source = find_run_model(run)
+    load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
+    num_layers = load_config(source).num_hidden_layers
     if count >= num_layers:
         raise UserError(f"--num-layers {count}: {run} has {num_layers} layers; pass a smaller number")
-    if getattr(config, "features", None) is not None:
+    if config.features is not None:
         raise UserError(f"{run}: has a frozen encoder (--features); pass another model with --student")
-
-
-def _check_output_is_not_teacher(output_dir: str | None, folders: Collection[Path]) -> None:
-    """Refuse to replace the teacher, whose model is read during training."""
-    if output_dir is not None and expand_home(output_dir).resolve() in {path.resolve() for path in folders}:
-        raise UserError(f"--output-dir {output_dir}: is the run of the teacher; choose another directory")
-
-
-def _translate(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """Return the settings of `bertkit distill` as settings of the task."""
-    renamed = {"student": "model", "data": "unlabeled"}
-    overrides = {renamed.get(name, name): value for name, value in values.items()}
-    if values.get("num_layers") is not None:
-        overrides["model"] = str(run.resolve())
-    return overrides
-
-
-def _get_teacher_settings(config: FineTuningConfig) -> dict[str, Any]:
-    """Return the settings of the teacher's run that the student has too, without defaults.
-
-    A seed of the student must not change which rows are held out.
-    """
-    settings = {
-        name: getattr(config, name)
-        for name, field in get_settings(type(config)).items()
-        if name not in TEACHER_SETTINGS and getattr(config, name) not in (field.default, None)
-    }
-    return {"split_seed": config.seed} | settings

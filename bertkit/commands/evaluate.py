@@ -4,19 +4,22 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, collect_passed_columns
+from bertkit.commands.inputs import format_flag
 from bertkit.data.columns import add_renamed_columns
-from bertkit.data.sources import load_dataset
+from bertkit.data.sources import LoadedDataset, load_dataset
 from bertkit.data.split import sample_rows
-from bertkit.data.table import fingerprint_splits
+from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.forward import prepare_for_inference
-from bertkit.models.loading import find_run_model
-from bertkit.run.load_data import pass_data_again, reload_run_data, require_same_data
+from bertkit.models.loading import find_run_model, load_config, load_tokenizer
+from bertkit.report.page import write_page
+from bertkit.report.terminal import print_run_json, print_scores
+from bertkit.run.load_data import reload_run_data, require_same_data, select_data_again
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines
 from bertkit.run.results import (
@@ -31,22 +34,15 @@ from bertkit.run.results import (
 from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
 from bertkit.settings.recipes import list_passed_data
-from bertkit.settings.setting import Settings, expand_path_settings
+from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
+from bertkit.tasks.base import Task
+from bertkit.tasks.evaluation import Evaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries
-
-if TYPE_CHECKING:
-    from bertkit.data.sources import LoadedDataset
-    from bertkit.data.table import Rows, Splits
-    from bertkit.run.predictor import Predictor
-    from bertkit.run.results import MetricModules
-    from bertkit.stats.metric_modules import MetricModule
-    from bertkit.tasks.base import Task
-    from bertkit.tasks.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -61,18 +57,13 @@ class EvaluationInputs:
     """
 
     predictor: Predictor
-    dataset: "LoadedDataset"
-    splits: "Splits"
-    train: "Rows | None"
+    dataset: LoadedDataset
+    splits: Splits
+    train: Rows | None
 
 
 def evaluate(settings: Mapping[str, Any]) -> Run:
-    """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report.
-
-    Raises:
-        UserError: The run is not finished, labels are missing or unknown, or the compared runs belong to
-            different tasks.
-    """
+    """Score a run on labeled rows, and write `metrics.json`, the predictions, the settings and a report."""
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     config = expand_path_settings(config, "run", "output_dir", "compare")
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
@@ -80,15 +71,13 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     if config.output_dir:
         check_output_directory(Path(config.output_dir), EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
-    _check_encoding(config, task)
-    _check_modules(config, task)
+    _check_flags(config, task)
     columns = collect_passed_columns(config, task, config.run)
     if columns and not config.data:
-        flag = "--" + next(iter(columns)).replace("_", "-")
-        raise UserError(f"{flag}: applies only to --data; pass both or neither")
+        raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     with silence_libraries():
         loaded_modules = [load_module(value) for value in config.metric]
-        if task.spec.predicts_rows:
+        if task.definition.predicts_rows:
             inputs = _load_row_inputs(config, columns)
             devices.report_device(inputs.predictor.model)
         else:
@@ -99,54 +88,42 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
             for name, rows in inputs.splits.items()
         }
         inputs = dataclasses.replace(inputs, splits=sampled_splits)
-        modules = _bind_modules(loaded_modules, inputs)
+        modules = MetricModules()
+        if loaded_modules:
+            modules, _ = bind_modules(loaded_modules, inputs.predictor.task, sampled_splits["validation"])
         return _score(config, inputs, modules, other)
 
 
-def _check_modules(config: EvaluateConfig, task: "Task") -> None:
-    """Refuse modules for pre-training, and report modules of the run that are not executed again.
-
-    A run directory may come from somebody else, so only the user can name code to execute.
-    """
-    if config.metric and not task.spec.predicts_rows:
-        raise UserError(f"--metric: runs of {task.spec.name} do not predict rows; leave it out")
-    omitted = [value for value in getattr(task.config, "metric", ()) if value not in config.metric]
+def _check_flags(config: EvaluateConfig, task: Task) -> None:
+    """Refuse flags that have no effect, and report modules of the run that are not executed again."""
+    if config.encoding is not None and not config.data:
+        raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
+    if config.encoding is not None and not task.definition.predicts_rows:
+        raise UserError(
+            f"--encoding {config.encoding}: a run of {task.definition.name} reads --data in its own encoding "
+            f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
+        )
+    if config.metric and not task.definition.predicts_rows:
+        raise UserError(f"--metric: runs of {task.definition.name} do not predict rows; leave it out")
+    # A run directory may come from somebody else, so only the user can name code to execute.
+    omitted = [value for value in task.config.metric if value not in config.metric]
     if omitted:
         flags = " ".join(f"--metric {value}" for value in omitted)
         report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
 
 
-def _bind_modules(loaded_modules: "list[MetricModule]", inputs: EvaluationInputs) -> MetricModules:
-    if not loaded_modules:
-        return MetricModules()
-    modules, _ = bind_modules(loaded_modules, inputs.predictor.task, inputs.splits["validation"])
-    return modules
-
-
-def _check_encoding(config: EvaluateConfig, task: "Task") -> None:
-    """Raise `UserError` if `--encoding` would have no effect: a run knows the encoding of its own data."""
-    if config.encoding is None:
-        return
-    if not config.data:
-        raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
-    if not task.spec.predicts_rows:
-        raise UserError(
-            f"--encoding {config.encoding}: a run of {task.spec.name} reads --data in its own encoding "
-            f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
-        )
-
-
 def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:
-    task_name = predictor.task.spec.name
-    if not predictor.task.spec.predicts_rows:
+    task_name = predictor.task.definition.name
+    if not predictor.task.definition.predicts_rows:
         raise UserError(
             f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
             "scores cannot be compared; remove --compare"
         )
     other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
-    if other.task.spec.name != task_name:
+    other_name = other.task.definition.name
+    if other_name != task_name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other.task.spec.name}, but {config.run} is a run of "
+            f"--compare {config.compare}: is a run of {other_name}, but {config.run} is a run of "
             f"{task_name}; compare runs of one task"
         )
     return other
@@ -155,19 +132,21 @@ def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predicto
 # ---- rows
 
 
-def _load_text_inputs(task: "Task", config: EvaluateConfig) -> EvaluationInputs:
+def _load_text_inputs(task: Task, config: EvaluateConfig) -> EvaluationInputs:
     """Prepare a pre-training run again; `--data` replaces its validation text."""
     settings = task.config.use_run_as_model(Path(config.run))
     is_run_data = isinstance(config.data, DataObject) and bool(list_passed_data(settings))
     if isinstance(config.data, DataObject) and is_run_data:
-        settings = pass_data_again(settings, config.data)
+        settings = dataclasses.replace(settings, **select_data_again(settings, config.data))
     elif config.data:
         settings = dataclasses.replace(settings, validation=config.data, validation_fraction=None, test=None)
     require_data_objects(settings, format_python_call("evaluate", {"run": config.run}, ["data"]))
-    prepared = prepare(task.spec.name, settings)
+    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
+    for load in (load_config, load_tokenizer):
+        load(source)  # `prepare`, which loads them again, would call the run --model in an error
+    prepared = prepare(task.definition.name, settings)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
-    source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
     model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
     splits = {name: rows for name, rows in prepared.splits.items() if name != "train"}
     predictor = Predictor(prepared.task, model, prepared.tokenizer).use_batch_size(config.batch_size)
@@ -191,7 +170,13 @@ def _load_row_inputs(config: EvaluateConfig, columns: Mapping[str, Any]) -> Eval
     except UserError as error:
         if not config.data:
             raise UserError(f"{error}; pass --data to score the run on other rows") from error
-        report_warning(f"no baselines: {_describe_missing_rows(error, passed, trained_config)}")
+        reason = f"cannot load the training rows that they are fitted on ({error})"
+        if passed and list_passed_data(trained_config):
+            reason = (
+                "they are fitted on the training rows of the run, which were passed from Python and are not "
+                "saved; `data` is another object"
+            )
+        report_warning(f"no baselines: {reason}")
         train, is_run_data = None, False
     if passed and not is_run_data:
         new_data = load_new_rows(predictor, config)
@@ -206,28 +191,23 @@ def _load_row_inputs(config: EvaluateConfig, columns: Mapping[str, Any]) -> Eval
     dataset, splits = new_data
     if train is not None:
         train = add_renamed_columns(train, trained_config, predictor.task.config)
-        _warn_about_overlap(predictor.task, train, splits["validation"])
+        rows = splits["validation"]
+        if overlap := count_overlap(predictor.task, train, rows):
+            report_warning(
+                f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too "
+                "high"
+            )
     return EvaluationInputs(predictor, dataset, splits, train)
-
-
-def _describe_missing_rows(error: UserError, passed: DataObject | None, trained_config: Settings) -> str:
-    """Return why the training rows of a run, which baselines are fitted on, cannot be loaded."""
-    if passed and list_passed_data(trained_config):
-        return (
-            "they are fitted on the training rows of the run, which were passed from Python and are not "
-            "saved; `data` is another object"
-        )
-    return f"cannot load the training rows that they are fitted on ({error})"
 
 
 def load_new_rows(
     predictor: Predictor, config: EvaluateConfig | CalibrateConfig
-) -> tuple["LoadedDataset", "Splits"]:
+) -> tuple[LoadedDataset, Splits]:
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     task = predictor.task
     assert config.data is not None
-    dialect = task.spec.make_dialect(config.encoding)
-    dataset = load_dataset(config.data, task.spec.name, config.data_dir, dialect)
+    dialect = task.definition.make_dialect(config.encoding)
+    dataset = load_dataset(config.data, task.definition.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
     errors: list[UserError] = []
@@ -252,17 +232,9 @@ def load_new_rows(
     return dataset, labeled
 
 
-def count_overlap(task: "Task", train: "Rows", rows: "Rows") -> int:
+def count_overlap(task: Task, train: Rows, rows: Rows) -> int:
     """Return the number of rows that are also training rows."""
     return int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
-
-
-def _warn_about_overlap(task: "Task", train: "Rows", rows: "Rows") -> None:
-    """Warn about scored rows that are also training rows, which makes the scores too high."""
-    if overlap := count_overlap(task, train, rows):
-        report_warning(
-            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too high"
-        )
 
 
 # ---- scores
@@ -286,45 +258,34 @@ def _score(
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     baselines = score_baselines(task, train, rows, predictor.tokenizer) if train else {}
     metrics = {
-        "task": task.spec.name,
+        "task": task.definition.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
         **summarize_baselines(baselines, len(train or ())),
     }
-    if other:
-        metrics["compared"] = _compare(config, modules, other, evaluations["validation"], predictor)
+    if other:  # score it on the same rows, and test how the scores differ
+        try:
+            other = other.copy_columns_from(task)
+            other_outputs = other.compute_outputs(rows, str(config.compare))
+        except UserError as error:
+            problem = f"--compare {config.compare}: {error}; compare runs with the same labels"
+            raise UserError(problem) from error
+        other_evaluation = other.task.evaluate(other_outputs)
+        metrics["compared"] = modules.describe_difference(
+            str(config.compare), other_evaluation, evaluations["validation"], task.config.seed
+        )
     folder = _write_results(config, task, evaluations, fingerprints, metrics)
     return Run(folder, metrics)
 
 
-def _compare(
-    config: EvaluateConfig,
-    modules: MetricModules,
-    other: Predictor,
-    evaluation: "Evaluation",
-    predictor: Predictor,
-) -> dict[str, Any]:
-    """Score the other run on the validation rows, and test how the scores of this run differ."""
-    try:
-        other = other.copy_columns_from(predictor.task)
-        other_outputs = other.compute_outputs(evaluation.outputs.rows, str(config.compare))
-    except UserError as error:
-        raise UserError(f"--compare {config.compare}: {error}; compare runs with the same labels") from error
-    other_evaluation = other.task.evaluate(other_outputs)
-    seed = predictor.task.config.seed
-    return modules.describe_difference(str(config.compare), other_evaluation, evaluation, seed)
-
-
 def _write_results(
     config: EvaluateConfig,
-    task: "Task",
-    evaluations: Mapping[str, "Evaluation"],
+    task: Task,
+    evaluations: Mapping[str, Evaluation],
     fingerprints: Mapping[str, str],
     metrics: dict[str, Any],
 ) -> Path:
-    from bertkit.report.page import write_page
-
     if config.output_dir:
         folder = Path(config.output_dir)
     else:
@@ -332,11 +293,22 @@ def _write_results(
         folder = create_default_directory(*name_parts)
     RunDir(folder).create(config.overwrite, with_checkpoints=False)
     run_config = task.config
-    if task.spec.predicts_rows:
+    if task.definition.predicts_rows:
         run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
-    RunDir(folder).write_settings(task.spec.name, run_config, fingerprints)
+    RunDir(folder).write_settings(task.definition.name, run_config, fingerprints)
     write_predictions(RunDir(folder), task, evaluations)
     write_page(folder, metrics)
     RunDir(folder).write_metrics(metrics)
     RunDir(folder).delete_backup()
     return folder
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    run = evaluate(settings)
+    if as_json:
+        print_run_json(run)
+    else:
+        print_scores(run.metrics, run.output_dir)

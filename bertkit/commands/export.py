@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from rich.table import Table
 from torch import nn
 
 from bertkit._version import __version__
-from bertkit.commands.configs import FP32, INT8, PYTORCH, ExportConfig
+from bertkit.commands.configs import ExportConfig
+from bertkit.data.features import Features
 from bertkit.data.table import Rows, combine_fingerprints
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, compute_logits
@@ -24,19 +26,22 @@ from bertkit.models.layers import list_submodels
 from bertkit.models.loading import (
     ONNX_FILE,
     WEIGHTS_FILE,
-    ModelSource,
     find_run_model,
     get_max_positions,
     load_config,
+    load_tokenizer,
     takes_token_type_ids,
 )
 from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.trained_model import load_run_task
+from bertkit.training.scoring import restore_order
 from bertkit.utils import locks
+from bertkit.utils.console import out_console, print_json
 from bertkit.utils.extras import require_extra
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
 from bertkit.utils.reporting import (
@@ -47,19 +52,27 @@ from bertkit.utils.reporting import (
     track_progress,
 )
 
-if TYPE_CHECKING:
-    from bertkit.data.features import Features
-    from bertkit.data.table import Rows
-    from bertkit.tasks.base import Scores, Task
+PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"  # variants of a model that are measured
 
-
-TRITON_DIR = "triton"
 TOLERANCE = 1e-4  # maximum absolute difference of a logit
 # Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
 MAX_BATCH_SIZE = 32
 REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
 # Prediction records add this prefix to input columns whose names clash with prediction keys.
 INPUT_PREFIX = "input_"
+TESTED_TORCH = "2.13"  # torch 2.6 to 2.9 cannot export some or all models
+OPSET = 18  # the version that PyTorch's exporter writes without conversion
+# Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
+TRACE_SHAPE = (3, 4, 7)
+MAX_SINGLE_FILE_BYTES = 2**31 - 2**27  # larger weights are stored in a second file
+# Architectures that are known to fail, with the reason; other failures are detected during the export.
+UNSUPPORTED_ARCHITECTURES = {
+    "longformer": "its attention splits a text into chunks by its length, which PyTorch cannot trace",
+    "big_bird": "its attention selects random blocks of the text",
+}
+TRITON_DIR, TRITON_CONFIG_FILE, TRITON_BATCH_SIZE = "triton", "config.pbtxt", 32
+MAX_QUEUE_DELAY = 10_000  # microseconds, like the default --max-delay-ms of `serve`
+TRITON_TYPES = {"tensor(int64)": "TYPE_INT64", "tensor(float)": "TYPE_FP32"}  # by type in onnxruntime
 
 
 @dataclass(frozen=True)
@@ -79,9 +92,7 @@ class ExportMismatchError(UserError):
 def export(settings: Mapping[str, Any]) -> ExportResult:
     """Export a finished run to ONNX, and compare the exported model with PyTorch.
 
-    Raises:
-        UserError: The caller can fix the problem; nothing was written.
-        ExportMismatchError: A logit differs by more than `TOLERANCE`; nothing was written.
+    Nothing is written if an error is raised, for example because a logit differs by more than `TOLERANCE`.
     """
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = expand_home(config.run)
@@ -89,13 +100,6 @@ def export(settings: Mapping[str, Any]) -> ExportResult:
     metrics = RunDir(run).read_metrics() or {}
     require_extra("onnx", REQUIRED_PACKAGES, "export")
     folder = expand_home(config.output_dir) if config.output_dir else run / RunDir.ONNX_DIR
-    _check_output_directory(run, folder, config.overwrite)
-    with locks.lock_directory(folder), silence_libraries():
-        return _export(config, run, folder, metrics)
-
-
-def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
-    """Raise `UserError` if `run` is an exported model, or if `folder` cannot be used for the export."""
     if (run / ONNX_FILE).exists():
         raise UserError(f"{run}: is an exported model; pass the run that it was exported from")
     kind = OutputKind(
@@ -103,67 +107,60 @@ def _check_output_directory(run: Path, folder: Path, overwrite: bool) -> None:
         "pass --overwrite to replace it",
         lambda names: set() if ONNX_FILE in names else names,
     )
-    check_output_directory(folder, kind, overwrite)
+    check_output_directory(folder, kind, config.overwrite)
+    with locks.lock_directory(folder), silence_libraries():
+        return _export(config, run, folder, metrics)
 
 
 def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> ExportResult:
-    check_architecture(load_config(ModelSource(run.name, run)))
+    source = find_run_model(run)
+    check_architecture(load_config(source))
+    load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
     validation = load_validation_set(run, metrics, config.max_eval_samples)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}
         if config.quantize:
             folders[INT8] = staging / INT8
+        files = {variant: variant_folder / ONNX_FILE for variant, variant_folder in folders.items()}
         report_info(f"exporting {run}")
-        has_choices = validation.task.spec.sequence_grouping == "choice"
-        metadata = _build_graph_metadata(validation, metrics)
-        write_graph(validation.model, has_choices, staging / ONNX_FILE, metadata)
+        has_choices = validation.task.sequence_grouping == "choice"
+        write_graph(validation.model, has_choices, files[FP32], _build_metadata(validation, metrics))
         if config.quantize:
             folders[INT8].mkdir()
-            quantize(staging / ONNX_FILE, folders[INT8] / ONNX_FILE)
-        measurements = _measure(validation, folders, run, metrics)
-        for variant_folder in folders.values():
-            _copy_run_files(variant_folder, run, validation.tokenizer, {**metrics, "export": measurements})
+            quantize(files[FP32], files[INT8])
+        measurements = _measure(validation, files, run, metrics)
+        for variant_folder in folders.values():  # `metrics.json` is the last file that `bertkit.load` reads
+            for name in ("config.json", RunDir.SETTINGS_FILE):
+                shutil.copyfile(run / name, variant_folder / name)
+            validation.tokenizer.save_pretrained(variant_folder)
+            RunDir(variant_folder).write_metrics({**metrics, "export": measurements})
         if config.triton:
-            _write_triton_repository(staging, folders, run.resolve().name)
+            names = {FP32: run.resolve().name, INT8: f"{run.resolve().name}-int8"}
+            models = {names[variant]: file for variant, file in files.items()}
+            write_model_repository(staging / TRITON_DIR, models)
         for name in (INT8, TRITON_DIR):
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
     return ExportResult(folder, measurements)
 
 
-def _write_triton_repository(staging: Path, folders: Mapping[str, Path], run_name: str) -> None:
-    """Write the repository with a model for each variant: RUN, and RUN-int8."""
-    names = {FP32: run_name, INT8: f"{run_name}-int8"}
-    files = {names[variant]: folder / ONNX_FILE for variant, folder in folders.items()}
-    write_model_repository(staging / TRITON_DIR, files)
-
-
-def _build_graph_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
+def _build_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return the metadata that is stored in the ONNX file."""
     config = validation.model.config
     metadata = {
         "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
         "max_length": str(validation.task.config.max_length),
     }  # fmt: skip
-    has_label_names = any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items())
-    if has_label_names:
+    if any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items()):
         metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
-    return metadata | {name: json.dumps(value) for name, value in validation.task.fitted_params.items()}
+    return metadata | {name: json.dumps(value) for name, value in validation.task.state.fitted_params.items()}
 
 
 def _measure(
-    validation: "ValidationSet",
-    folders: Mapping[str, Path],
-    run: Path,
-    metrics: Mapping[str, Any],
+    validation: "ValidationSet", files: Mapping[str, Path], run: Path, metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure logit differences, scores, speed and size of all variants on the same rows.
-
-    Raises:
-        ExportMismatchError: The logits of the fp32 variant differ from PyTorch's.
-    """
+    """Measure logit differences, scores, speed and size of all variants on the same rows."""
     task = validation.task
-    files = {name: folder / ONNX_FILE for name, folder in folders.items()}
     models = {PYTORCH: validation.model, **{name: OnnxModel(path) for name, path in files.items()}}
     collator = task.make_collator(validation.tokenizer, validation.model)
     batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
@@ -175,10 +172,13 @@ def _measure(
             f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
-    unit = "examples" if task.spec.resamples_examples else f"{task.spec.unit}s"
+    unit = "examples" if task.definition.resamples_examples else f"{task.definition.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
-    scores |= {name: validation.compute_metrics(variant_logits) for name, variant_logits in logits.items()}
+    for name, variant_logits in logits.items():
+        outputs = Outputs(variant_logits, validation.features, validation.rows)
+        has_labels = validation.features.labels is not None
+        scores[name] = task.evaluate(outputs).scores if has_labels else {}
     weight_files = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
         "format": "onnx", "opset": OPSET, "rows": count, "rows_from": validation.rows_source,
@@ -197,14 +197,6 @@ def _compute_megabytes(path: Path) -> float:
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
 
 
-def _copy_run_files(folder: Path, run: Path, tokenizer: Any, metrics: dict[str, Any]) -> None:
-    """Write the other files that `bertkit.load` reads; `metrics.json` is written last."""
-    for name in ("config.json", RunDir.SETTINGS_FILE):
-        shutil.copyfile(run / name, folder / name)
-    tokenizer.save_pretrained(folder)
-    RunDir(folder).write_metrics(metrics)
-
-
 # ---- validation rows
 
 
@@ -218,7 +210,7 @@ class ValidationSet:
         matches_metrics: Whether the scores in `metrics.json` were computed on exactly these rows.
     """
 
-    task: "Task"
+    task: Task
     model: Any
     tokenizer: Any
     features: Any
@@ -226,46 +218,47 @@ class ValidationSet:
     rows_source: str
     matches_metrics: bool = False
 
-    def compute_metrics(self, logits: Any) -> "Scores":
-        """Return the scores of all rows; empty if the rows have no labels."""
-        if self.features.labels is None:
-            return {}
-        return self.task.evaluate(Outputs(logits, self.features, self.rows)).scores
-
 
 def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | None) -> ValidationSet:
     """Load the validation rows of a run or, if they are not available, the texts in its predictions.
 
-    Args:
-        folder: The run directory.
-        metrics: Content of `metrics.json`.
-        max_rows: Maximum number of rows, which are sampled with the run's seed; None loads all rows.
-
-    Raises:
-        UserError: Neither the rows nor predictions with texts are available.
+    With `max_rows`, as many validation rows are sampled with the run's seed. Predictions have no gold labels.
     """
     task = load_run_task(folder)
     try:
         return _reload_validation_rows(folder, task, metrics, max_rows)
     except UserError as error:
-        predictions = folder / f"{task.spec.predictions_name}.jsonl"
-        if not task.spec.predicts_rows or not predictions.exists():
+        predictions = folder / f"{task.definition.predictions_name}.jsonl"
+        if not task.definition.predicts_rows or not predictions.exists():
             raise
         report_warning(
             f"cannot load the validation rows ({error}); comparing on the texts in {predictions}, "
             "without scores"
         )
-        return _load_predicted_rows(folder, predictions, max_rows)
+    predictor = load_predictor(folder, keep_stock_layers=True)
+    task, tokenizer = predictor.task, predictor.tokenizer
+    records = []
+    with predictions.open(encoding="utf-8") as file:
+        for record in map(json.loads, file):
+            columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
+            for name, value in record.items():
+                if name.startswith(INPUT_PREFIX):
+                    columns[name.removeprefix(INPUT_PREFIX)] = value
+            gold = task.input_schema.gold_columns
+            records.append({name: value for name, value in columns.items() if name not in gold})
+    rows, _ = task.parse_rows(Rows.from_dicts(records[:max_rows], str(predictions)))
+    features = task.featurize(rows, tokenizer)
+    return ValidationSet(task, predictor.model, tokenizer, features, rows, predictions.name)
 
 
 def _reload_validation_rows(
-    folder: Path, task: "Task", metrics: dict[str, Any], max_rows: int | None
+    folder: Path, task: Task, metrics: dict[str, Any], max_rows: int | None
 ) -> ValidationSet:
     config = task.config.use_run_as_model(folder)
     if max_rows is not None:
         config = dataclasses.replace(config, max_eval_samples=max_rows)
     with silence_reports():
-        prepared = prepare(task.spec.name, config)
+        prepared = prepare(task.definition.name, config)
     is_same = combine_fingerprints(prepared.fingerprints) == metrics["data"]["fingerprint"]
     if not is_same and max_rows is None:
         report_warning(
@@ -276,29 +269,10 @@ def _reload_validation_rows(
         raise UserError(
             f"{folder}: is a discriminator with a generator; fine-tune it, and export the fine-tuned run"
         )
-    if prepared.task.spec.predicts_rows:
+    if prepared.task.definition.predicts_rows:
         prepared.task.load_state(load_config(prepared.model_source))
     features, rows = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
-
-
-def _load_predicted_rows(folder: Path, path: Path, max_rows: int | None) -> ValidationSet:
-    """Load the rows of a predictions file, without their labels."""
-    predictor = load_predictor(folder, keep_stock_layers=True)
-    with path.open(encoding="utf-8") as file:
-        records = [_extract_inputs(json.loads(line), predictor.task) for line in file]
-    rows, _ = predictor.task.parse_rows(Rows.from_dicts(records[:max_rows], str(path)))
-    features = predictor.task.featurize(rows, predictor.tokenizer)
-    return ValidationSet(predictor.task, predictor.model, predictor.tokenizer, features, rows, path.name)
-
-
-def _extract_inputs(record: dict[str, Any], task: "Task") -> dict[str, Any]:
-    """Return the input columns of a prediction record under their original names, without gold labels."""
-    columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
-    for name, value in record.items():
-        if name.startswith(INPUT_PREFIX):
-            columns[name.removeprefix(INPUT_PREFIX)] = value
-    return {name: value for name, value in columns.items() if name not in task.input_schema.gold_columns}
 
 
 # ---- comparison of variants
@@ -322,7 +296,7 @@ class VariantMeasurement:
 
 def compare_variants(
     models: Mapping[str, Any],
-    features: "Features",
+    features: Features,
     collator: Callable[..., Any],
     batch_size: int,
 ) -> tuple[dict[str, VariantMeasurement], dict[str, np.ndarray]]:
@@ -331,8 +305,6 @@ def compare_variants(
     Each batch is computed by all variants, in an order that rotates from batch to batch. Changes in the load
     of the machine therefore affect all variants equally. One extra batch serves as warm-up.
     """
-    from bertkit.training.scoring import restore_order
-
     batches = batch_by_length(features, batch_size)
     names = list(models)
     variants = {name: VariantMeasurement() for name in names}
@@ -369,16 +341,7 @@ def _compute_max_difference(reference: Any, other: Any) -> float:
     return float(difference.max()) if difference.numel() else 0.0
 
 
-TESTED_TORCH = "2.13"  # torch 2.6 to 2.9 cannot export some or all models
-OPSET = 18  # the version that PyTorch's exporter writes without conversion
-# Example inputs: examples, choices, tokens. All sizes differ, and none is 1, which would become static.
-TRACE_SHAPE = (3, 4, 7)
-MAX_SINGLE_FILE_BYTES = 2**31 - 2**27  # larger weights are stored in a second file
-# Architectures that are known to fail, with the reason; other failures are detected during the export.
-UNSUPPORTED_ARCHITECTURES = {
-    "longformer": "its attention splits a text into chunks by its length, which PyTorch cannot trace",
-    "big_bird": "its attention selects random blocks of the text",
-}
+# ---- ONNX
 
 
 class TupleOutputModel(nn.Module):
@@ -401,11 +364,7 @@ class TupleOutputModel(nn.Module):
 
 
 def check_architecture(config: Any) -> None:
-    """Check that the export of an architecture is not known to fail.
-
-    Raises:
-        UserError: The export is known to fail; the message has the reason.
-    """
+    """Check that the export of an architecture is not known to fail."""
     has_full_attention = getattr(config, "attention_type", "") == "original_full"
     if config.model_type in UNSUPPORTED_ARCHITECTURES and not has_full_attention:
         raise UserError(
@@ -421,9 +380,6 @@ def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str
         has_choices: Whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
         path: File to write.
         metadata: Strings to store in the file.
-
-    Raises:
-        UserError: PyTorch cannot export the model, or can export it only for inputs of one size.
     """
     inputs, dims = _build_example_inputs(model, has_choices)
     with torch.no_grad():
@@ -437,7 +393,10 @@ def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str
                 input_names=list(inputs), output_names=names,
             )  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
-            raise _make_error(model, _get_root_cause(error)) from error
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise _make_error(model, str(cause).strip().split("\n")[0]) from error
     assert program is not None
     static_dims = [
         dim for value in program.model.graph.inputs for dim in value.shape or () if isinstance(dim, int)
@@ -479,13 +438,6 @@ def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torc
     return inputs, dims
 
 
-def _get_root_cause(error: BaseException) -> str:
-    """Return the first line of the error at the end of the chain of causes."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error).strip().split("\n")[0]
-
-
 def quantize(source: Path, target: Path) -> None:
     """Write the graph in `source` to `target` with 8-bit weights and dynamically quantized activations.
 
@@ -512,26 +464,18 @@ def _silence_logging() -> Iterator[None]:
         logging.disable(previous_level)
 
 
-CONFIG_FILE = "config.pbtxt"
-TRITON_BATCH_SIZE = 32
-MAX_QUEUE_DELAY = 10_000  # microseconds, like the default --max-delay-ms of `serve`
-DATA_TYPES = {"tensor(int64)": "TYPE_INT64", "tensor(float)": "TYPE_FP32"}  # by type in onnxruntime
+# ---- Triton
 
 
 def write_model_repository(folder: Path, onnx_files: Mapping[str, Path]) -> None:
-    """Write `NAME/config.pbtxt` and `NAME/1/model.onnx` for each model.
-
-    Args:
-        folder: The repository to create.
-        onnx_files: Exported models by name.
-    """
+    """Write `NAME/config.pbtxt` and `NAME/1/model.onnx` for each exported model, by name."""
     for name, onnx_file in onnx_files.items():
         version = folder / name / "1"
         version.mkdir(parents=True)
         for part in onnx_file.parent.glob(f"{ONNX_FILE}*"):  # large weights are in a second file
             shutil.copyfile(part, version / part.name)
         config = format_config(name, OnnxModel(onnx_file).session)
-        (folder / name / CONFIG_FILE).write_text(config, "utf-8", newline="\n")
+        (folder / name / TRITON_CONFIG_FILE).write_text(config, "utf-8", newline="\n")
 
 
 def format_config(name: str, session: Any) -> str:
@@ -557,6 +501,61 @@ def _format_tensors(tensors: Iterable[Any]) -> str:
     lines = []
     for tensor in tensors:
         dims = ", ".join(str(dim if isinstance(dim, int) else -1) for dim in tensor.shape[1:])
-        data_type = DATA_TYPES[tensor.type]
+        data_type = TRITON_TYPES[tensor.type]
         lines.append(f'  {{ name: "{tensor.name}" data_type: {data_type} dims: [ {dims} ] }}')
     return ",\n".join(lines)
+
+
+# ---- command line
+
+
+VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = export(settings)
+    if as_json:
+        print_json({**result.measurements, "output_dir": str(result.output_dir)})
+    else:
+        _print_variants(result.measurements, result.output_dir)
+
+
+def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None:
+    """Print the scores, speed and size of each variant, and the largest differences of logits."""
+    unit = measurements["counted"]
+    table = Table(f"{measurements['rows_from']} ({measurements['rows']:,} {unit})")
+    variants = list(measurements["scores"])
+    for variant in variants:
+        table.add_column(VARIANT_NAMES.get(variant, variant), justify="right")
+    for metric in measurements["scores"][PYTORCH]:
+        scores = [measurements["scores"][variant].get(metric) for variant in variants]
+        # `metrics.json` has no scores that only a calibrated run has
+        table.add_row(metric, *("" if score is None else f"{score:.3f}" for score in scores))
+    table.add_section()
+    for heading, key in ((f"{unit} per second", "rows_per_second"), ("size in MB", "megabytes")):
+        values = measurements[key]
+        cells = [f"{values[variant]:,.1f}" if variant in values else "" for variant in variants]
+        table.add_row(heading, *cells)
+    out_console.print(table)
+    for variant, difference in measurements["greatest_difference"].items():
+        out_console.print(
+            f"largest difference of logits between {VARIANT_NAMES[variant]} and PyTorch: {difference:.1e}"
+        )
+    if INT8 in variants:
+        out_console.print(_format_int8_effect(measurements), soft_wrap=True)
+    out_console.print(f"model: {output_dir} (opset {measurements['opset']})", markup=False, soft_wrap=True)
+
+
+def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
+    """Describe how int8 quantization changes scores, speed and size."""
+    scores, sizes = measurements["scores"], measurements["megabytes"]
+    speeds = measurements["rows_per_second"]
+    score_changes = ", ".join(
+        f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()
+    )
+    return (
+        f"int8 compared with ONNX fp32: {score_changes or 'not scored'}; "
+        f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
+        f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
+        f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch"
+    )

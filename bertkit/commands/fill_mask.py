@@ -7,6 +7,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from rich.table import Table
+from rich.text import Text
 from transformers import AutoModelForMaskedLM
 
 from bertkit.commands.configs import FillMaskConfig
@@ -16,7 +18,6 @@ from bertkit.data.features import PaddingCollator, TextFeatures, build_features
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.models.forward import compute_logits, prepare_for_inference
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import (
     find_model,
     get_max_positions,
@@ -26,10 +27,12 @@ from bertkit.models.loading import (
     require_embeddings,
     takes_token_type_ids,
 )
+from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import MASKED_POSITIONS, add_masked_position_hook
 from bertkit.models.replaced_tokens import find_generator
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
+from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
 from bertkit.utils.reporting import report_info, silence_libraries, track_progress
 
 MASK = "[MASK]"
@@ -52,15 +55,7 @@ class FillMaskResult:
 
 
 def fill_mask(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> FillMaskResult:
-    """Predict the most probable words for each mask.
-
-    Args:
-        settings: Settings of `FillMaskConfig`.
-        stdin: Standard input; read if no text is passed.
-
-    Raises:
-        UserError: A text has no mask or is too long, or the model has no mask token or no trained head.
-    """
+    """Predict the most probable words for each mask. Standard input is read if no text is passed."""
     values = validate_settings(FillMaskConfig, settings, "fill_mask()")
     if not values.get("model"):
         raise UserError(
@@ -89,11 +84,7 @@ def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None) -> Rows:
 
 
 class MaskFiller:
-    """A masked language model that fills masks. The weights are loaded after the texts are validated.
-
-    Raises:
-        UserError: The model is causal, or its tokenizer has no mask token.
-    """
+    """A masked language model that fills masks. The weights are loaded after the texts are validated."""
 
     def __init__(self, model: str) -> None:
         # the packaged model has no masked LM head
@@ -109,11 +100,7 @@ class MaskFiller:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 
     def fill(self, rows: Rows, top: int) -> FillMaskResult:
-        """Predict the `top` most probable words for each mask of each text.
-
-        Raises:
-            UserError: A text has no mask, or is too long.
-        """
+        """Predict the `top` most probable words for each mask of each text."""
         texts = rows["text"]
         features = self._featurize(rows)
         input_ids = [features.get_sequence(index)[0] for index in range(len(features))]
@@ -160,7 +147,10 @@ class MaskFiller:
         predictions: list[tuple[np.ndarray, np.ndarray]] = []
         for batch_rows in track_progress(batches, len(batches), "filling masks"):
             batch = collate([features[row] for row in batch_rows])
-            batch[MASKED_POSITIONS] = _pad_positions([positions[row] for row in batch_rows])
+            padded = np.zeros((len(batch_rows), max(len(positions[row]) for row in batch_rows)), np.int64)
+            for padded_positions, row in zip(padded, batch_rows, strict=True):
+                padded_positions[: len(positions[row])] = positions[row]
+            batch[MASKED_POSITIONS] = torch.from_numpy(padded)
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
             logits = compute_logits(model, batch).prediction_logits
             best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
@@ -191,9 +181,35 @@ class MaskFiller:
         return masks
 
 
-def _pad_positions(positions: list[np.ndarray]) -> torch.Tensor:
-    """Stack positions to `[texts, max_masks]`, padded with position 0."""
-    padded = np.zeros((len(positions), max(map(len, positions))), np.int64)
-    for row, text_positions in zip(padded, positions, strict=True):
-        row[: len(text_positions)] = text_positions
-    return torch.from_numpy(padded)
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = fill_mask(settings, get_piped_stdin())
+    if as_json:
+        print_json({"model": result.model, "texts": result.texts})
+        return
+    for text in result.texts:
+        _print_candidates(text)
+
+
+def _print_candidates(text: Mapping[str, Any]) -> None:
+    """Print the candidates for each [MASK] of a text."""
+    table = Table(title=to_plain_text(text["text"]), title_justify="left")
+    has_several_masks = len(text["masks"]) > 1
+    if has_several_masks:
+        table.add_column("mask", justify="right")
+    table.add_column("word")
+    table.add_column("probability", justify="right")
+    table.add_column("filled")
+    for mask_number, candidates in enumerate(text["masks"], start=1):
+        for candidate in candidates:
+            cells: list[str | Text] = [str(mask_number)] if has_several_masks else []
+            cells += [
+                to_plain_text(candidate["word"]),
+                f"{candidate['probability']:.3f}",
+                to_plain_text(candidate["filled"]),
+            ]
+            table.add_row(*cells)
+        table.add_section()
+    out_console.print(table)

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 
 from bertkit.data.columns import guess_text_columns, require_column, require_texts
 from bertkit.data.features import Features
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import (
+from bertkit.data.readers.formats import (
     STANDARD_INPUT,
+    Dialect,
     read_stdin_rows,
     read_text_lines,
     store_file,
@@ -72,15 +72,7 @@ class TruncationCounter:
 
 
 def load_texts(config: Any, stdin: BinaryIO | None) -> TextInputs:
-    """Load the texts of `--data`, of `--text`, or of standard input.
-
-    Args:
-        config: Settings of `EmbedConfig`.
-        stdin: Standard input, or None if it is a terminal; read only without `--data` and `--text`.
-
-    Raises:
-        UserError: There are no texts, a column does not exist, or a row has no text.
-    """
+    """Load the texts of `--data`, of `--text`, or of standard input, which is None if it is a terminal."""
     if config.data and config.text:
         raise UserError("--text: cannot be combined with --data; pass one of them")
     dataset_columns: dict[str, Any] = {}
@@ -158,40 +150,30 @@ def iter_data_rows(
     task: Task, data: DataSource, data_dir: str | None, encoding: str | None = None
 ) -> Iterator[Rows]:
     """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
-    dialect = task.spec.make_dialect(encoding)
+    dialect = task.definition.make_dialect(encoding)
     if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
         return chunks
     path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
-        text_lines = None if task.spec.reads_conll else _iter_text_lines(task, str(data), encoding)
-        return text_lines or stream_rows(path, dialect)
-    splits = load_dataset(data, task.spec.name, data_dir, dialect).splits
+        columns = list(task.input_schema.columns_by_flag.values())
+        has_text_lines = len(columns) == 1 and not task.definition.reads_conll
+        if has_text_lines and (texts := read_text_lines(str(data), columns[0], encoding)):
+            return chunk_records(({columns[0]: text} for text in texts), str(data))
+        return stream_rows(path, dialect)
+    splits = load_dataset(data, task.definition.name, data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         report_info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
     return splits[split].iter_chunks()
 
 
-def _iter_text_lines(task: Task, data: str, encoding: str | None) -> Iterator[Rows] | None:
-    """Yield the lines of a text file as rows; None for other files and for rows with several texts."""
-    columns = list(task.input_schema.columns_by_flag.values())
-    if len(columns) != 1:
-        return None
-    texts = read_text_lines(data, columns[0], encoding)
-    return chunk_records(({columns[0]: text} for text in texts), data) if texts else None
-
-
 def iter_flag_rows(task: Task, texts_by_flag: Mapping[str, list[str]]) -> Iterator[Rows]:
-    """Yield rows with the texts of `--text` and similar flags.
-
-    Raises:
-        UserError: A flag belongs to another task, or a required flag is missing.
-    """
+    """Yield rows with the texts of `--text` and similar flags."""
     task_flags = [format_flag(name) for name in task.input_schema.columns_by_flag]
     for name in texts_by_flag:
         if name not in task.input_schema.columns_by_flag:
             raise UserError(
-                f"{format_flag(name)}: does not apply to a run of {task.spec.name}; "
+                f"{format_flag(name)}: does not apply to a run of {task.definition.name}; "
                 f"use {format_list(task_flags)}"
             )
     missing = [format_flag(name) for name in task.input_schema.columns_by_flag if name not in texts_by_flag]

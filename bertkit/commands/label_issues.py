@@ -1,17 +1,17 @@
-"""Confident learning: find labels that out-of-fold probabilities contradict (Northcutt et al. 2021).
+"""`label-issues`: find labels that are probably wrong, from the out-of-fold predictions of a study.
 
-The paper is "Confident Learning: Estimating Uncertainty in Dataset Labels", Journal of Artificial
-Intelligence Research 70. Every row needs probabilities of a model that was not trained on the row.
+Classes are judged by confident learning (Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty
+in Dataset Labels", Journal of Artificial Intelligence Research 70).
 """
 
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
@@ -28,13 +28,386 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
 from bertkit.tasks.text.labels import MultiLabel, Regression
+from bertkit.utils.console import out_console, print_json, print_records
 from bertkit.utils.files import expand_home, write_jsonl, write_text
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from bertkit.utils.text import validate
 
+PREDICTIONS_FILE = "out_of_fold.jsonl"
+ISSUES_FILE, PAGE_FILE = "label_issues.jsonl", "label_issues.html"
+WORD = re.compile(r"\w+")
 TOLERANCE = 1e-6  # a probability that is less than this below the threshold of its class reaches it
 MIN_RESIDUAL = 3.5  # Iglewicz and Hoaglin 1993, section 3
 NORMAL_MAD = 0.6745  # median absolute deviation of the standard normal distribution
+Part = Mapping[str, Any]
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class LabelIssue:
+    """A label that is probably wrong.
+
+    Attributes:
+        index: Index of the row.
+        given: The given label.
+        suggested: The label that is probably right.
+        score: Probability of the given label, or the measure that `reasons` name.
+        reasons: Why the label is probably wrong.
+        part: The key `word` or `label` of a label fix, if the row has several labels.
+    """
+
+    index: int
+    given: Any
+    suggested: Any
+    score: float
+    reasons: list[str]
+    part: Part = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LabelIssues:
+    """The issues of a study, the most probable one first.
+
+    Attributes:
+        study: Directory of the study, which also has the files `label_issues.jsonl` and `label_issues.html`.
+        task: Name of the task.
+        num_rows: Number of rows with out-of-fold predictions.
+        records: The issues, as in `label_issues.jsonl`.
+    """
+
+    study: Path
+    task: str
+    num_rows: int
+    records: list[dict[str, Any]]
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The JSON object that `--json` prints."""
+        rows = {(record["file"], record["row"]) for record in self.records}
+        return {
+            "study": str(self.study),
+            "task": self.task,
+            "rows": self.num_rows,
+            "rows_with_issues": len(rows),
+            "issues": self.records,
+            "page": str(self.study / PAGE_FILE),
+        }
+
+
+def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
+    """Find label issues, and write them and the page to review them into the directory of the study."""
+    config = LabelIssuesConfig(**validate_settings(LabelIssuesConfig, settings, "label_issues()"))
+    study = expand_home(config.study)
+    records = _read_predictions(study)
+    with silence_libraries():
+        task = _load_task(study)
+        rows = _load_rows(task, study, records)
+        schema = get_record_schema(task)
+        for number, record in enumerate(records, 1):
+            validate(record, schema, f"{study / PREDICTIONS_FILE}: line {number}", "run the study again")
+        labeled = _describe_issues(task, rows, find_issues(task, rows, records))
+    choices: Sequence[Any] = []  # labels that a reviewer can choose from; none if any value is possible
+    if label_type := task.state.label_type:
+        choices = [] if isinstance(label_type, MultiLabel) else label_type.labels
+    elif types := getattr(task, "types", None):
+        choices = build_iob2_labels(types)
+    result = LabelIssues(study, task.definition.name, len(rows), labeled)
+    write_jsonl(study / ISSUES_FILE, labeled)
+    write_text(
+        study / PAGE_FILE, render_review_page(study.name, task.definition.name, len(rows), labeled, choices)
+    )
+    return result
+
+
+def describe_counts(result: LabelIssues) -> str:
+    """Return one line with the numbers of issues and rows."""
+    rows = format_count(result.summary["rows_with_issues"], "row")
+    return f"{format_count(len(result.records), 'label issue')} in {rows} of {result.num_rows:,}"
+
+
+# ---- the study
+
+
+def _read_predictions(study: Path) -> list[dict[str, Any]]:
+    path = study / PREDICTIONS_FILE
+    if not path.is_file():
+        raise UserError(
+            f"{study}: does not contain {PREDICTIONS_FILE}; pass the directory of a study with --folds"
+        )
+
+    def refuse_constant(name: str) -> NoReturn:  # NaN and infinity are not JSON
+        raise ValueError(f"{name} is not a number")
+
+    try:
+        lines = path.read_text("utf-8").split("\n")
+        records = [json.loads(line, parse_constant=refuse_constant) for line in lines if line]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot parse it as JSON ({error}); run the study again") from error
+    if not records or not all(isinstance(record, dict) for record in records):
+        raise UserError(f"{path}: has no predictions; run the study again")
+    if (metrics := RunDir(study).read_metrics()) and metrics.get("predicted_rows") != len(records):
+        raise UserError(
+            f"{path}: has {format_count(len(records), 'line')}, and the study predicted "
+            f"{format_count(metrics.get('predicted_rows', 0), 'row')}; run the study again"
+        )
+    return records
+
+
+def _load_task(study: Path) -> Task:
+    """Return the task with the settings of a fold run, which has the same data as the study."""
+    for folder in (study / "ensemble", *sorted((study / "folds").glob("*")), study):
+        path = folder / RunDir.SETTINGS_FILE
+        if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
+            task_type = task_class(name)
+            task = task_type(
+                task_type.definition.config(
+                    **read_recipe(str(path), name, task_type.definition.config).settings
+                )
+            )
+            call = format_python_call("study", {"output_dir": str(study)}, ["data"])
+            require_data_objects(task.config, call)
+            return task
+    raise UserError(
+        f"{study}: does not contain fold runs; pass the output directory of bertkit study --folds"
+    )
+
+
+def _load_rows(task: Task, study: Path, records: Records) -> Rows:
+    """Return the training rows that were predicted, in the order of the records.
+
+    Both have the order of the data, but the study may have left out rows. Of copies with different labels,
+    that with the gold label of the record is meant. If labels were changed since, the inputs decide.
+    """
+    with silence_reports():
+        rows = parse_all_rows(task, task.load_data()).splits["train"]
+    columns = task.input_schema.text_columns
+    values = list(zip(*(rows[column] for column in columns), strict=True))
+    labels = task.get_labels(rows)
+
+    def is_match(record: Mapping[str, Any], index: int, with_label: bool) -> bool:
+        if with_label and record.get("gold") != labels[index]:
+            return False
+        return all(  # a column with the name of another key is renamed
+            value in (record.get(column), record.get(f"input_{column}"))
+            for column, value in zip(columns, values[index], strict=True)
+        )
+
+    for with_label in (True, False):
+        indices: list[int] = []
+        remaining = iter(range(len(rows)))  # each record continues after the row of the previous one
+        for record in records:
+            index = next((index for index in remaining if is_match(record, index, with_label)), None)
+            if index is None:
+                break
+            indices.append(index)
+        if len(indices) == len(records):
+            return rows.select(indices)
+    raise UserError(
+        f"{study}: line {len(indices) + 1} of {PREDICTIONS_FILE} is not among the training rows; restore the "
+        "data, or run the study again"
+    )
+
+
+def _describe_issues(task: Task, rows: Rows, issues: Sequence[LabelIssue]) -> list[dict[str, Any]]:
+    """Return the records of `label_issues.jsonl`."""
+    columns = task.input_schema.text_columns
+    found = rows.select([issue.index for issue in issues])
+    digests = hash_inputs(found, columns) if issues else []
+    inputs = zip(*(found[column] for column in columns), strict=True)
+    described = []
+    for position, (issue, digest, values) in enumerate(zip(issues, digests, inputs, strict=True)):
+        file, number = get_row_name(found, position)
+        described.append({
+            "file": file, "row": number, "text": digest, **issue.part,
+            "given": issue.given, "suggested": issue.suggested, "score": issue.score,
+            "reason": "; ".join(issue.reasons), "inputs": dict(zip(columns, values, strict=True)),
+        })  # fmt: skip
+    return described
+
+
+# ---- issues
+
+
+class _Number(TypedDict):
+    predicted: float
+
+
+class _Answer(TypedDict):
+    answer: str
+    null_odds: float
+
+
+class _ClassProbabilities(TypedDict):
+    probabilities: dict[str, float]
+
+
+class _Words(TypedDict):
+    probabilities: list[dict[str, float]]
+
+
+class _Endings(TypedDict):
+    probabilities: list[float]
+
+
+def get_record_schema(task: Task) -> Any:
+    """Return the schema of the keys of a prediction that `find_issues` reads."""
+    if isinstance(task.state.label_type, Regression):
+        return _Number
+    schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
+    return schemas.get(task.definition.name, _ClassProbabilities)
+
+
+def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
+    """Return the label issues, the most probable one first.
+
+    Args:
+        task: The task, whose labels are known.
+        rows: The parsed training rows.
+        records: The prediction for each row by a model that was not trained on it, as in `predictions.jsonl`.
+    """
+    labels = task.get_labels(rows)
+    label_type = task.state.label_type
+    if isinstance(label_type, Regression):
+        return _find_in_numbers(labels, records)
+    if task.definition.name == "qa":
+        return _find_in_answers(labels, records)
+    groups: dict[Any, list[int]] = defaultdict(list)
+    text_columns = [rows[column] for column in task.input_schema.text_columns]
+    for index, values in enumerate(zip(*text_columns, strict=True)):
+        groups[tuple(map(_normalize_text, values))].append(index)
+    near_duplicates = [group for group in groups.values() if len(group) > 1]
+    if task.definition.name == "ner":
+        return _find_in_tags(labels, records, near_duplicates)
+    if task.definition.name == "swag":  # the numbers of endings may differ
+        size = max(len(record["probabilities"]) for record in records)
+        probabilities = np.zeros((len(records), size))
+        for row, record in enumerate(records):
+            probabilities[row, : len(record["probabilities"])] = record["probabilities"]
+        return _find_in_decisions(range(size), np.array(labels), probabilities, near_duplicates)
+    names = label_type.labels  # type: ignore[union-attr]
+    probabilities = _read_probabilities([record["probabilities"] for record in records], names)
+    if not isinstance(label_type, MultiLabel):
+        given = np.array([names.index(label) for label in labels])
+        return _find_in_decisions(names, given, probabilities, near_duplicates)
+    issues = []
+    for name, probability in zip(names, probabilities.T, strict=True):  # decide whether a row has the label
+        is_present = np.array([int(name in row_labels) for row_labels in labels])
+        both = np.stack([1 - probability, probability], axis=1)
+        parts = [(index, {"label": name}) for index in range(len(labels))]
+        issues += _find_in_decisions((False, True), is_present, both, near_duplicates, parts)
+    return sorted(issues, key=lambda issue: issue.score)
+
+
+def _normalize_text(value: Any) -> Any:
+    """Return the words of a text in lowercase; a text without words as it is; a list as a tuple."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_normalize_text, value))
+    return " ".join(WORD.findall(value.casefold())) or value if isinstance(value, str) else value
+
+
+def _read_probabilities(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.ndarray:
+    return np.array([[record.get(name, 0.0) for name in names] for record in records])
+
+
+def _find_in_tags(
+    labels: Sequence[Sequence[str]], records: Records, near_duplicates: Sequence[Sequence[int]]
+) -> list[LabelIssue]:
+    """Decide for each word which tag it has."""
+    by_word = [word for sentence in records for word in sentence["probabilities"]]
+    parts = [(index, {"word": word}) for index, tags in enumerate(labels) for word in range(len(tags))]
+    flat = [tag for tags in labels for tag in tags]
+    names = sorted({*flat, *(tag for word in by_word for tag in word)})
+    first_word = np.cumsum([0, *map(len, labels)])
+    groups = [
+        [int(first_word[sentence]) + word for sentence in group]
+        for group in near_duplicates
+        if len({len(labels[sentence]) for sentence in group}) == 1
+        for word in range(len(labels[group[0]]))
+    ]
+    given = np.array([names.index(tag) for tag in flat])
+    return _find_in_decisions(names, given, _read_probabilities(by_word, names), groups, parts)
+
+
+def _find_in_decisions(
+    names: Sequence[Any],
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    near_duplicates: Sequence[Sequence[int]],
+    parts: Sequence[tuple[int, Part]] = (),
+) -> list[LabelIssue]:
+    """Return the issues by confident learning, and those of near-duplicates with other labels.
+
+    Args:
+        names: The classes.
+        labels: [n] given class.
+        probabilities: [n, classes] out-of-fold probabilities.
+        near_duplicates: Groups of decisions whose inputs have the same words.
+        parts: [n] index of the row, and `LabelIssue.part`; empty if each row has one decision.
+    """
+
+    def format_name(number: int) -> str:
+        name = names[number]
+        return ("absent", "present")[number] if isinstance(name, bool) else str(name)
+
+    scores = compute_self_confidence(labels, probabilities)
+    reasons: dict[int, list[str]] = defaultdict(list)
+    suggested = suggest_classes(labels, probabilities)
+    for item in find_off_diagonal(labels, probabilities).tolist():
+        probability = probabilities[item, suggested[item]]
+        reasons[item].append(f"predicted {format_name(suggested[item])} ({probability:.2f})")
+    for group in near_duplicates:
+        counts = Counter(labels[group].tolist())
+        highest = max(counts.values())
+        is_tied = list(counts.values()).count(highest) > 1
+        for item in group if len(counts) > 1 else ():
+            label = int(labels[item])
+            if counts[label] < highest or is_tied:  # not the only most frequent label
+                others = [other for other in counts if other != label]
+                suggested[item] = max(others, key=lambda other: counts[other])
+                reasons[item].append(f"near-duplicates have {format_name(suggested[item])}")
+    issues = []
+    for item in sorted(reasons, key=lambda item: (scores[item], item)):
+        index, part = parts[item] if parts else (item, {})
+        given, other, score = names[labels[item]], names[suggested[item]], round(float(scores[item]), 4)
+        issues.append(LabelIssue(int(index), given, other, score, reasons[item], part))
+    return issues
+
+
+def _find_in_numbers(labels: Sequence[Any], records: Records) -> list[LabelIssue]:
+    """Find numbers that are far from the predicted ones, in units of the usual residual."""
+    given = np.array(labels, dtype=float)
+    predicted = np.array([record["predicted"] for record in records])
+    scores = compute_robust_scores(given - predicted)
+    order = np.argsort(-np.abs(scores), kind="stable")
+    return [
+        LabelIssue(
+            index, float(given[index]), round(float(predicted[index]), 4), round(float(scores[index]), 4),
+            [f"{given[index] - predicted[index]:+.3g} from the prediction (robust z-score)"],
+        )
+        for index in order.tolist()
+        if abs(scores[index]) > MIN_RESIDUAL
+    ]  # fmt: skip
+
+
+def _find_in_answers(labels: Sequence[Any], records: Records) -> list[LabelIssue]:
+    """Find questions whose predicted answer has no word in common with a gold answer.
+
+    Answers have no probability, so they are ranked by their odds: those of the answer against no answer, or
+    the reverse if no answer is predicted.
+    """
+    issues = []
+    for index, (gold, record) in enumerate(zip(labels, records, strict=True)):
+        words = set(WORD.findall(record["answer"].casefold()))
+        gold_words = {word for text in gold for word in WORD.findall(text.casefold())}
+        if bool(gold) == bool(record["answer"]) and (words & gold_words or not words | gold_words):
+            continue
+        odds = record["null_odds"] if not record["answer"] else -record["null_odds"]
+        reason = "no word in common with a gold answer" if record["answer"] else "no answer predicted"
+        issues.append(LabelIssue(index, gold, record["answer"], round(float(odds), 4), [f"{reason} (odds)"]))
+    return sorted(issues, key=lambda issue: -issue.score)
+
+
+# ---- confident learning and robust scores
 
 
 def compute_class_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -87,471 +460,41 @@ def compute_robust_scores(residuals: np.ndarray) -> np.ndarray:
     return (residuals - np.median(residuals)) / (scale or 1.0)
 
 
-WORD = re.compile(r"\w+")
-Part = Mapping[str, Any]
+# ---- command line
 
 
-@dataclass(frozen=True)
-class OutOfFold:
-    """Training rows with the predictions of models that were not trained on them.
-
-    Attributes:
-        task: The task, whose labels are known.
-        rows: The parsed rows.
-        records: The prediction for each row, as in `predictions.jsonl`.
-    """
-
-    task: Task
-    rows: Rows
-    records: Sequence[Mapping[str, Any]]
-
-    @cached_property
-    def labels(self) -> list[Any]:
-        """The given label of each row; see `Task.get_labels`."""
-        return self.task.get_labels(self.rows)
-
-    @cached_property
-    def near_duplicates(self) -> list[list[int]]:
-        """Indices of rows whose texts have the same words, ignoring case and punctuation."""
-        columns = self.task.input_schema.text_columns
-        groups: dict[Any, list[int]] = defaultdict(list)
-        for index, values in enumerate(zip(*(self.rows[column] for column in columns), strict=True)):
-            groups[tuple(map(_normalize_text, values))].append(index)
-        return [group for group in groups.values() if len(group) > 1]
+MAX_PRINTED = 20
+MAX_TEXT_CHARS = 60
 
 
-@dataclass(frozen=True)
-class LabelIssue:
-    """A label that is probably wrong.
-
-    Attributes:
-        index: Index of the row.
-        given: The given label.
-        suggested: The label that is probably right.
-        score: Probability of the given label, or the measure that `reasons` name.
-        reasons: Why the label is probably wrong.
-        part: The key `word` or `label` of a label fix, if the row has several labels.
-    """
-
-    index: int
-    given: Any
-    suggested: Any
-    score: float
-    reasons: list[str]
-    part: Part = field(default_factory=dict)
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = find_label_issues(settings)
+    if as_json:
+        print_json(result.summary)
+        return
+    if result.records:
+        print_records([_format_issue(record) for record in result.records[:MAX_PRINTED]])
+    out_console.print(describe_counts(result), markup=False, soft_wrap=True)
+    out_console.print(f"review: {result.summary['page']}", markup=False, soft_wrap=True)
 
 
-class _Number(TypedDict):
-    predicted: float
-
-
-class _Answer(TypedDict):
-    answer: str
-    null_odds: float
-
-
-class _ClassProbabilities(TypedDict):
-    probabilities: dict[str, float]
-
-
-class _Words(TypedDict):
-    probabilities: list[dict[str, float]]
-
-
-class _Endings(TypedDict):
-    probabilities: list[float]
-
-
-def get_record_schema(task: Task) -> Any:
-    """Return the schema of the keys of a prediction that `find_issues` reads."""
-    if isinstance(getattr(task, "label_type", None), Regression):
-        return _Number
-    schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
-    return schemas.get(task.spec.name, _ClassProbabilities)
-
-
-def find_issues(data: OutOfFold) -> list[LabelIssue]:
-    """Return the label issues, the most probable one first."""
-    label_type = getattr(data.task, "label_type", None)
-    if isinstance(label_type, MultiLabel):
-        return _find_in_label_sets(data, label_type.labels)
-    if isinstance(label_type, Regression):
-        return _find_in_numbers(data)
-    finders: Mapping[str, Callable[[OutOfFold], list[LabelIssue]]] = {
-        "ner": _find_in_tags, "qa": _find_in_answers, "swag": _find_in_endings,
+def _format_issue(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells of an issue."""
+    values = (
+        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for value in record["inputs"].values()
+    )
+    text = " ".join(" | ".join(values).split())
+    part: dict[str, Any] = {name: record[name] for name in ("word", "label") if name in record}
+    if "word" in record:
+        part["word"] = record["inputs"]["tokens"][record["word"]]
+    # the label of a label set is whether the row has it
+    given, suggested = (
+        ("absent", "present")[label] if isinstance(label, bool) else label
+        for label in (record["given"], record["suggested"])
+    )
+    return {
+        "row": f"{record['file']}: {record['row']}", **part,
+        "text": text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}...",
+        "given": given, "suggested": suggested, "reason": record["reason"], "score": float(record["score"]),
     }  # fmt: skip
-    return finders.get(data.task.spec.name, _find_in_classes)(data)
-
-
-def _normalize_text(value: Any) -> Any:
-    """Return the words of a text in lowercase; a text without words as it is; a list as a tuple."""
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_normalize_text, value))
-    return " ".join(WORD.findall(value.casefold())) or value if isinstance(value, str) else value
-
-
-# ---- classes
-
-
-@dataclass(frozen=True)
-class _ClassDecisions:
-    """Decisions between classes, and where they belong.
-
-    Attributes:
-        names: The classes.
-        labels: [n] given class.
-        probabilities: [n, classes] out-of-fold probabilities.
-        index: [n] index of the row.
-        parts: [n] see `LabelIssue.part`.
-        near_duplicates: Groups of decisions whose inputs have the same words.
-    """
-
-    names: Sequence[Any]
-    labels: np.ndarray
-    probabilities: np.ndarray
-    index: Sequence[int]
-    parts: Sequence[Part]
-    near_duplicates: Sequence[Sequence[int]]
-
-    def find(self) -> list[LabelIssue]:
-        """Return the issues by confident learning, and those of near-duplicates with other labels."""
-        scores = compute_self_confidence(self.labels, self.probabilities)
-        reasons: dict[int, list[str]] = defaultdict(list)
-        suggested = suggest_classes(self.labels, self.probabilities)
-        for item in find_off_diagonal(self.labels, self.probabilities).tolist():
-            probability = self.probabilities[item, suggested[item]]
-            reasons[item].append(f"predicted {self._format_name(suggested[item])} ({probability:.2f})")
-        for group in self.near_duplicates:
-            for item, usual in _find_conflicts(group, self.labels).items():
-                suggested[item] = usual
-                reasons[item].append(f"near-duplicates have {self._format_name(usual)}")
-        order = sorted(reasons, key=lambda item: (scores[item], item))
-        return [
-            LabelIssue(
-                int(self.index[item]), self.names[self.labels[item]], self.names[suggested[item]],
-                round(float(scores[item]), 4), reasons[item], self.parts[item],
-            )
-            for item in order
-        ]  # fmt: skip
-
-    def _format_name(self, number: int) -> str:
-        name = self.names[number]
-        return ("absent", "present")[number] if isinstance(name, bool) else str(name)
-
-
-def _find_conflicts(group: Sequence[int], labels: np.ndarray) -> dict[int, int]:
-    """Return another label for those members of a group whose label is not its only most frequent one.
-
-    Args:
-        group: Indices of near-duplicates.
-        labels: [n] label of each row.
-
-    Returns:
-        The most frequent other label of the group, by member.
-    """
-    counts = Counter(labels[group].tolist())
-    if len(counts) == 1:
-        return {}
-    highest = max(counts.values())
-    is_tied = list(counts.values()).count(highest) > 1
-    conflicts = {}
-    for item in group:
-        label = int(labels[item])
-        if counts[label] < highest or is_tied:
-            others = [other for other in counts if other != label]
-            conflicts[item] = max(others, key=lambda other: counts[other])
-    return conflicts
-
-
-def _read_probabilities(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndarray:
-    """Return [n, classes] the probabilities of the records."""
-    return np.array([[record["probabilities"].get(name, 0.0) for name in names] for record in records])
-
-
-def _find_in_classes(data: OutOfFold) -> list[LabelIssue]:
-    names = data.task.label_type.labels  # type: ignore[attr-defined]
-    labels = np.array([names.index(label) for label in data.labels])
-    probabilities = _read_probabilities(data.records, names)
-    num_rows = len(labels)
-    return _ClassDecisions(
-        names, labels, probabilities, range(num_rows), [{}] * num_rows, data.near_duplicates
-    ).find()
-
-
-def _find_in_label_sets(data: OutOfFold, names: Sequence[str]) -> list[LabelIssue]:
-    """Decide for each label whether a row has it."""
-    probabilities = _read_probabilities(data.records, names)
-    issues = []
-    for column, name in enumerate(names):
-        present = np.array([int(name in row_labels) for row_labels in data.labels])
-        both = np.stack([1 - probabilities[:, column], probabilities[:, column]], axis=1)
-        parts = [{"label": name}] * len(present)
-        issues += _ClassDecisions(
-            (False, True), present, both, range(len(present)), parts, data.near_duplicates
-        ).find()
-    return sorted(issues, key=lambda issue: issue.score)
-
-
-def _find_in_tags(data: OutOfFold) -> list[LabelIssue]:
-    """Decide for each word which tag it has."""
-    records = [record for sentence in data.records for record in sentence["probabilities"]]
-    words = [(index, word) for index, tags in enumerate(data.labels) for word in range(len(tags))]
-    flat = [tag for tags in data.labels for tag in tags]
-    names = sorted({*flat, *(tag for record in records for tag in record)})
-    labels = np.array([names.index(tag) for tag in flat])
-    probabilities = _read_probabilities([{"probabilities": record} for record in records], names)
-    first_word = np.cumsum([0, *map(len, data.labels)])
-    groups = [
-        [int(first_word[sentence]) + word for sentence in group]
-        for group in data.near_duplicates
-        if len({len(data.labels[sentence]) for sentence in group}) == 1
-        for word in range(len(data.labels[group[0]]))
-    ]
-    return _ClassDecisions(
-        names, labels, probabilities, [index for index, _ in words], [{"word": word} for _, word in words],
-        groups,
-    ).find()  # fmt: skip
-
-
-def _find_in_endings(data: OutOfFold) -> list[LabelIssue]:
-    """Decide which ending is correct; the numbers of endings may differ."""
-    size = max(len(record["probabilities"]) for record in data.records)
-    probabilities = np.zeros((len(data.records), size))
-    for row, record in enumerate(data.records):
-        probabilities[row, : len(record["probabilities"])] = record["probabilities"]
-    labels, num_rows = np.array(data.labels), len(data.records)
-    return _ClassDecisions(
-        range(size), labels, probabilities, range(num_rows), [{}] * num_rows, data.near_duplicates
-    ).find()
-
-
-# ---- numbers and answers
-
-
-def _find_in_numbers(data: OutOfFold) -> list[LabelIssue]:
-    """Find numbers that are far from the predicted ones, in units of the usual residual."""
-    given = np.array(data.labels, dtype=float)
-    predicted = np.array([record["predicted"] for record in data.records])
-    scores = compute_robust_scores(given - predicted)
-    order = np.argsort(-np.abs(scores), kind="stable")
-    return [
-        LabelIssue(
-            index, float(given[index]), round(float(predicted[index]), 4), round(float(scores[index]), 4),
-            [f"{given[index] - predicted[index]:+.3g} from the prediction (robust z-score)"],
-        )
-        for index in order.tolist()
-        if abs(scores[index]) > MIN_RESIDUAL
-    ]  # fmt: skip
-
-
-def _find_in_answers(data: OutOfFold) -> list[LabelIssue]:
-    """Find questions whose predicted answer has no word in common with a gold answer.
-
-    Answers have no probability, so they are ranked by their odds: those of the answer against no answer, or
-    the reverse if no answer is predicted.
-    """
-    issues = []
-    for index, (gold, record) in enumerate(zip(data.labels, data.records, strict=True)):
-        words = set(WORD.findall(record["answer"].casefold()))
-        gold_words = {word for text in gold for word in WORD.findall(text.casefold())}
-        if bool(gold) == bool(record["answer"]) and (words & gold_words or not words | gold_words):
-            continue
-        odds = record["null_odds"] if not record["answer"] else -record["null_odds"]
-        reason = "no word in common with a gold answer" if record["answer"] else "no answer predicted"
-        issues.append(LabelIssue(index, gold, record["answer"], round(float(odds), 4), [f"{reason} (odds)"]))
-    return sorted(issues, key=lambda issue: -issue.score)
-
-
-PREDICTIONS_FILE = "out_of_fold.jsonl"
-ISSUES_FILE, PAGE_FILE = "label_issues.jsonl", "label_issues.html"
-
-
-@dataclass(frozen=True)
-class LabelIssues:
-    """The issues of a study, the most probable one first.
-
-    Attributes:
-        study: Directory of the study, which also has the files `label_issues.jsonl` and `label_issues.html`.
-        task: Name of the task.
-        num_rows: Number of rows with out-of-fold predictions.
-        records: The issues, as in `label_issues.jsonl`.
-    """
-
-    study: Path
-    task: str
-    num_rows: int
-    records: list[dict[str, Any]]
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The JSON object that `--json` prints."""
-        rows = {(record["file"], record["row"]) for record in self.records}
-        return {
-            "study": str(self.study),
-            "task": self.task,
-            "rows": self.num_rows,
-            "rows_with_issues": len(rows),
-            "issues": self.records,
-            "page": str(self.study / PAGE_FILE),
-        }
-
-
-def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
-    """Find label issues, and write them and the page to review them into the directory of the study.
-
-    Raises:
-        UserError: The directory is not a study with folds, or its training rows have changed.
-    """
-    config = LabelIssuesConfig(**validate_settings(LabelIssuesConfig, settings, "label_issues()"))
-    study = expand_home(config.study)
-    records = _read_predictions(study)
-    with silence_libraries():
-        task = _load_task(study)
-        rows = _load_rows(task, study, records)
-        _check_predictions(task, study / PREDICTIONS_FILE, records)
-        issues = find_issues(OutOfFold(task, rows, records))
-        labeled = _describe_issues(task, rows, issues)
-    result = LabelIssues(study, task.spec.name, len(rows), labeled)
-    write_jsonl(study / ISSUES_FILE, result.records)
-    page = render_review_page(study.name, task.spec.name, len(rows), result.records, _list_choices(task))
-    write_text(study / PAGE_FILE, page)
-    return result
-
-
-# ---- the study
-
-
-def _read_predictions(study: Path) -> list[dict[str, Any]]:
-    path = study / PREDICTIONS_FILE
-    if not path.is_file():
-        raise UserError(
-            f"{study}: does not contain {PREDICTIONS_FILE}; pass the directory of a study with --folds"
-        )
-    try:
-        lines = path.read_text("utf-8").split("\n")
-        records = [json.loads(line, parse_constant=_refuse_constant) for line in lines if line]
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot parse it as JSON ({error}); run the study again") from error
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise UserError(f"{path}: has no predictions; run the study again")
-    if (metrics := RunDir(study).read_metrics()) and metrics.get("predicted_rows") != len(records):
-        raise UserError(
-            f"{path}: has {format_count(len(records), 'line')}, and the study predicted "
-            f"{format_count(metrics.get('predicted_rows', 0), 'row')}; run the study again"
-        )
-    return records
-
-
-def _refuse_constant(name: str) -> None:
-    """Raise a `ValueError` for NaN and infinity, which are not JSON."""
-    raise ValueError(f"{name} is not a number")
-
-
-def _check_predictions(task: Task, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Raise a `UserError` if a record lacks the prediction that `find_issues` reads."""
-    schema = get_record_schema(task)
-    for number, record in enumerate(records, 1):
-        validate(record, schema, f"{path}: line {number}", "run the study again")
-
-
-def _load_task(study: Path) -> Task:
-    """Return the task with the settings of a fold run, which has the same data as the study."""
-    for folder in (study / "ensemble", *sorted((study / "folds").glob("*")), study):
-        path = folder / RunDir.SETTINGS_FILE
-        if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
-            task_type = task_class(name)
-            task = task_type(
-                task_type.spec.config(**read_recipe(str(path), name, task_type.spec.config).settings)
-            )
-            call = format_python_call("study", {"output_dir": str(study)}, ["data"])
-            require_data_objects(task.config, call)
-            return task
-    raise UserError(
-        f"{study}: does not contain fold runs; pass the output directory of bertkit study --folds"
-    )
-
-
-def _load_rows(task: Task, study: Path, records: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the training rows that were predicted, in the order of the records.
-
-    Both have the order of the data, but the study may have left out rows. Of copies with different labels,
-    that with the gold label of the record is meant. If labels were changed since, the inputs decide.
-    """
-    with silence_reports():
-        rows = parse_all_rows(task, task.load_data()).splits["train"]
-    columns = task.input_schema.text_columns
-    values = list(zip(*(rows[column] for column in columns), strict=True))
-    labels = task.get_labels(rows)
-
-    def has_inputs(record: Mapping[str, Any], index: int) -> bool:
-        return _has_inputs(record, columns, values[index])
-
-    def has_inputs_and_label(record: Mapping[str, Any], index: int) -> bool:
-        return record.get("gold") == labels[index] and has_inputs(record, index)
-
-    for is_match in (has_inputs_and_label, has_inputs):
-        indices = _match_in_order(records, len(rows), is_match)
-        if len(indices) == len(records):
-            return rows.select(indices)
-    raise UserError(
-        f"{study}: line {len(indices) + 1} of {PREDICTIONS_FILE} is not among the training rows; restore the "
-        "data, or run the study again"
-    )
-
-
-def _match_in_order(
-    records: Sequence[Mapping[str, Any]], num_rows: int, is_match: Callable[[Mapping[str, Any], int], bool]
-) -> list[int]:
-    """Return the index of the next matching row for each record, up to the first record without one."""
-    indices: list[int] = []
-    remaining = iter(range(num_rows))  # each record continues after the row of the previous one
-    for record in records:
-        index = next((index for index in remaining if is_match(record, index)), None)
-        if index is None:
-            break
-        indices.append(index)
-    return indices
-
-
-def _has_inputs(record: Mapping[str, Any], columns: Sequence[str], inputs: Sequence[Any]) -> bool:
-    """Return whether a prediction has these inputs; a column with the name of another key is renamed."""
-    return all(
-        value in (record.get(column), record.get(f"input_{column}"))
-        for column, value in zip(columns, inputs, strict=True)
-    )
-
-
-# ---- records
-
-
-def _describe_issues(task: Task, rows: Rows, issues: Sequence[LabelIssue]) -> list[dict[str, Any]]:
-    """Return the records of `label_issues.jsonl`."""
-    columns = task.input_schema.text_columns
-    found = rows.select([issue.index for issue in issues])
-    digests = hash_inputs(found, columns) if issues else []
-    inputs = zip(*(found[column] for column in columns), strict=True)
-    described = []
-    for position, (issue, digest, values) in enumerate(zip(issues, digests, inputs, strict=True)):
-        file, number = get_row_name(found, position)
-        described.append({
-            "file": file, "row": number, "text": digest, **issue.part,
-            "given": issue.given, "suggested": issue.suggested, "score": issue.score,
-            "reason": "; ".join(issue.reasons), "inputs": dict(zip(columns, values, strict=True)),
-        })  # fmt: skip
-    return described
-
-
-def _list_choices(task: Task) -> list[Any]:
-    """Return the labels that a reviewer can choose from; empty if any value or only one is possible."""
-    label_type = getattr(task, "label_type", None)
-    if label_type is not None:
-        return [] if label_type.problem_type == "multi_label_classification" else list(label_type.labels)
-    if types := getattr(task, "types", None):
-        return build_iob2_labels(types)
-    return []
-
-
-def describe_counts(result: LabelIssues) -> str:
-    """Return one line with the numbers of issues and rows."""
-    rows = format_count(result.summary["rows_with_issues"], "row")
-    return f"{format_count(len(result.records), 'label issue')} in {rows} of {result.num_rows:,}"

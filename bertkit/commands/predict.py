@@ -3,34 +3,43 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
+import typer
+from rich.text import Text
+
 from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig, collect_passed_columns
-from bertkit.commands.inputs import TruncationCounter, iter_data_rows, iter_flag_rows, iter_stdin_rows
-from bertkit.errors import UserError, format_list
-from bertkit.run.predictor import align_chunks_to_groups, load_predictor
+from bertkit.commands.explain import explain, require_explainable
+from bertkit.commands.inputs import (
+    TruncationCounter,
+    format_flag,
+    iter_data_rows,
+    iter_flag_rows,
+    iter_stdin_rows,
+)
+from bertkit.data.table import Rows
+from bertkit.errors import UserError, format_count, format_list
+from bertkit.models.load_check import warn_about_padding
+from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.evaluation import Evaluation
+from bertkit.tasks.text.predictions import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary
-from bertkit.utils.files import check_output_file
+from bertkit.utils.console import get_piped_stdin, out_console, print_json, print_records
+from bertkit.utils.files import check_output_file, expand_home, write_chunks
 from bertkit.utils.reporting import keep_reporter, silence_libraries
-from bertkit.utils.text import replace_non_finite
+from bertkit.utils.text import replace_control_characters, replace_non_finite
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset
     from pandas import DataFrame
-
-    from bertkit.data.table import Rows
-    from bertkit.run.predictor import Predictor
-    from bertkit.tasks.base import Task
-    from bertkit.tasks.evaluation import Evaluation
-    from bertkit.tasks.text.predictions import SequenceEvaluation
 
 
 PredictionFormat = Literal["jsonl", "csv", "conll"]
@@ -38,6 +47,7 @@ FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
 }  # fmt: skip
 CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
+TABLE_FILE = "predictions.arrow"
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class PredictionChunk:
     """Prediction records of one chunk of rows, and the evaluation that they were made from."""
 
     records: list[dict[str, Any]]
-    evaluation: "Evaluation"
+    evaluation: Evaluation
     task_name: str
 
 
@@ -63,11 +73,7 @@ class Predictions:
         return (record for chunk in self.chunks for record in chunk.records)
 
     def to_dataset(self) -> "Dataset":
-        """Compute all predictions, and return the records as a `datasets.Dataset`, memory-mapped from disk.
-
-        Raises:
-            UserError: A row cannot be predicted, or the records have no common types.
-        """
+        """Compute all predictions, and return them as a `datasets.Dataset`, memory-mapped from disk."""
         return build_dataset(chunk.records for chunk in self.chunks)
 
     def to_pandas(self) -> "DataFrame":
@@ -76,25 +82,13 @@ class Predictions:
 
 
 def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predictions:
-    """Predict rows with a finished run.
-
-    Args:
-        settings: Settings of `PredictConfig`.
-        stdin: Standard input; read if the settings name no rows.
-
-    Raises:
-        UserError: The run is not finished, there are no rows, or rows come from two sources. During the
-            iteration: a row cannot be predicted.
-    """
-    from bertkit.commands.explain import require_explainable
-    from bertkit.models.load_check import warn_about_padding
-
+    """Predict rows with a finished run. Standard input is read if the settings name no rows."""
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")
     devices.request_device(config.device)
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and texts_by_flag:
-        flag = "--" + next(iter(texts_by_flag)).replace("_", "-")
+        flag = format_flag(next(iter(texts_by_flag)))
         raise UserError(f"--data {config.data}: cannot be combined with {flag}; pass one of them")
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
@@ -109,27 +103,18 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
     for model in predictor.loaded_models if run_config.eval_batch_size > 1 else ():
         warn_about_padding(model, predictor.tokenizer, run_config.max_length)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
-    row_chunks = _iter_row_chunks(predictor.task, config, texts_by_flag, stdin)
+    if config.data:
+        chunks = iter_data_rows(predictor.task, config.data, config.data_dir, config.encoding)
+    elif texts_by_flag:
+        chunks = iter_flag_rows(predictor.task, texts_by_flag)
+    else:
+        chunks = iter_stdin_rows(predictor.task, stdin, config.encoding)
+    row_chunks = align_chunks_to_groups(predictor.task, chunks)
     return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
 
 
-def _iter_row_chunks(
-    task: "Task",
-    config: PredictConfig,
-    texts_by_flag: Mapping[str, list[str]],
-    stdin: BinaryIO | None,
-) -> Iterator["Rows"]:
-    if config.data:
-        chunks = iter_data_rows(task, config.data, config.data_dir, config.encoding)
-    elif texts_by_flag:
-        chunks = iter_flag_rows(task, texts_by_flag)
-    else:
-        chunks = iter_stdin_rows(task, stdin, config.encoding)
-    return align_chunks_to_groups(task, chunks)
-
-
 def _iter_prediction_chunks(
-    predictor: "Predictor", row_chunks: Iterable["Rows"], config: PredictConfig
+    predictor: Predictor, row_chunks: Iterable[Rows], config: PredictConfig
 ) -> Iterator[PredictionChunk]:
     truncation = TruncationCounter()
     for rows in row_chunks:
@@ -140,11 +125,9 @@ def _iter_prediction_chunks(
         truncation.add(evaluation.outputs.features)
         records = list(predictor.iter_records(rows, evaluation, "all" if config.all_scores else "compact"))
         if config.explain:
-            from bertkit.commands.explain import explain
-
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
             records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
-        yield PredictionChunk(records, evaluation, predictor.task.spec.name)
+        yield PredictionChunk(records, evaluation, predictor.task.definition.name)
     truncation.report(predictor.task.config.max_length)
 
 
@@ -152,7 +135,7 @@ def _iter_prediction_chunks(
 
 
 def infer_format(output: str) -> PredictionFormat:
-    """Return the format for the suffix of a file name. Raises `UserError` for an unknown suffix."""
+    """Return the format for the suffix of a file name."""
     suffix = PurePath(output).suffix.lower()
     if suffix not in FORMAT_BY_SUFFIX:
         raise UserError(
@@ -164,24 +147,18 @@ def infer_format(output: str) -> PredictionFormat:
 def serialize_predictions(
     chunks: Iterable[PredictionChunk], output_format: PredictionFormat
 ) -> Iterator[str]:
-    """Yield the predictions as text, in chunks.
-
-    Raises:
-        UserError: The format cannot represent these predictions.
-    """
-    return SERIALIZERS[output_format](chunks)
-
-
-def _serialize_jsonl(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
-    for chunk in chunks:
-        for record in chunk.records:
-            yield _to_json(replace_non_finite(record)) + "\n"
-
-
-def _serialize_csv(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
-    """Yield CSV; the first chunk determines the columns."""
+    """Yield the predictions as text, in chunks. The first chunk determines the columns of CSV."""
     columns: list[str] = []
     for chunk in chunks:
+        if output_format == "jsonl":
+            yield from (_to_json(replace_non_finite(record)) + "\n" for record in chunk.records)
+            continue
+        if output_format == "conll":
+            files = chunk.evaluation.format_files()
+            if CONLL_FILE not in files:
+                raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
+            yield from files[CONLL_FILE]
+            continue
         rows = [flatten_record(record) for record in chunk.records]
         file = io.StringIO()
         if not columns:
@@ -218,47 +195,30 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _serialize_conll(chunks: Iterable[PredictionChunk]) -> Iterator[str]:
-    for chunk in chunks:
-        files = chunk.evaluation.format_files()
-        if CONLL_FILE not in files:
-            raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
-        yield from files[CONLL_FILE]
-
-
-SERIALIZERS: dict[PredictionFormat, Callable[[Iterable[PredictionChunk]], Iterator[str]]] = {
-    "jsonl": _serialize_jsonl, "csv": _serialize_csv, "conll": _serialize_conll,
-}  # fmt: skip
-
-
-TABLE_FILE = "predictions.arrow"
-
-
 def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> "Dataset":
     """Return the records of all chunks as a memory-mapped dataset.
 
     The types of the columns are known only after the last chunk. Each chunk is therefore written to a file of
     its own first. All files are deleted when the process ends.
-
-    Raises:
-        UserError: There are no records, the disk is full, or a column has values of different types.
     """
     from datasets import Dataset
 
-    folder = write_to_temporary(lambda folder: _write_chunks(chunks, folder), "the predictions")
+    folder = write_to_temporary(lambda folder: _write_records(chunks, folder), "the predictions")
     return Dataset.from_file(str(folder / TABLE_FILE))
 
 
-def _write_chunks(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
+def _write_records(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
     """Write all records to `TABLE_FILE` in a directory."""
     import pyarrow as pa
 
-    schemas: list[pa.Schema] = []
+    schemas: list[Any] = []
     try:
         for number, records in enumerate(chunk for chunk in chunks if chunk):
             table = _make_table(records)
             schemas.append(table.schema)
-            _write_table(folder / f"{number}.arrow", table)
+            path = str(folder / f"{number}.arrow")
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
         if not schemas:
             raise UserError("predictions: there are no rows; pass data with rows")
         schema = pa.unify_schemas(schemas, promote_options="permissive")
@@ -267,22 +227,21 @@ def _write_chunks(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
         raise UserError(
             f"predictions: a column has values of different types ({reason}); iterate over the records"
         ) from error
-    _join_tables([folder / f"{number}.arrow" for number in range(len(schemas))], folder / TABLE_FILE, schema)
-
-
-def _join_tables(parts: Iterable[Path], path: Path, schema: "pa.Schema") -> None:
-    """Write the rows of several files to one file with this schema, and delete the parts."""
-    import pyarrow as pa
-
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for part in parts:
+    with pa.OSFile(str(folder / TABLE_FILE), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for number in range(len(schemas)):
+            part = folder / f"{number}.arrow"
             with pa.memory_map(str(part)) as source:
-                writer.write_table(_fill_schema(pa.ipc.open_stream(source).read_all(), schema))
+                table = pa.ipc.open_stream(source).read_all()
+                # Columns that a part lacks are null.
+                tables = [schema.empty_table(), table]
+                writer.write_table(
+                    pa.concat_tables(tables, promote_options="permissive").select(schema.names)
+                )
             part.unlink()
 
 
-def _make_table(records: list[dict[str, Any]]) -> "pa.Table":
-    """Return records as a table; a key that a record lacks is null."""
+def _make_table(records: list[dict[str, Any]]) -> Any:
+    """Return records as an Arrow table; a key that a record lacks is null."""
     import pyarrow as pa
 
     columns = {}
@@ -297,15 +256,90 @@ def _make_table(records: list[dict[str, Any]]) -> "pa.Table":
     return pa.table(columns)
 
 
-def _write_table(path: Path, table: "pa.Table") -> None:
-    import pyarrow as pa
+# ---- command line
 
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+MAX_WORDS = 5  # of an explanation, in a cell of the printed table
+POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black background
 
 
-def _fill_schema(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
-    """Return a table with the columns and the types of a schema; columns that it lacks are null."""
-    import pyarrow as pa
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    output, file_format = settings.get("output"), _choose_format(settings, as_json)
+    predictions = predict(settings, get_piped_stdin())
+    if output:
+        path = expand_home(output)
+        count = _write_predictions(predictions, path, file_format)
+        typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
+        if as_json:
+            print_json({"output": output, "rows": count})
+    elif as_json:
+        print_json({"predictions": list(predictions)})
+    elif file_format == "table":
+        for chunk in predictions.chunks:
+            _print_table(chunk.records)
+    else:
+        for text in serialize_predictions(predictions.chunks, file_format):
+            sys.stdout.write(text)
 
-    return pa.concat_tables([schema.empty_table(), table], promote_options="permissive").select(schema.names)
+
+def _choose_format(settings: Mapping[str, Any], as_json: bool) -> Any:
+    """Return the format from `--format`, or from the suffix of `--output`.
+
+    Otherwise, it is a table on a terminal and jsonl elsewhere. `--json` without `--output` has no format.
+    """
+    file_format, output = settings.get("format"), settings.get("output")
+    if as_json and file_format:
+        raise UserError(f"--format {file_format}: cannot be combined with --json; leave out one of them")
+    if as_json and output is None:
+        return None
+    if output and file_format == "table":
+        raise UserError(
+            f"--format table: cannot be written to a file (--output {output}); pass jsonl, csv or conll"
+        )
+    if file_format:
+        return file_format
+    if output:
+        return infer_format(output)
+    return "table" if sys.stdout.isatty() else "jsonl"
+
+
+def _write_predictions(predictions: Predictions, path: Path, file_format: Any) -> int:
+    """Write predictions in chunks, and return their number."""
+    count = 0
+
+    def count_records() -> Iterator[PredictionChunk]:
+        nonlocal count
+        for chunk in predictions.chunks:
+            count += len(chunk.records)
+            yield chunk
+
+    write_chunks(path, serialize_predictions(count_records(), file_format))
+    return count
+
+
+def _print_table(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records as a table. With `--explain`, also print the words of each record.
+
+    The table has the most important words, such as "bad +1.23". Below it, words are shaded by their
+    attributions relative to the highest one: green for the predicted label, red against it.
+    """
+    rows = []
+    for record in records:
+        row = dict(record)
+        if "explanation" in record:
+            words = sorted(record["explanation"], key=lambda word: -abs(word["attribution"]))[:MAX_WORDS]
+            row["explanation"] = ", ".join(f"{word['word']} {word['attribution']:+.2f}" for word in words)
+        rows.append(flatten_record(row))
+    print_records(rows)
+    for record in records:
+        if "explanation" not in record:
+            continue
+        from bertkit.report.page import compute_strengths  # imports matplotlib
+
+        text = Text(f"{record['id']}: ")
+        strengths = compute_strengths([word["attribution"] for word in record["explanation"]])
+        for number, (word, strength) in enumerate(zip(record["explanation"], strengths, strict=True)):
+            color = POSITIVE_COLOR if strength > 0 else NEGATIVE_COLOR
+            red, green, blue = (round(abs(strength) * part) for part in color)
+            style = f"white on rgb({red},{green},{blue})" if strength else ""
+            text.append(" " if number else "").append(replace_control_characters(word["word"]), style)
+        out_console.print(text, soft_wrap=True)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from bertkit.commands.configs import TokenizerConfig
 from bertkit.data.corpus.documents import TextOptions, find_text, iter_raw_texts
@@ -14,12 +16,9 @@ from bertkit.errors import UserError
 from bertkit.run_directory import create_default_directory
 from bertkit.settings.validation import DataSource, validate_settings
 from bertkit.utils import locks
+from bertkit.utils.console import print_json
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
 from bertkit.utils.reporting import report_info
-
-if TYPE_CHECKING:
-    from bertkit.data.wordpiece import WordPieceResult
-
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 TOKENIZER = OutputKind("a tokenizer", "pass --overwrite to replace it", lambda names: names - TOKENIZER_FILES)
@@ -40,14 +39,7 @@ class TrainedTokenizer:
 
 
 def train_tokenizer(settings: Mapping[str, Any]) -> TrainedTokenizer:
-    """Train a tokenizer and write it to a directory.
-
-    Args:
-        settings: Values of the settings of `TokenizerConfig`.
-
-    Raises:
-        UserError: A setting or the text is not usable, or the tokenizer cannot be written.
-    """
+    """Train a tokenizer and write it to a directory."""
     config = TokenizerConfig(**validate_settings(TokenizerConfig, settings, "train_tokenizer()"))
     if not config.data:
         raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
@@ -76,30 +68,42 @@ def _train(config: TokenizerConfig, data: DataSource) -> TrainedTokenizer:
     for note in [*file_notes.format_lines(), *result.notes]:
         report_info(note)
     first_text = next(text for text in texts() if text.strip())
+    first_words = " ".join(first_text.split()[:EXAMPLE_WORDS])
     statistics = {
         "vocab_size": len(result.tokenizer),
         "lowercase": not config.cased,
         "strip_accents": result.strip_accents,
         "alphabet": result.alphabet_size,
         **evaluate_tokenizer(result.tokenizer, texts()),
-        "example": _tokenize_example(result, first_text),
+        "example": " ".join(result.tokenizer.tokenize(first_words)),
     }
-    return TrainedTokenizer(_write(result.tokenizer, config, source.name), statistics)
-
-
-def _tokenize_example(result: "WordPieceResult", text: str) -> str:
-    """Return the tokens of the first words of a text, separated by spaces."""
-    first_words = " ".join(text.split()[:EXAMPLE_WORDS])
-    return " ".join(result.tokenizer.tokenize(first_words))
-
-
-def _write(tokenizer: Any, config: TokenizerConfig, data_name: str) -> Path:
-    """Save a tokenizer in the output directory of the settings, or in a default directory."""
     if config.output_dir is None:
-        folder = create_default_directory("tokenizer", data_name)
+        folder = create_default_directory("tokenizer", source.name)
     else:
         folder = expand_home(config.output_dir)
     with stage_files(folder, "the tokenizer", "free disk space") as staging:
-        tokenizer.save_pretrained(staging)
-        tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
-    return folder
+        result.tokenizer.save_pretrained(staging)
+        result.tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
+    return TrainedTokenizer(folder, statistics)
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    result = train_tokenizer(settings)
+    statistics = result.statistics
+    if as_json:
+        print_json({"output_dir": str(result.output_dir), **statistics})
+        return
+    lines = {
+        "vocabulary": f"{statistics['vocab_size']:,} tokens, including {statistics['alphabet']:,} characters",
+        "case": "lowercase" if statistics["lowercase"] else "cased",
+        "accents": "stripped" if statistics["strip_accents"] else "kept",
+        "[UNK]": f"{statistics['unknown']:.2%} of the tokens",
+        "tokens/word": f"{statistics['tokens_per_word']:.2f}",
+        "example": statistics["example"],
+        "tokenizer": result.output_dir,
+    }
+    for name, value in lines.items():
+        typer.echo(f"{name:<11} {value}")

@@ -1,4 +1,4 @@
-"""Truncate texts to a number of tokens, or split them into windows, for all texts at once.
+"""From tokens to batches: truncation and windows, features, collators.
 
 The truncation of transformers is not used: it supports neither `head+tail` nor windows, and does not report
 how many tokens it has removed. For `head` and `tail` the result equals `truncation="longest_first"` of
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from bertkit.data.table import FlattenedColumn, Rows
+from bertkit.data.table import Rows, flatten_lists
 from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction, encode
 from bertkit.utils.arrays import (
     Ragged,
@@ -28,6 +28,9 @@ from bertkit.utils.arrays import (
 )
 
 LongTextStrategy = Literal["head", "tail", "head+tail", "windows"]
+
+
+# ---- truncation
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class TokenRanges:
 def truncate(
     starts: np.ndarray, stops: np.ndarray, max_tokens: int, long_texts: LongTextStrategy
 ) -> tuple[np.ndarray, TokenRanges]:
-    """Truncate texts or pairs to `max_tokens` tokens without special tokens, or split them into windows.
+    """Truncate texts or pairs to `max_tokens` tokens, or split them into windows.
 
     With `head+tail`, a quarter of the tokens come from the start of a text and the others from the end.
     This follows Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1. Windows overlap by
@@ -57,8 +60,6 @@ def truncate(
     Args:
         starts: [n, columns] index of the first token of each text.
         stops: [n, columns] index after the last token of each text.
-        max_tokens: Maximum number of tokens of a text or pair.
-        long_texts: How longer texts are handled.
 
     Returns:
         [n] number of sequences of each text or pair, which is 1 without windows, and their ranges.
@@ -84,9 +85,7 @@ def truncate(
 def _allocate_tokens(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
     """Return how many tokens each text keeps; the longer text is truncated first, as in `longest_first`.
 
-    Args:
-        lengths: [n, columns] number of tokens of each text.
-        max_tokens: Maximum number of tokens of a text or pair.
+    `lengths` [n, columns] are the numbers of tokens of the texts.
     """
     if lengths.shape[1] == 1:
         return np.minimum(lengths, max_tokens)
@@ -120,6 +119,8 @@ def _split_into_windows(
         stop.append(window_stops[index])
     return counts, TokenRanges(tuple(range(len(windows))), np.stack(start, 1), np.stack(stop, 1))
 
+
+# ---- logits of a teacher
 
 TEACHER_LOGITS = "teacher_logits"  # key of an example and of a batch
 ORDER_FILE = "order.bin"
@@ -160,11 +161,7 @@ class StoredLogits:
 
 
 class LogitsWriter:
-    """Writer of the logits of one batch after another, in any order of the examples.
-
-    Args:
-        folder: An existing directory.
-    """
+    """Writer of the logits of one batch after another, in any order of the examples, into a directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -196,6 +193,8 @@ class LogitsWriter:
             np.concatenate(self._order).astype(np.int64).tofile(self._folder / ORDER_FILE)
 
 
+# ---- features
+
 UNLABELED, UNLABELED_NUMBER = -100, float("nan")  # labels of unlabeled examples: ids, and numbers
 
 
@@ -209,9 +208,7 @@ class Features(ABC):
         sequence_offsets: [n + 1] index of the first sequence of each example; at the end, the number of
             sequences.
         labels: [n] or [n, classes] targets; None if the rows are unlabeled.
-        num_truncated: Number of truncated examples.
         max_untruncated_length: Length of the longest sequence before truncation, including special tokens.
-        unk_fraction: Fraction of the tokens that are [UNK].
         warnings: Problems of the training labels, for the user.
         teacher_logits: Logits that another model predicts for the examples; None if the labels are the only
             targets.
@@ -285,7 +282,6 @@ class Features(ABC):
         Args:
             logits: [predictions, ...] fp32 logits of the examples.
             examples: [batch] indices of the examples.
-            batch: Inputs of the model.
 
         Returns:
             One row for each prediction.
@@ -315,7 +311,6 @@ class TextFeatures(Features):
     A sequence consists of special tokens and ranges of tokens, so the memory does not depend on its length.
 
     Attributes:
-        template: Special tokens around one or two texts.
         columns: Token ids of the texts of each column.
         ranges: The ranges of tokens that each sequence contains.
     """
@@ -325,7 +320,6 @@ class TextFeatures(Features):
     ranges: TokenRanges
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of one sequence, both [length]."""
         texts: list[np.ndarray] = []
         bounds = zip(
             self.ranges.column,
@@ -343,7 +337,6 @@ class TextFeatures(Features):
 
     @cached_property
     def sequence_lengths(self) -> np.ndarray:  # type: ignore[override]
-        """[sequences] number of tokens of each sequence."""
         return (self.ranges.stop - self.ranges.start).sum(1) + self.template.num_special_tokens
 
     @cached_property
@@ -361,10 +354,7 @@ def build_features(
     Args:
         texts: One or two columns of `n` texts.
         labels: [n] or [n, classes] targets, or None.
-        tokenizer: Fast tokenizer.
         max_length: Maximum sequence length in tokens, including special tokens.
-        long_texts: How longer texts are handled.
-        cache: Whether to cache the encoded texts.
     """
     columns = [encode(column, tokenizer, cache) for column in texts]
     starts = np.stack([ids.offsets[:-1] for ids in columns], 1)
@@ -388,13 +378,11 @@ def build_choice_features(
         contexts: [n] texts.
         endings: [n] lists of endings; the number of endings may vary.
         labels: [n] index of the correct ending, or None.
-        tokenizer: Fast tokenizer.
         max_length: Maximum sequence length in tokens, including special tokens.
-        cache: Whether to cache the encoded texts.
     """
     context_ids = encode(contexts, tokenizer, cache)
-    flat_endings = FlattenedColumn(endings)
-    ending_ids, counts = encode(flat_endings, tokenizer, cache), flat_endings.counts
+    ending_ids = encode(flatten_lists(endings), tokenizer, cache)
+    counts = np.fromiter(map(len, endings), np.int64, len(endings))
     row = np.repeat(np.arange(len(counts)), counts)  # of each ending
     starts = np.stack([context_ids.offsets[row], ending_ids.offsets[:-1]], 1)
     stops = np.stack([context_ids.offsets[row + 1], ending_ids.offsets[1:]], 1)
@@ -413,13 +401,7 @@ def _assemble_features(
 ) -> TextFeatures:  # fmt: skip
     """Return features with these ranges, and with statistics of the texts before truncation.
 
-    Args:
-        columns: The encoded text columns.
-        starts: [texts, columns] first token of each text or pair before truncation.
-        stops: [texts, columns] end of each text or pair before truncation.
-        ranges: The ranges after truncation.
-        tokenizer: Fast tokenizer.
-        **attributes: Other attributes of the features.
+    `starts` and `stops`, both [texts, columns], are the tokens of each text or pair before truncation.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
     longest = int((stops - starts).sum(1).max(initial=0))
@@ -440,6 +422,8 @@ def update_with_tokens(digest: blake2b, features: Features) -> None:
             digest.update(np.ascontiguousarray(array).data)
 
 
+# ---- collators
+
 BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
 RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
 GROUPING_KEYS = ("document", "choice")
@@ -450,7 +434,6 @@ class BatchShape:
     """Sizes of a batch, on the host. To read them from tensors on a GPU would wait for all pending work.
 
     Attributes:
-        lengths: Number of tokens of each sequence.
         sequences_per_example: Number of sequences of each example; None if each example has one.
     """
 
@@ -480,7 +463,6 @@ class PaddingCollator:
       batch and of the token in the sequence.
 
     Attributes:
-        pad_token_id: Id of the padding token.
         return_token_type_ids: Whether the model takes `token_type_ids`.
         sequence_grouping: Key of the example indices if examples have several sequences; else None.
     """
@@ -490,13 +472,23 @@ class PaddingCollator:
     sequence_grouping: str | None = None
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of the given examples."""
-        batch = _collate_vectors(items) if "vectors" in items[0] else self._collate_tokens(items)
+        if "vectors" in items[0]:
+            vectors, mask = pad_vectors([sequence for item in items for sequence in item["vectors"]])
+            batch = {"vectors": vectors, "attention_mask": mask}
+        else:
+            input_ids = [sequence for item in items for sequence in item["input_ids"]]
+            mask = _pad([np.ones_like(sequence) for sequence in input_ids], 0)
+            batch = {"input_ids": _pad(input_ids, self.pad_token_id), "attention_mask": mask}
+            if self.return_token_type_ids:
+                type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
+                batch["token_type_ids"] = _pad(type_ids, 0)
         if self.sequence_grouping:
             counts = torch.tensor([len(item["input_ids"]) for item in items])
             batch[self.sequence_grouping] = torch.repeat_interleave(torch.arange(len(items)), counts)
         if "positions" in items[0]:
-            batch |= _collate_positions(items)
+            positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
+            batch["sequence"] = torch.repeat_interleave(torch.tensor(list(map(len, positions))))
+            batch["position"] = torch.from_numpy(np.concatenate(positions).astype(np.int64))
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
@@ -504,30 +496,14 @@ class PaddingCollator:
             batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
         return batch
 
-    def _collate_tokens(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        input_ids = [sequence for item in items for sequence in item["input_ids"]]
-        batch = {
-            "input_ids": _pad(input_ids, self.pad_token_id),
-            "attention_mask": _pad([np.ones_like(sequence) for sequence in input_ids], 0),
-        }
-        if self.return_token_type_ids:
-            type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
-            batch["token_type_ids"] = _pad(type_ids, 0)
-        return batch
-
 
 @dataclass(frozen=True)
 class VectorCollator:
-    """Collator of batches for which the model returns the vectors of texts in place of logits.
-
-    Attributes:
-        collator: Turns examples into a batch.
-    """
+    """Collator of batches for which the model returns the vectors of texts in place of logits."""
 
     collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of the given examples."""
         return self.collator(items) | {RETURN_VECTORS: torch.tensor(True)}
 
 
@@ -538,21 +514,6 @@ def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) ->
     for row, sequence in zip(padded, sequences, strict=True):
         row[: len(sequence)] = sequence
     return torch.from_numpy(padded)
-
-
-def _collate_vectors(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    vectors, mask = pad_vectors([sequence for item in items for sequence in item["vectors"]])
-    return {"vectors": vectors, "attention_mask": mask}
-
-
-def _collate_positions(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Return the index of the sequence in the batch, and of the token in the sequence, of each prediction."""
-    positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
-    sequence = torch.repeat_interleave(
-        torch.tensor([len(sequence_positions) for sequence_positions in positions])
-    )
-    position = torch.from_numpy(np.concatenate(positions).astype(np.int64))
-    return {"sequence": sequence, "position": position}
 
 
 def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

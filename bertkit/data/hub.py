@@ -39,16 +39,12 @@ def download_snapshot(
     """Return the local directory of a Hub repository; download it if it is not cached.
 
     Args:
-        repo: `ORG/NAME`.
         kind: "model", "tokenizer" (of a model) or "dataset".
-        revision: Branch, tag or commit.
         part: Directory of the repository to download, such as one of the 15 languages of XNLI. None: all
             files.
         flag: Flag and value that name the repository, such as `--data imdb`, for the error message.
-        alternative: What the user can do instead of downloading, for the error message.
 
     Raises:
-        UserError: The repository does not exist, is private, or has no files that bertkit reads.
         HubUnreachable: The repository is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     with translate_errors(flag, repo, kind):
@@ -89,21 +85,18 @@ def _download(repo: str, kind: str, revision: str | None, part: str | None, **op
 
 def describe_missing_content(repo: str, kind: str, revision: str | None, part: str | None) -> str:
     """Describe what a repository lacks: the configuration `part`, or files that bertkit reads."""
-    configurations = _list_directories(repo, kind, revision) if part else []
-    if part and configurations:
+    configurations: list[str] = []
+    if part:  # the top-level directories are the configurations of a dataset
+        from huggingface_hub import HfApi
+
+        info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+        names = [file.rfilename for file in info.siblings or []]
+        configurations = sorted({name.split("/")[0] for name in names if "/" in name})
+    if configurations:
         hint = f"{suggest_similar(part, configurations)}; choose one of {format_list(configurations)}"
         return f"{repo} has no configuration {part!r}{hint}"
     missing = "safetensors weights" if kind == "model" else "plain data files (Parquet, CSV, JSON)"
     return f"{repo} has no {missing}; bertkit never runs loading scripts or loads pickles"
-
-
-def _list_directories(repo: str, kind: str, revision: str | None) -> list[str]:
-    """Return the top-level directories of a repository, which are the configurations of a dataset."""
-    from huggingface_hub import HfApi
-
-    info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision)
-    names = [file.rfilename for file in info.siblings or []]
-    return sorted({name.split("/")[0] for name in names if "/" in name})
 
 
 def _is_complete(folder: Path, kind: str) -> bool:
@@ -119,15 +112,7 @@ def _is_complete(folder: Path, kind: str) -> bool:
 
 
 def require_reachable(problem: str, alternative: str = "") -> None:
-    """Check that the Hub can be reached.
-
-    Args:
-        problem: Reason why the Hub is needed, for the error message.
-        alternative: What the user can do instead, for the error message.
-
-    Raises:
-        HubUnreachable: The Hub cannot be reached. Raised within seconds.
-    """
+    """Check that the Hub can be reached; raise a `HubUnreachable` within seconds otherwise."""
     if reason := explain_unreachable():
         fix = f"{alternative} or connect once" if alternative else "connect once"
         raise HubUnreachable(f"{problem} and {reason}; {fix}, so that it is cached")
@@ -148,24 +133,23 @@ def is_reachable() -> bool:
     The probe runs in a thread, because name resolution has no timeout. The thread is a daemon thread, which
     does not keep the process alive.
     """
-    results: list[bool] = []
-    probe = threading.Thread(target=lambda: results.append(_request_endpoint()), daemon=True)
-    probe.start()
-    probe.join(PROBE_SECONDS)
-    return results == [True]  # empty if there was no response in time
-
-
-def _request_endpoint() -> bool:
-    """Return whether the Hub responds to a request, with any status."""
     from huggingface_hub import constants, get_session
 
     # The last two are errors of an invalid address, and of a proxy that needs another package.
     errors: tuple[type[Exception], ...] = (*_get_connection_errors(), ValueError, ImportError)
-    try:
-        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except errors:
-        return False
-    return True
+    has_response = threading.Event()
+
+    def request() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+            has_response.set()  # with any status
+        except errors:
+            pass
+
+    probe = threading.Thread(target=request, daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return has_response.is_set()
 
 
 # ---- errors
@@ -184,12 +168,7 @@ def translate_errors(
     Args:
         subject: Start of the message: a flag or a file, or the whole problem if `repo` is None.
         repo: The repository. If it is None, the message is `subject (reason); hint`.
-        kind: Kind of the repository.
         hint: Fix for the message, except for a wrong name or a missing permission.
-        more_errors: Additional exceptions to translate.
-
-    Raises:
-        UserError: The block raised such an error.
     """
     from huggingface_hub.errors import HFValidationError
 
@@ -236,6 +215,8 @@ def summarize_error(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+# ---- files
+
 BLOCK_SIZE = 4 << 20  # bytes per request, for random access
 DATASET_INFOS = "dataset_infos.json"  # a JSON file that contains metadata instead of rows
 
@@ -245,11 +226,8 @@ class HubFile:
     """File of a dataset on the Hub.
 
     Attributes:
-        repo: Repository, `ORG/NAME`.
         commit: Commit of the repository at the time of listing.
-        path: Path in the repository.
         digest: Digest of the content: SHA-256 for a large file, the git object id for a small file.
-        size: Size in bytes.
     """
 
     repo: str
@@ -263,7 +241,6 @@ class HubFile:
 
     @property
     def name(self) -> str:
-        """File name without directories, like `Path.name`."""
         return PurePosixPath(self.path).name
 
     @property
@@ -275,25 +252,13 @@ class HubFile:
         return Path(path) if isinstance(path, str) else None
 
     def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
-        """Open the file for reading.
-
-        Args:
-            mode: Always "rb".
-            block_size: Bytes per request, for random access; 0 if the file is read from start to end.
-
-        Raises:
-            UserError: The file is not accessible, or the connection is lost. Reads may raise this error, too.
-        """
+        """Open the file. `block_size` bytes are read per request; with 0 it is read from start to end."""
         cached = self.cached_path
         return cached.open("rb") if cached else io.BufferedReader(_HubStream(self, block_size))
 
 
 def require_available(files: Iterable[Any]) -> None:
-    """Check that all files can be read: they are local or cached, or the Hub can be reached.
-
-    Raises:
-        HubUnreachable: A file is not cached, and the Hub cannot be reached. Raised within seconds.
-    """
+    """Raise a `HubUnreachable` within seconds if a file is not cached, and the Hub cannot be reached."""
     for file in files:
         if isinstance(file, HubFile) and not file.cached_path:
             require_reachable(f"{file}: is not in the Hugging Face cache")
@@ -340,11 +305,7 @@ def list_hub_files(
 ) -> list[HubFile]:
     """Return the data files of a dataset at the time of the first call, whose result is cached.
 
-    The arguments are those of `bertkit.data.hub.download_snapshot`.
-
-    Raises:
-        HubUnreachable: The list is not cached, and the Hub cannot be reached. Raised within seconds.
-        UserError: The dataset does not exist, is private, or has no files that bertkit reads.
+    The arguments are those of `download_snapshot`, and a `HubUnreachable` is raised in the same way.
     """
     from huggingface_hub import constants
 
@@ -364,31 +325,28 @@ def list_hub_files(
 def _request_files(
     repo: str, revision: str | None, part: str | None, flag: str, alternative: str
 ) -> list[HubFile]:
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
 
     require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+    files: list[HubFile] = []
     with translate_errors(flag, repo):
         try:
-            files = _request_tree(repo, revision, part)
+            api = HfApi()
+            commit = str(api.repo_info(repo, repo_type="dataset", revision=revision).sha)
+            tree = api.list_repo_tree(
+                repo, part or None, recursive=True, revision=commit, repo_type="dataset"
+            )
+            for file in tree:
+                if isinstance(file, RepoFile) and _is_data_file(PurePosixPath(file.path)):
+                    digest = file.lfs.sha256 if file.lfs else file.blob_id
+                    files.append(HubFile(repo, commit, file.path, digest, file.size))
         except EntryNotFoundError:
             files = []
         if not files:
             raise UserError(f"{flag}: {describe_missing_content(repo, 'dataset', revision, part)}")
     return files
-
-
-def _request_tree(repo: str, revision: str | None, part: str | None) -> list[HubFile]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
-
-    api = HfApi()
-    commit = str(api.repo_info(repo, repo_type="dataset", revision=revision).sha)
-    tree = api.list_repo_tree(repo, part or None, recursive=True, revision=commit, repo_type="dataset")
-    return [
-        HubFile(repo, commit, file.path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
-        for file in tree
-        if isinstance(file, RepoFile) and _is_data_file(PurePosixPath(file.path))
-    ]
 
 
 def _is_data_file(path: PurePosixPath) -> bool:

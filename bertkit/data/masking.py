@@ -1,4 +1,4 @@
-"""Find the tokens of a vocabulary that continue a word, and the words of a batch."""
+"""Token masking for MLM, with whole words, and the collators of the pre-training objectives."""
 
 import json
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 import regex
 import torch
 
+from bertkit.data.table import GOLDEN_GAMMA, mix_bits
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.utils.arrays import compute_positions_in_groups, concat_ranges
 
@@ -31,30 +32,25 @@ def find_continuation_tokens(tokenizer: Any) -> np.ndarray:
     vocabulary = tokenizer.get_vocab()
     is_continuation = np.zeros(max(vocabulary.values(), default=-1) + 1, bool)
     prefix = json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("continuing_subword_prefix")
+    # A vocabulary has one marker, but Ġ is also a letter of Maltese, so the more frequent one is taken.
+    counts = {marker: sum(token.startswith(marker) for token in vocabulary) for marker in SPACE_MARKERS}
+    marker = max(counts, key=lambda name: counts[name])
     if prefix:
         tokens = [token for token in vocabulary if token.startswith(prefix)]
+    elif counts[marker]:
+        decoder = tokenizer.backend_tokenizer.decoder
+        decode = "".join if decoder is None else decoder.decode
+        unmarked = [token for token in vocabulary if not token.startswith(marker)]
+        tokens = [token for token in unmarked if not WORD_START.match(decode([token]))]
     else:
-        tokens = _find_unmarked_tokens(tokenizer)
+        tokens = []
     is_continuation[[vocabulary[token] for token in tokens]] = True
     is_continuation[list(tokenizer.added_tokens_decoder)] = False
     return is_continuation
 
 
-def _find_unmarked_tokens(tokenizer: Any) -> list[str]:
-    """Return the tokens without a space marker, except those whose first character begins a word."""
-    tokens, decoder = list(tokenizer.get_vocab()), tokenizer.backend_tokenizer.decoder
-    counts = {marker: sum(token.startswith(marker) for token in tokens) for marker in SPACE_MARKERS}
-    # A vocabulary has one marker, but Ġ is also a letter of Maltese, so the more frequent one is taken.
-    marker = max(counts, key=lambda name: counts[name])
-    if not counts[marker]:
-        return []
-    decode = "".join if decoder is None else decoder.decode
-    unmarked = [token for token in tokens if not token.startswith(marker)]
-    return [token for token in unmarked if not WORD_START.match(decode([token]))]
-
-
 @dataclass(frozen=True)
-class WordSpans:
+class BatchWords:
     """The words of a batch, in the order of the flattened batch.
 
     Attributes:
@@ -72,7 +68,7 @@ class WordSpans:
     @classmethod
     def from_batch(
         cls, input_ids: np.ndarray, is_special: np.ndarray, is_continuation: np.ndarray | None
-    ) -> "WordSpans":
+    ) -> "BatchWords":
         """Find the words of a batch.
 
         A word is a token together with the tokens after it that continue it. It ends at a special token.
@@ -97,39 +93,21 @@ class WordSpans:
         return cls(boundaries[is_word], sizes[is_word], word_counts, token_counts)
 
 
-GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, made odd: its multiples are far apart
-
-
 def hashed_bits(seed: int, keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
     """Return random bits [len(keys), count] uint64. They depend only on seed, stream, key and column."""
-    base = _mix(_mix(np.array([seed % 2**64], np.uint64)) + np.uint64(stream))
-    state = _mix(keys.astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + base)
-    return _mix(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA))
+    base = mix_bits(mix_bits(np.array([seed % 2**64], np.uint64)) + np.uint64(stream))
+    state = mix_bits(keys.astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + base)
+    return mix_bits(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA))
 
 
 def hashed_uniform(seed: int, keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
     """Return uniform random numbers in [0, 1), [len(keys), count] float64.
 
-    Each number depends only on seed, stream, key and column.
-
-    Args:
-        seed: Seed of the run.
-        keys: [n] int64 or uint64.
-        count: Number of columns. Another count does not change the numbers of the common columns.
-        stream: Number of the random stream. Uses with the same seed and keys need different streams.
+    Each number depends only on seed, stream, key and column, so another `count` does not change the numbers
+    of the common columns. Uses with the same seed and keys need different streams.
     """
     # The upper 53 bits, since a float64 has a precision of 53 bits.
     return (hashed_bits(seed, keys, count, stream) >> np.uint64(11)) * 2.0**-53
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of splitmix64, a bijection in which each input bit affects all output bits."""
-    values = values ^ (values >> np.uint64(30))
-    values *= np.uint64(0xBF58476D1CE4E5B9)  # in place, which is several times as fast
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
 
 
 IGNORE_INDEX = -100  # the label of a position that is not predicted, as in PyTorch
@@ -173,14 +151,12 @@ class TokenMasker:
     whole-word masking, each token counts as a word.
 
     Attributes:
-        mask_token_id: Id of [MASK].
         random_token_ids: Ids that random replacements are sampled from: all but special tokens.
         is_continuation: [vocabulary] bool, see `find_continuation_tokens`. None turns off whole-word masking.
         mlm_probability: Fraction of the tokens to choose.
         mask_replace_prob: Fraction of the chosen tokens that are replaced by [MASK].
         random_replace_prob: Fraction of the chosen tokens that are replaced by a random token.
         max_predictions_per_seq: Maximum number of chosen tokens per example.
-        seed: Seed of all random choices.
     """
 
     mask_token_id: int
@@ -214,14 +190,16 @@ class TokenMasker:
             is_continuation = self.is_continuation
         batch_size, seq_len = input_ids.shape
         predictions_shape = (batch_size, self.max_predictions_per_seq)
-        words = WordSpans.from_batch(input_ids, is_special, is_continuation)
+        words = BatchWords.from_batch(input_ids, is_special, is_continuation)
         token_indices = self._choose_tokens(words, keys)
         rows, positions = np.divmod(token_indices, seq_len)
         chosen_counts = np.bincount(rows, minlength=batch_size)
         # Indices into the flattened arrays of shape [batch, P].
         prediction_indices = rows * self.max_predictions_per_seq + compute_positions_in_groups(chosen_counts)
         original_ids = input_ids.ravel()[token_indices]
-        actions = self._choose_actions(keys, prediction_indices)
+        uniform = self._sample_uniform(keys, prediction_indices, ACTION_STREAM)
+        is_mask_or_random = uniform < self.mask_replace_prob + self.random_replace_prob
+        actions = np.where(uniform < self.mask_replace_prob, MASK, np.where(is_mask_or_random, RANDOM, KEPT))
         masked = input_ids.copy()
         masked.ravel()[token_indices] = self._replace(original_ids, actions, keys, prediction_indices)
         return MaskedBatch(
@@ -231,7 +209,7 @@ class TokenMasker:
             _scatter(np.full(predictions_shape, UNUSED, np.int8), prediction_indices, actions),
         )
 
-    def _choose_tokens(self, words: WordSpans, keys: np.ndarray) -> np.ndarray:
+    def _choose_tokens(self, words: BatchWords, keys: np.ndarray) -> np.ndarray:
         """Return the indices of the chosen tokens in the flattened batch [chosen], ascending."""
         is_word = np.arange(words.word_counts.max(initial=0)) < words.word_counts[:, None]
         sizes = np.full(is_word.shape, PADDING_WORD_SIZE, np.int32)
@@ -239,19 +217,18 @@ class TokenMasker:
         target_counts = np.rint(words.token_counts * self.mlm_probability).astype(np.int32)
         shortest_sizes = sizes.min(axis=1, initial=PADDING_WORD_SIZE)
         max_counts = np.minimum(np.maximum(target_counts, shortest_sizes), self.max_predictions_per_seq)
-        order = _random_permutations(hashed_bits(self.seed, keys, is_word.shape[1], ORDER_STREAM))
+        # A random permutation of the words in each row. The column index replaces the lower 32 of the random
+        # bits, so the sorted numbers contain the permutation. Sorting them is faster than `np.argsort`.
+        lower_bits = np.uint64(2**32 - 1)
+        numbers = hashed_bits(self.seed, keys, is_word.shape[1], ORDER_STREAM) & ~lower_bits
+        numbers |= np.arange(is_word.shape[1], dtype=np.uint64)
+        numbers.sort(axis=1)
+        order = (numbers & lower_bits).astype(np.int64)
         is_chosen = select_greedily(np.take_along_axis(sizes, order, axis=1), max_counts)
         first_words = np.cumsum(words.word_counts) - words.word_counts
         chosen_words = np.sort((order + first_words[:, None])[is_chosen])
         starts = words.starts[chosen_words]
         return concat_ranges(starts, starts + words.sizes[chosen_words])
-
-    def _choose_actions(self, keys: np.ndarray, prediction_indices: np.ndarray) -> np.ndarray:
-        """Return MASK, RANDOM or KEPT for each chosen token [chosen]."""
-        uniform = self._sample_uniform(keys, prediction_indices, ACTION_STREAM)
-        is_mask = uniform < self.mask_replace_prob
-        is_mask_or_random = uniform < self.mask_replace_prob + self.random_replace_prob
-        return np.where(is_mask, MASK, np.where(is_mask_or_random, RANDOM, KEPT))
 
     def _replace(
         self, original_ids: np.ndarray, actions: np.ndarray, keys: np.ndarray, prediction_indices: np.ndarray
@@ -298,18 +275,6 @@ def select_greedily(sizes: np.ndarray, max_counts: np.ndarray) -> np.ndarray:
     return is_selected
 
 
-def _random_permutations(random_bits: np.ndarray) -> np.ndarray:
-    """Return one random permutation of 0 ... n - 1 per row [batch, n], from random bits [batch, n] uint64.
-
-    Each column index replaces the lower 32 of the column's random bits. The sorted numbers therefore contain
-    the permutation, and sorting them is faster than `np.argsort`.
-    """
-    lower_bits = np.uint64(2**32 - 1)
-    numbers = random_bits & ~lower_bits | np.arange(random_bits.shape[1], dtype=np.uint64)
-    numbers.sort(axis=1)
-    return (numbers & lower_bits).astype(np.int64)
-
-
 def _scatter(array: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Write values at indices of the flattened array, and return the array."""
     array.ravel()[indices] = values
@@ -324,12 +289,8 @@ def measure_masking(
 ) -> dict[str, float]:
     """Measure which fractions of a batch were chosen and replaced; 0 if the denominator is 0.
 
-    Args:
-        masked: The masked batch.
-        input_ids: [batch, seq_len] token ids before masking.
-        is_special: [batch, seq_len] bool, whether a token was special or padding before masking.
-        is_continuation: [vocabulary] or [batch, seq_len] bool that defines words. With None, each token is a
-            word.
+    `input_ids` and `is_special`, both [batch, seq_len], are those before masking. `is_continuation` defines
+    the words, as in `BatchWords.from_batch`.
 
     Returns:
         Fractions by name.
@@ -343,7 +304,7 @@ def measure_masking(
     rows, prediction_columns = np.nonzero(masked.actions != UNUSED)
     is_chosen = np.zeros(is_special.shape, bool)
     is_chosen[rows, masked.masked_lm_positions[rows, prediction_columns]] = True
-    words = WordSpans.from_batch(input_ids, is_special, is_continuation)
+    words = BatchWords.from_batch(input_ids, is_special, is_continuation)
     cumulative_counts = np.concatenate([[0], np.cumsum(is_chosen)])
     chosen_in_word = cumulative_counts[words.starts + words.sizes] - cumulative_counts[words.starts]
     action_counts = np.bincount(masked.actions.ravel(), minlength=KEPT + 1)
@@ -363,6 +324,8 @@ def safe_divide(part: int, whole: int) -> float:
     return float(part / whole) if whole else 0.0
 
 
+# ---- collators
+
 ORIGINAL_IDS = "original_ids"
 SAMPLING_STREAM = 19  # random stream of `hashed_uniform`; the masker has 16 to 18
 
@@ -374,8 +337,6 @@ class MlmCollator:
     The result for an example depends on its tokens and its key, not on the other examples of the batch.
 
     Attributes:
-        pad: Padding collator.
-        masker: Masker of the padded batch.
         is_special: [vocabulary] bool, whether a token is special and never chosen.
         has_pairs: Whether the examples are sentence pairs with a `next_sentence_label`.
     """
@@ -386,7 +347,6 @@ class MlmCollator:
     has_pairs: bool
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Build the masked batch of some items."""
         batch = self.pad(items)
         masked = self._mask(batch["input_ids"].numpy(), items)
         batch["input_ids"] = torch.from_numpy(masked.input_ids)
@@ -430,7 +390,6 @@ class ReplacedTokenCollator(MlmCollator):
     """
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Build the masked batch of some items."""
         batch = super().__call__(items)
         keys = np.array([item["key"] for item in items])
         num_predictions = batch["masked_lm_labels"].shape[1]
@@ -450,7 +409,6 @@ class CausalLmCollator:
     text ends.
 
     Attributes:
-        pad: Padding collator.
         is_special: [vocabulary] bool, whether a token is special. Special tokens are also predicted.
         has_pairs: Always False, since causal models are not trained on sentence pairs.
     """
@@ -460,7 +418,6 @@ class CausalLmCollator:
     has_pairs: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Build the labeled batch of some items."""
         batch = self.pad(items)
         input_ids, is_token = batch["input_ids"], batch["attention_mask"].bool()
         # `repeat` copies: the rows of an expanded tensor are the same memory, which cannot be pinned
@@ -496,14 +453,7 @@ def build_special_tokens_mask(tokenizer: Any) -> np.ndarray:
 
 
 def build_masker(tokenizer: Any, is_special: np.ndarray, whole_words: bool, **settings: Any) -> TokenMasker:
-    """Build the masker of a tokenizer.
-
-    Args:
-        tokenizer: A fast tokenizer.
-        is_special: [vocabulary] bool, see `build_special_tokens_mask`.
-        whole_words: Whether to mask whole words.
-        settings: The remaining fields of `TokenMasker`.
-    """
+    """Build the masker of a tokenizer; `settings` are the remaining fields of `TokenMasker`."""
     text_ids = np.flatnonzero(~is_special)
     random_ids = text_ids[text_ids != tokenizer.unk_token_id]
     is_continuation = find_continuation_tokens(tokenizer) if whole_words else None

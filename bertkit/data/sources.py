@@ -1,38 +1,26 @@
-"""Convert objects of Python libraries to rows.
+"""Datasets by source: files and folders, the registry of known datasets, the Hub, objects from Python.
 
-The columns of a `datasets.Dataset` and of a `pandas.DataFrame` are not copied. Their values are read and
-hashed when they are needed.
+`registry.yaml` lists the known datasets, with the layouts of their files. Shell completion loads this
+module, so its imports must be fast. The columns of a `datasets.Dataset` and of a `pandas.DataFrame` are not
+copied. Their values are read and hashed when they are needed.
 """
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from bertkit.data.columns import map_label_ids, map_tag_ids, require_column
 from bertkit.data.hub import download_snapshot
-from bertkit.data.labels import map_label_ids, map_tag_ids
-from bertkit.data.layouts import (
-    DatasetSpec,
-    Layout,
-    apply_column_mapping,
-    describe_unassigned_files,
-    find_dataset_spec,
-    group_by_split,
-    has_layout,
-    load_dataset_specs,
-    normalize_name,
-    parse_column_mapping,
-    read_folder,
-    read_layout,
-)
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import read_file
+from bertkit.data.readers.formats import Dialect, read_file
 from bertkit.data.readers.parquet import (
     get_metadata,
     is_saved_dataset,
@@ -42,197 +30,174 @@ from bertkit.data.readers.parquet import (
     require_distinct_names,
     rows_from_dataset,
 )
-from bertkit.data.table import Column, Rows, Splits, chunk_records, hash_values, store_temporarily
+from bertkit.data.readers.text_files import Decoding, read_text
+from bertkit.data.table import Column, Rows, Splits, chunk_records, store_temporarily
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.utils.files import expand_home, is_path_syntax, split_at_colon
+from bertkit.utils.text import read_yaml
 
+T = TypeVar("T")
 STREAM_FIX = "pass a Dataset, such as Dataset.from_generator(lambda: iter(data)) or one without streaming"
-
-
-# ---- data objects
-
-
-def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False) -> Rows:
-    """Return the rows of a data object that has no splits.
-
-    Args:
-        data: The object.
-        name: Name of the setting, for errors such as `data: row 12: ...`.
-        accepts_streams: Whether to store the rows of an `IterableDataset` on disk instead of refusing it.
-
-    Raises:
-        UserError: The object is missing, has splits, has no rows, is a stream, or has an unusable column.
-    """
-    if data.is_missing:
-        raise UserError(f"{name}: the {data} is not saved with the run; pass it again from Python")
-    if data.kind == "Dataset":
-        rows = rows_from_dataset(data.value, name)
-    elif data.kind == "DataFrame":
-        rows = _rows_from_frame(data.value, name)
-    elif data.kind == "list of dictionaries":
-        rows = Rows.from_dicts([_clean_row(row, name, i) for i, row in enumerate(data.value, 1)], name)
-    elif data.kind == "IterableDataset" and accepts_streams:
-        rows = _store_stream(data, name)
-    elif data.kind == "IterableDataset":
-        raise UserError(f"{name}: an IterableDataset can only be read once, row by row; {STREAM_FIX}")
-    else:
-        raise UserError(f"{name}: a {data.kind} has several splits; pass one of them")
-    if not len(rows):
-        _refuse_empty(data, name)
-    return rows
-
-
-def splits_from_object(
-    data: DataObject, name: str, accepts_streams: bool = False
-) -> tuple[Splits, list[str]]:
-    """Return the rows of a data object by split, and notes on splits that are left out.
-
-    The rows of an object without splits are training rows. The names of the splits of a `DatasetDict` are
-    recognized by words such as "dev", as file names are.
-    """
-    if data.kind not in ("DatasetDict", "IterableDatasetDict"):
-        return {"train": rows_from_object(data, name, accepts_streams)}, []
-    datasets = _get_splits(data, name)
-    by_split, unassigned = group_by_split({key: PurePath(key) for key in datasets})
-    if by_split:
-        notes = describe_unassigned_files([PurePath(key) for key in unassigned])
-    else:
-        is_merged = len(unassigned) > 1
-        notes = [f"all splits are training rows: {format_list(unassigned)}"] if is_merged else []
-    parts = {
-        split: [rows_from_object(datasets[key], f"{name}[{key!r}]", accepts_streams) for key in keys]
-        for split, keys in (by_split or {"train": unassigned}).items()
-    }
-    return {split: Rows.concatenate(rows) for split, rows in parts.items() if rows}, notes
-
-
-def select_split(splits: Splits, split: str, name: str) -> Rows:
-    """Return the rows of `splits` for the setting `validation` or `test`.
-
-    Raises:
-        UserError: There are several splits, and none of them has this name.
-    """
-    if split in splits:
-        return splits[split]
-    if len(splits) == 1:
-        return next(iter(splits.values()))
-    raise UserError(f"{name}: no {split} split among {format_list(splits)}; pass one of them")
-
-
-def _store_stream(data: DataObject, name: str) -> Rows:
-    def iter_parts() -> Iterator[Rows]:
-        parts = iter_stream(data, name)
-        assert parts is not None
-        first = next(parts, None)
-        if first is None:
-            _refuse_empty(data, name)
-        return chain([first], parts)
-
-    return store_temporarily(iter_parts, name)
-
-
-def _refuse_empty(data: DataObject, name: str) -> NoReturn:
-    raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
-
-
-def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:
-    """Return an iterator over the rows of an `IterableDataset` in chunks; None for other objects.
-
-    An `IterableDatasetDict` is read from its split "test", else "validation", else its first split.
-    """
-    stream = data.value
-    if data.kind == "IterableDatasetDict" and stream:
-        stream = stream[next((key for key in ("test", "validation") if key in stream), next(iter(stream)))]
-    elif data.kind != "IterableDataset":
-        return None
-    class_names = read_class_names(get_metadata(stream.features))
-    chunks = chunk_records(map(dict, stream.with_format(None)), name)
-    return (replace_class_ids(chunk, name, class_names) for chunk in chunks)
-
-
-def choose_dataset_name(data: DataObject, name: str) -> str:
-    """Return the name of the dataset for the default run directory; `name` if the object has none."""
-    value = data.value
-    if isinstance(value, dict):
-        value = next(iter(value.values()), None)
-    return str(getattr(getattr(value, "info", None), "dataset_name", None) or name)
-
-
-def _get_splits(data: DataObject, name: str) -> dict[str, DataObject]:
-    if not data.value:
-        raise UserError(f"{name}: the {data.kind} has no splits; pass a DatasetDict with splits")
-    kind: Any = data.kind.removesuffix("Dict")
-    return {str(key): DataObject(kind, value) for key, value in data.value.items()}
-
-
-# ---- data frames and lists
-
-
-def _rows_from_frame(frame: Any, name: str) -> Rows:
-    names = list(frame.columns)
-    for column in names:
-        _require_text_name(column, name, "column")
-    require_distinct_names(name, names)
-    columns = {column: FrameColumn(frame[column]) for column in names}
-    return Rows.from_columns(columns, name) if columns else Rows.from_dicts([], name)
-
-
-class FrameColumn(Column):
-    """A column of a `pandas.DataFrame`. Missing values (NaN, NaT, NA) are None.
-
-    Args:
-        series: The column. The values of a categorical column are its categories.
-    """
-
-    def __init__(self, series: Any) -> None:
-        self.series = series
-
-    def __len__(self) -> int:
-        return len(self.series)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return _list_series(self.series.iloc[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        return _list_series(self.series.iloc[indices])
-
-    @cached_property
-    def hashes(self) -> np.ndarray:  # type: ignore[override]
-        """[n] uint64 hash of each value."""
-        return hash_values(self)
-
-
-def _list_series(series: Any) -> list[Any]:
-    pairs = zip(series.tolist(), series.isna().tolist(), strict=True)
-    return [None if is_missing else _to_python(value) for value, is_missing in pairs]
-
-
-def _clean_row(row: Mapping[Any, Any], name: str, number: int) -> dict[str, Any]:
-    for key in row:
-        _require_text_name(key, f"{name}: row {number}", "key")
-    return {key: _to_python(value) for key, value in row.items()}
-
-
-def _require_text_name(column: object, place: str, noun: str) -> None:
-    if not isinstance(column, str):
-        raise UserError(f"{place}: the {noun} {shorten_repr(column)} is not a text; rename it")
-
-
-def _to_python(value: Any) -> Any:
-    """Return a value in which NumPy arrays and scalars are Python values."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_to_python(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _to_python(item) for key, item in value.items()}
-    return value
-
-
+CONLL_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
+DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow", ".feather"} | CONLL_SUFFIXES
+# Files that `datasets` writes next to its data files.
+METADATA_FILES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".zip")
+SPLIT_KEYWORDS = {
+    "train": "train", "training": "train",
+    "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
+    "test": "test",
+}  # fmt: skip
 SAMPLES_DIR = Path(__file__).parent / "samples"
+
+
+# ---- the registry of known datasets
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnMapping:
+    """How rows are filtered and columns are renamed after a file is read.
+
+    Attributes:
+        row_filter: Values by column of the file. Only rows with these values are kept.
+        columns: Column in bertkit by column of the file.
+        nested: Key by column in bertkit. The objects in the column are replaced by their values for this key.
+    """
+
+    row_filter: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFile(ColumnMapping, Dialect):
+    """The file or folder of one split, and how it is read.
+
+    Attributes:
+        class_folders: Label by subfolder of .txt files, if `file` is a folder of class folders.
+    """
+
+    file: str
+    class_folders: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect; None if it is the default one, so that the format is detected from the content."""
+        dialect = Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
+        return None if dialect == Dialect() else dialect
+
+
+Layout = dict[str, SplitFile]  # files by split, in one of the forms in which a dataset is distributed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """A known dataset in one configuration. Most fields are keys of `registry.yaml`.
+
+    Attributes:
+        run_name: Name of the default run directory: `xnli`, or `xnli-de` if the user passed a configuration.
+        labels: Names of the label ids 0, 1, ...
+        label_aliases: Name in `labels` by alternative spelling in some files.
+        folder_aliases: Alternative names of the folder in the data directory.
+        requires_layout: Whether only files of a layout are read, because the folder may hold other datasets.
+        tested_sources: Sources from which this project has loaded the dataset.
+    """
+
+    name: str
+    run_name: str
+    title: str
+    defaults: dict[str, Any]
+    labels: list[str] = field(default_factory=list)
+    label_aliases: dict[str, str] = field(default_factory=dict)
+    config: str | None = None
+    configs: list[str] = field(default_factory=list)
+    best_metric: str | None = None
+    folder_aliases: list[str] = field(default_factory=list)
+    requires_layout: bool = False
+    layouts: list[Layout] = field(default_factory=list)
+    package: dict[str, Any] | None = None
+    hub: dict[str, Any] | None = None
+    tested_sources: list[str] = field(default_factory=list)
+
+    def describe_download(self, data_dir: str | None = None) -> str:
+        """Return advice on which files to put into which folder of the data directory."""
+        split_files = self.layouts[0].values() if self.layouts else ()
+        files = format_list(dict.fromkeys(split_file.file for split_file in split_files)) or "it"
+        return f"put {files} into {(data_dir or 'BERTKIT_DATA_DIR').rstrip('/')}/{self.name}/"
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in lower case without `-` and `_`; `SST-2` and `sst2` are thus the same name."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def parse_column_mapping(entry: dict[str, Any]) -> ColumnMapping:
+    """Return the column mapping that a Hub or package entry contains."""
+    names = [item.name for item in fields(ColumnMapping)]
+    return ColumnMapping(**{name: entry[name] for name in names if name in entry})
+
+
+@cache
+def load_registry() -> dict[str, dict[str, Any]]:
+    """Return the entries of `registry.yaml` by dataset name."""
+    return read_yaml(Path(__file__).parent / "registry.yaml", "registry of datasets", "install bertkit again")
+
+
+@cache
+def load_dataset_specs() -> dict[str, DatasetSpec]:
+    """Return all known datasets by name, in their default configuration."""
+    return {name: _make_spec(name, entry) for name, entry in load_registry().items()}
+
+
+def find_dataset_spec(data: str) -> DatasetSpec | None:
+    """Return the known dataset `NAME` or `NAME:CONFIG`; None for other names."""
+    name, colon, config = data.partition(":")
+    specs = load_dataset_specs().values()
+    spec = next((spec for spec in specs if normalize_name(spec.name) == normalize_name(name)), None)
+    if spec is None or not colon:
+        return spec
+    if not spec.configs:
+        raise UserError(f"--data {data}: {spec.name} has no configurations; pass --data {spec.name}")
+    if config not in spec.configs:
+        hint = f"{suggest_similar(config, spec.configs)}; it has {', '.join(spec.configs)}"
+        raise UserError(f"--data {data}: {spec.name} has no configuration {config!r}{hint}")
+    return _make_spec(spec.name, load_registry()[spec.name], config)
+
+
+def _make_spec(name: str, entry: dict[str, Any], named_config: str | None = None) -> DatasetSpec:
+    """Return the dataset in `named_config`, or in the default configuration if it is None."""
+    layouts = entry.get("layouts", [])
+    if named_config is not None:  # layouts without {config} do not depend on the configuration
+        layouts = [layout for layout in layouts if "{config}" in str(layout)]
+    config = named_config or entry.get("config", "")
+    values = _fill_in_config({**entry, "layouts": []}, config)
+    values["layouts"] = []
+    for layout_entry in layouts:
+        config_in_files = layout_entry.get("configs", {}).get(config, config)
+        layout_entry = _fill_in_config(layout_entry, config_in_files)
+        # The options of a layout apply to each split unless the split overrides them.
+        options = {key: value for key, value in layout_entry.items() if key in SplitFile.__dataclass_fields__}
+        layout = {}
+        for split, value in layout_entry.items():
+            if split not in options and split != "configs":
+                overrides = value if isinstance(value, dict) else {"file": value}
+                layout[split] = SplitFile(**{**options, **overrides})
+        values["layouts"].append(layout)
+    run_name = f"{name}-{named_config}" if named_config else name
+    return DatasetSpec(name=name, run_name=run_name, **values)
+
+
+def _fill_in_config(value: Any, config: str) -> Any:
+    """Replace `{config}` in all strings of a nested value."""
+    if isinstance(value, dict):
+        return {key: _fill_in_config(item, config) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill_in_config(item, config) for item in value]
+    return value.replace("{config}", config) if isinstance(value, str) else value
+
+
+# ---- loading
 
 
 @dataclass(frozen=True)
@@ -242,11 +207,8 @@ class LoadedDataset:
     Attributes:
         name: Name of the dataset, used for the default run directory.
         source: Where the dataset was found, for messages.
-        splits: Rows by split.
-        defaults: Settings used unless the user passes others.
         labels: Names of the label ids 0, 1, ... of a known dataset.
         best_metric: Metric that selects the checkpoint; None for the task's default.
-        notes: Messages for the user.
         label_aliases: Name in `labels` by alternative spelling in some files.
         label_fixes: What the label fixes changed, for the provenance of the run; empty without fixes.
     """
@@ -301,12 +263,8 @@ def load_dataset(
     Args:
         data: A path, `sample`, a known dataset, a repository on the Hub, or an object with rows.
         task: Name of the task, which selects the sample.
-        data_dir: Value of --data-dir.
         dialect: How to read text files for which the registry has no dialect. Its encoding applies to all
             text files.
-
-    Raises:
-        UserError: There is no such dataset, or it cannot be read.
     """
     if isinstance(data, DataObject):
         splits, notes = splits_from_object(data, "data")
@@ -314,7 +272,13 @@ def load_dataset(
     data = str(data)
     path = expand_home(data)
     if path.exists():
-        return _load_path(path, dialect)
+        if not path.is_dir():
+            return LoadedDataset(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
+        if is_saved_dataset(path):
+            splits, notes = splits_from_object(open_saved_dataset(path), str(path))
+        else:
+            splits, notes = read_folder(path, dialect)
+        return LoadedDataset(path.resolve().name, str(path), splits, notes=notes)
     if data == "sample":
         splits, notes = read_folder(SAMPLES_DIR / task, dialect)
         return LoadedDataset("sample", "the sample shipped with bertkit", splits, notes=notes)
@@ -332,14 +296,8 @@ def load_dataset(
 def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> Rows:
     """Load the rows of `--validation` or `--test`.
 
-    Args:
-        data: A file, a directory that `datasets` has saved, or an object with rows. If it has several splits,
-            the split with this name is selected.
-        split: Name of the split.
-        dialect: How to read a text file.
-
-    Raises:
-        UserError: The rows cannot be read, or there is no such split.
+    `data` is a file, a directory that `datasets` has saved, or an object with rows. If it has several
+    splits, the split with this name is selected.
     """
     if isinstance(data, DataObject):
         return select_split(splits_from_object(data, split)[0], split, split)
@@ -382,11 +340,7 @@ def describe_source(spec: DatasetSpec, data_dir: str | None = None) -> str:
 
 
 def resolve_data_dir(flag: str | None) -> Path | None:
-    """Return the folder from --data-dir or BERTKIT_DATA_DIR; None if both are unset or empty.
-
-    Raises:
-        UserError: The folder does not exist.
-    """
+    """Return the folder from --data-dir or BERTKIT_DATA_DIR; None if both are unset or empty."""
     value = flag or os.environ.get("BERTKIT_DATA_DIR")
     if not value:
         return None
@@ -399,16 +353,6 @@ def resolve_data_dir(flag: str | None) -> Path | None:
     return folder
 
 
-def _load_path(path: Path, dialect: Dialect | None) -> LoadedDataset:
-    if path.is_dir():
-        if is_saved_dataset(path):
-            splits, notes = splits_from_object(open_saved_dataset(path), str(path))
-        else:
-            splits, notes = read_folder(path, dialect)
-        return LoadedDataset(path.resolve().name, str(path), splits, notes=notes)
-    return LoadedDataset(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
-
-
 # ---- known datasets
 
 
@@ -416,10 +360,11 @@ def _resolve_source(spec: DatasetSpec, data_dir: str | None) -> _Source:
     """Return the first source that contains a known dataset; do not read any file."""
     directory = resolve_data_dir(data_dir)
     folders = sorted(path for path in directory.iterdir() if path.is_dir()) if directory else []
-    folders = [path for path in folders if normalize_name(path.name) in spec.folder_names]
+    names = {normalize_name(name) for name in (spec.name, *spec.folder_aliases)}
+    folders = [path for path in folders if normalize_name(path.name) in names]
     for layout in spec.layouts:  # the order of the layouts takes precedence over that of the folders
         for folder in folders:
-            if has_layout(folder, layout):
+            if _find_split_file(folder, layout["train"]):
                 return _Source("folder", str(folder), folder, layout)
     if folders and not spec.requires_layout:
         return _Source("folder", str(folders[0]), folders[0])
@@ -432,51 +377,38 @@ def _resolve_source(spec: DatasetSpec, data_dir: str | None) -> _Source:
 
 def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialect | None) -> LoadedDataset:
     source = _resolve_source(spec, data_dir)
-    if source.folder is not None:
-        splits, notes = _read_known_folder(spec, source.folder, source.layout, dialect)
-        return _make_known_dataset(spec, source.description, splits, notes)
-    if source.kind == "package" and spec.package is not None:
-        return _make_known_dataset(spec, source.description, {"train": _read_package(spec.package)}, [])
-    if spec.hub is None:
-        raise UserError(f"--data {spec.name}: not found; {spec.describe_download(data_dir)}")
-    return _load_known_hub(spec, spec.hub, data_dir, dialect)
-
-
-def _read_known_folder(
-    spec: DatasetSpec, folder: Path, layout: Layout | None, dialect: Dialect | None
-) -> tuple[Splits, list[str]]:
-    """Return the splits in a known dataset's folder, and notes on its files.
-
-    If a dataset has configurations, only files of a layout are read. Other files could belong to any
-    configuration.
-    """
-    if layout is not None:
-        return read_layout(folder, layout, dialect.encoding if dialect else None)
-    if spec.configs:
+    splits: Splits
+    notes: list[str] = []
+    defaults, description = spec.defaults, source.description
+    if source.folder is not None and source.layout is not None:
+        splits, notes = read_layout(source.folder, source.layout, dialect.encoding if dialect else None)
+    elif source.folder is not None and spec.configs:  # other files could belong to any configuration
         files = " or ".join(layout["train"].file for layout in spec.layouts)
-        raise UserError(f"{folder}: no training file of {spec.run_name}; put {files} into it")
-    return read_folder(folder, dialect)
-
-
-def _load_known_hub(
-    spec: DatasetSpec, hub: dict[str, Any], data_dir: str | None, dialect: Dialect | None
-) -> LoadedDataset:
-    alternatives = [spec.describe_download(data_dir)]
-    if spec.package is not None:
-        alternatives.append("pip install 'bertkit[offline]'")
-    dataset = _load_hub(spec.name, hub, dialect, " or ".join(alternatives))
-    mapping = parse_column_mapping(hub)
-    splits = {split: apply_column_mapping(rows, mapping) for split, rows in dataset.splits.items()}
-    spec = replace(spec, defaults={**spec.defaults, **hub.get("defaults", {})})
-    return _make_known_dataset(spec, dataset.source, splits, dataset.notes)
-
-
-def _make_known_dataset(spec: DatasetSpec, source: str, splits: Splits, notes: list[str]) -> LoadedDataset:
+        raise UserError(f"{source.folder}: no training file of {spec.run_name}; put {files} into it")
+    elif source.folder is not None:
+        splits, notes = read_folder(source.folder, dialect)
+    elif source.kind == "package" and spec.package is not None:
+        # `find_spec` does not import the package; the import would load its data.
+        module = importlib.util.find_spec(spec.package["module"])
+        assert module is not None
+        assert module.origin is not None
+        rows = read_file(Path(module.origin).parent / spec.package["file"])
+        splits = {"train": apply_column_mapping(rows, parse_column_mapping(spec.package))}
+    elif spec.hub is None:
+        raise UserError(f"--data {spec.name}: not found; {spec.describe_download(data_dir)}")
+    else:
+        install = [] if spec.package is None else ["pip install 'bertkit[offline]'"]
+        alternative = " or ".join([spec.describe_download(data_dir), *install])
+        dataset = _load_hub(spec.name, spec.hub, dialect, alternative)
+        mapping = parse_column_mapping(spec.hub)
+        splits = {split: apply_column_mapping(rows, mapping) for split, rows in dataset.splits.items()}
+        defaults = {**defaults, **spec.hub.get("defaults", {})}
+        description, notes = dataset.source, dataset.notes
     dataset = LoadedDataset(
         name=spec.run_name,
-        source=source,
+        source=description,
         splits={},
-        defaults=spec.defaults,
+        defaults=defaults,
         labels=spec.labels,
         best_metric=spec.best_metric,
         notes=notes,
@@ -485,27 +417,14 @@ def _make_known_dataset(spec: DatasetSpec, source: str, splits: Splits, notes: l
     return dataset.add_splits(splits)
 
 
-def _read_package(package: dict[str, Any]) -> Rows:
-    """Return the rows of a dataset in an installed package."""
-    # `find_spec` does not import the package; the import would load its data.
-    module = importlib.util.find_spec(package["module"])
-    assert module is not None
-    assert module.origin is not None
-    rows = read_file(Path(module.origin).parent / package["file"])
-    return apply_column_mapping(rows, parse_column_mapping(package))
-
-
 def _load_hub(
     name: str, hub: dict[str, Any], dialect: Dialect | None, alternative: str = ""
 ) -> LoadedDataset:
     """Load the files of a repository.
 
     Args:
-        name: Value of --data.
         hub: The `id` of the repository. Optional keys are `config`, `revision` and `train` (the split to
             train on if there is no training file).
-        dialect: How to read text files.
-        alternative: Another way to get the dataset, for errors.
     """
     folder = download_snapshot(
         hub["id"],
@@ -517,3 +436,335 @@ def _load_hub(
     )
     splits, notes = read_folder(folder, dialect, hub.get("train"))
     return LoadedDataset(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)
+
+
+# ---- the layout of a known dataset
+
+
+def read_layout(folder: Path, layout: Layout, encoding: str | None = None) -> tuple[Splits, list[str]]:
+    """Return those splits of a layout whose files exist, and notes.
+
+    `encoding`, as passed by the user, takes precedence over those of the layout. There is a note if the
+    training file has the name of another split.
+    """
+    paths = {}
+    for split, split_file in layout.items():
+        if path := _find_split_file(folder, split_file):
+            paths[split] = path
+    named_split = infer_split(Path(layout["train"].file))
+    notes = [] if named_split in (None, "train") else [_describe_only_file([paths["train"]])]
+    splits = {}
+    for split, path in paths.items():
+        file = replace(layout[split], encoding=encoding)
+        if file.class_folders:
+            splits[split] = _read_class_folders(path, file.class_folders, encoding)
+            continue
+        rows = apply_column_mapping(read_file(path, file.dialect), file)
+        if not file.header or file.conll:  # columns without a name are dropped
+            columns = {name: rows[name] for name in rows.columns if not name.isdigit()}
+            rows = replace(rows, columns=columns)
+        splits[split] = rows
+    return splits, notes
+
+
+def apply_column_mapping(rows: Rows, mapping: ColumnMapping) -> Rows:
+    """Filter rows and rename their columns.
+
+    The names of columns without a header are numbers. "-1" is the last of them, for files with an unknown
+    number of columns before the tags. If a file has a single column, positive numbers take precedence: the
+    column holds the words.
+    """
+    for column, value in mapping.row_filter.items():
+        require_column(rows, column, f"it selects the rows with {value!r}")
+        cells = rows[column]
+        rows = rows.select(index for index, cell in enumerate(cells) if cell == value)
+        if len(rows) == 0:
+            values = format_list(sorted({str(cell) for cell in cells}))
+            raise UserError(
+                f"{rows.files[0]}: no row has {value!r} in column {column!r}, which contains {values}; "
+                "pass the original file of the dataset"
+            )
+    num_columns = sum(name.isdigit() for name in rows.columns)
+    positive_numbers = {
+        str(num_columns + int(name)): new_name
+        for name, new_name in mapping.columns.items()
+        if name[:1] == "-"
+    }
+    new_names = positive_numbers | mapping.columns
+    columns = {new_names.get(name, name): values for name, values in rows.columns.items()}
+    for column, key in mapping.nested.items():
+        columns[column] = [value[key] for value in columns[column]]
+    return replace(rows, columns=columns)
+
+
+def _find_split_file(folder: Path, split_file: SplitFile) -> Path | None:
+    """Return the path of a split's file, which may be compressed."""
+    suffixes = ("",) if split_file.class_folders else ("", *COMPRESSED_SUFFIXES)
+    paths = (Path(f"{folder / split_file.file}{suffix}") for suffix in suffixes)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _describe_only_file(paths: list[Path]) -> str:
+    names = format_list(path.name for path in paths)
+    return f"no training file: training and validation rows both come from {names}"
+
+
+# ---- folders without a layout
+
+
+def read_folder(
+    folder: Path, dialect: Dialect | None = None, fallback_train_split: str | None = None
+) -> tuple[Splits, list[str]]:
+    """Return the splits of a folder without a known layout.
+
+    Files are assigned to splits by words in their paths (`train-00000-of-00001.parquet`, `test/a.csv`). If no
+    path contains such a word, all rows are training rows. If all files are .txt files in subfolders, the
+    subfolders are classes, except for CoNLL files.
+
+    Returns:
+        The splits, and notes on the choice of files.
+    """
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    paths = [path for path in paths if is_data_file(path.relative_to(folder))]
+    if not paths:
+        suffixes = format_list([*sorted(DATA_SUFFIXES), *COMPRESSED_SUFFIXES])
+        raise UserError(f"{folder}: no data files in this folder ({suffixes}); pass another folder or a file")
+    is_conll = dialect is not None and dialect.conll
+    if not is_conll and all(path.suffix == ".txt" and path.parent != folder for path in paths):
+        return _read_text_tree(folder, paths, dialect.encoding if dialect else None), []
+    by_split, unassigned = group_by_split({path: path.relative_to(folder) for path in paths})
+    if not by_split:
+        return {"train": _read_all(unassigned, dialect)}, []
+    notes = describe_unassigned_files(unassigned)
+    if "train" not in by_split and fallback_train_split in by_split:
+        by_split["train"] = by_split.pop(fallback_train_split)
+        notes.append(_describe_only_file(by_split["train"]))
+    if "train" not in by_split:
+        names = format_list(path.name for path in paths)
+        raise UserError(f"{folder}: no training file among {names}; rename one, or pass the file itself")
+    return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
+
+
+def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
+    """Group files by the split that their names contain.
+
+    Args:
+        names: Path in the folder, by file.
+
+    Returns:
+        The files of each split, and the files whose names contain no split.
+    """
+    by_split: dict[str, list[T]] = defaultdict(list)
+    unassigned: list[T] = []
+    for file, name in names.items():
+        split = infer_split(name)
+        (unassigned if split is None else by_split[split]).append(file)
+    return by_split, unassigned
+
+
+def describe_unassigned_files(unassigned: Iterable[Any]) -> list[str]:
+    """Return a note on the files without a split, on disk, on the Hub or at a URL; [] if there are none."""
+    names = [file.name for file in unassigned]
+    return [f"left out, not named after a split: {format_list(names)}"] if names else []
+
+
+def infer_split(path: PurePath) -> str | None:
+    """Return the split in the name of a file or of the closest folder; None if no name contains one."""
+    for part in (path.name, *(parent.name for parent in path.parents)):
+        words = re.split(r"[^a-z]+", part.lower())
+        for word in words:
+            if word in SPLIT_KEYWORDS:
+                return SPLIT_KEYWORDS[word] + ("_mismatched" if "mismatched" in words else "")
+    return None
+
+
+def is_data_file(path: PurePath) -> bool:
+    """Return whether a path has the suffix of a data file; hidden files and descriptions have no data."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED_SUFFIXES]
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    has_data_suffix = bool(suffixes) and suffixes[-1] in DATA_SUFFIXES
+    is_description = path.stem.lower() == "readme" or path.name in METADATA_FILES
+    return not is_hidden and has_data_suffix and not is_description
+
+
+def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:
+    return Rows.concatenate([read_file(path, dialect) for path in paths])
+
+
+def _read_text_tree(folder: Path, paths: list[Path], encoding: str | None) -> Splits:
+    """Return the splits of `{train,test}/{pos,neg}/*.txt`, or the training rows of `{pos,neg}/*.txt`."""
+    roots = sorted({path.relative_to(folder).parts[0] for path in paths})
+    splits = {root: SPLIT_KEYWORDS[root.lower()] for root in roots if root.lower() in SPLIT_KEYWORDS}
+    if not splits:
+        return {"train": _read_class_folders(folder, {root: root for root in roots}, encoding)}
+    rows_by_split = {}
+    for root, split in splits.items():
+        classes = {path.name: path.name for path in sorted((folder / root).iterdir()) if path.is_dir()}
+        rows_by_split[split] = _read_class_folders(folder / root, classes, encoding)
+    return rows_by_split
+
+
+def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | None) -> Rows:
+    """Return one row per .txt file; `classes` are the labels by name of the class folder."""
+    decoding = Decoding(encoding)
+    parts = [
+        Rows.from_columns({"text": ["".join(read_text(path, decoding))], "label": [label]}, str(path))
+        for name, label in classes.items()
+        for path in sorted((folder / name).glob("*.txt"))
+    ]
+    if not parts:
+        raise UserError(f"{folder}: no .txt files in {format_list(classes)}; put one text into each file")
+    return Rows.concatenate(parts)
+
+
+# ---- data objects
+
+
+def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False) -> Rows:
+    """Return the rows of a data object that has no splits.
+
+    Args:
+        name: Name of the setting, for errors such as `data: row 12: ...`.
+        accepts_streams: Whether to store the rows of an `IterableDataset` on disk instead of refusing it.
+    """
+    if data.is_missing:
+        raise UserError(f"{name}: the {data} is not saved with the run; pass it again from Python")
+    if data.kind == "Dataset":
+        rows = rows_from_dataset(data.value, name)
+    elif data.kind == "DataFrame":
+        names = list(data.value.columns)
+        for column in names:
+            _require_text_name(column, name, "column")
+        require_distinct_names(name, names)
+        rows = Rows.from_columns({column: FrameColumn(data.value[column]) for column in names}, name)
+    elif data.kind == "list of dictionaries":
+        records = []
+        for number, row in enumerate(data.value, start=1):
+            for key in row:
+                _require_text_name(key, f"{name}: row {number}", "key")
+            records.append({key: _to_python(value) for key, value in row.items()})
+        rows = Rows.from_dicts(records, name)
+    elif data.kind == "IterableDataset" and accepts_streams:
+        rows = store_temporarily(partial(_iter_stored_parts, data, name), name)
+    elif data.kind == "IterableDataset":
+        raise UserError(f"{name}: an IterableDataset can only be read once, row by row; {STREAM_FIX}")
+    else:
+        raise UserError(f"{name}: a {data.kind} has several splits; pass one of them")
+    if not len(rows):
+        _refuse_empty(data, name)
+    return rows
+
+
+def splits_from_object(
+    data: DataObject, name: str, accepts_streams: bool = False
+) -> tuple[Splits, list[str]]:
+    """Return the rows of a data object by split, and notes on splits that are left out.
+
+    The rows of an object without splits are training rows. The names of the splits of a `DatasetDict` are
+    recognized by words such as "dev", as file names are.
+    """
+    if data.kind not in ("DatasetDict", "IterableDatasetDict"):
+        return {"train": rows_from_object(data, name, accepts_streams)}, []
+    if not data.value:
+        raise UserError(f"{name}: the {data.kind} has no splits; pass a DatasetDict with splits")
+    kind: Any = data.kind.removesuffix("Dict")
+    datasets = {str(key): DataObject(kind, value) for key, value in data.value.items()}
+    by_split, unassigned = group_by_split({key: PurePath(key) for key in datasets})
+    if by_split:
+        notes = describe_unassigned_files([PurePath(key) for key in unassigned])
+    else:
+        is_merged = len(unassigned) > 1
+        notes = [f"all splits are training rows: {format_list(unassigned)}"] if is_merged else []
+    parts = {
+        split: [rows_from_object(datasets[key], f"{name}[{key!r}]", accepts_streams) for key in keys]
+        for split, keys in (by_split or {"train": unassigned}).items()
+    }
+    return {split: Rows.concatenate(rows) for split, rows in parts.items() if rows}, notes
+
+
+def select_split(splits: Splits, split: str, name: str) -> Rows:
+    """Return the rows of `splits` for the setting `validation` or `test`; a single one may have any name."""
+    if split in splits:
+        return splits[split]
+    if len(splits) == 1:
+        return next(iter(splits.values()))
+    raise UserError(f"{name}: no {split} split among {format_list(splits)}; pass one of them")
+
+
+def _iter_stored_parts(data: DataObject, name: str) -> Iterator[Rows]:
+    parts = iter_stream(data, name)
+    assert parts is not None
+    first = next(parts, None)
+    if first is None:
+        _refuse_empty(data, name)
+    return chain([first], parts)
+
+
+def _refuse_empty(data: DataObject, name: str) -> NoReturn:
+    raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
+
+
+def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:
+    """Return an iterator over the rows of an `IterableDataset` in chunks; None for other objects.
+
+    An `IterableDatasetDict` is read from its split "test", else "validation", else its first split.
+    """
+    stream = data.value
+    if data.kind == "IterableDatasetDict" and stream:
+        stream = stream[next((key for key in ("test", "validation") if key in stream), next(iter(stream)))]
+    elif data.kind != "IterableDataset":
+        return None
+    class_names = read_class_names(get_metadata(stream.features))
+    chunks = chunk_records(map(dict, stream.with_format(None)), name)
+    return (replace_class_ids(chunk, name, class_names) for chunk in chunks)
+
+
+def choose_dataset_name(data: DataObject, name: str) -> str:
+    """Return the name of the dataset for the default run directory; `name` if the object has none."""
+    value = data.value
+    if isinstance(value, dict):
+        value = next(iter(value.values()), None)
+    return str(getattr(getattr(value, "info", None), "dataset_name", None) or name)
+
+
+# ---- data frames and lists
+
+
+class FrameColumn(Column):
+    """A column of a `pandas.DataFrame`. Missing values (NaN, NaT, NA) are None.
+
+    The values of a categorical column are its categories.
+    """
+
+    def __init__(self, series: Any) -> None:
+        self.series = series
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        return _list_series(self.series.iloc[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        return _list_series(self.series.iloc[indices])
+
+
+def _list_series(series: Any) -> list[Any]:
+    pairs = zip(series.tolist(), series.isna().tolist(), strict=True)
+    return [None if is_missing else _to_python(value) for value, is_missing in pairs]
+
+
+def _require_text_name(column: object, place: str, noun: str) -> None:
+    if not isinstance(column, str):
+        raise UserError(f"{place}: the {noun} {shorten_repr(column)} is not a text; rename it")
+
+
+def _to_python(value: Any) -> Any:
+    """Return a value in which NumPy arrays and scalars are Python values."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_to_python(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _to_python(item) for key, item in value.items()}
+    return value

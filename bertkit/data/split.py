@@ -57,12 +57,6 @@ def split_stratified(
     All rows of a group stay together, in the stratum of the group's first row. At least one group of each
     stratum remains for training.
 
-    Args:
-        groups: [n] group of each row.
-        strata: [n] stratum of each row.
-        fraction: Fraction of the groups to hold out.
-        seed: Seed of the random choice.
-
     Returns:
         Indices of the training rows and indices of the held-out rows, both ascending.
     """
@@ -80,18 +74,12 @@ def split_stratified(
 
 
 def assign_folds(groups: np.ndarray, strata: np.ndarray, num_folds: int, seed: int) -> np.ndarray:
-    """Assign rows to folds of almost equal numbers of groups.
+    """Return [n] the index of the fold of each row.
 
-    All rows of a group are in one fold. The folds have almost equal numbers of groups of each stratum.
+    All rows of a group are in one fold. The folds have almost equal numbers of groups, of each stratum too.
 
     Args:
-        groups: [n] group of each row.
         strata: [n] stratum of each row; a group is in the stratum of its first row.
-        num_folds: Number of folds.
-        seed: Seed of the random choice.
-
-    Returns:
-        [n] index of the fold of each row.
     """
     row_group, first_rows = number_groups(groups)
     group_stratum, _ = number_groups(strata[first_rows])
@@ -142,13 +130,8 @@ def make_splits(
 
     Args:
         splits: The splits of the dataset; "train" is required.
-        get_keys: Returns the split keys of the given rows.
         fraction: Fraction of the training rows to hold out if there is no validation split; None for 10%.
-        seed: Seed of the random choice.
         keep_overlap: Whether to keep training rows that also occur in another split.
-
-    Raises:
-        UserError: There are too few rows to hold some out, or no training row remains.
     """
     notes: list[str] = []
     splits = dict(splits)
@@ -158,7 +141,10 @@ def make_splits(
         rows, keys = splits["train"], get_keys(splits["train"])
         fraction = DEFAULT_FRACTION if fraction is None else fraction
         splits["train"], splits["validation"] = _hold_out(rows, keys, fraction, seed)
-        notes.append(_describe_held_out(keys, len(splits["validation"]), len(rows), fraction, seed))
+        size = len(splits["validation"])
+        whole_groups = f"{size / len(rows):.0%}, whole {keys.group_unit}s"
+        detail = whole_groups if keys.group_unit else f"{fraction:.0%}"
+        notes.append(f"{format_count(size, keys.unit)} ({detail}) held out for validation (seed {seed})")
         if keys.group_unit and not keep_overlap:  # equal rows can be in different groups
             splits["train"] = remove_overlap(splits, get_keys, notes)
     elif fraction is not None:
@@ -183,11 +169,7 @@ def find_remaining(
 
 
 def remove_overlap(splits: Splits, get_keys: Callable[[Rows], SplitKeys], notes: list[str]) -> Rows:
-    """Return the training rows that occur in no other split, and add a note on the removed rows.
-
-    Raises:
-        UserError: No training row remains.
-    """
+    """Return the training rows that occur in no other split, and add a note on the removed rows."""
     train, keys = splits["train"], get_keys(splits["train"])
     remaining = find_remaining(splits, get_keys, keys)
     if not len(remaining):
@@ -234,19 +216,8 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
     )
 
 
-def _describe_held_out(keys: SplitKeys, num_held_out: int, num_rows: int, fraction: float, seed: int) -> str:
-    actual_fraction = num_held_out / num_rows
-    detail = f"{actual_fraction:.0%}, whole {keys.group_unit}s" if keys.group_unit else f"{fraction:.0%}"
-    return f"{format_count(num_held_out, keys.unit)} ({detail}) held out for validation (seed {seed})"
-
-
 def to_membership(labels: np.ndarray, num_labels: int) -> np.ndarray:
-    """Return [n, labels] whether a row has a label.
-
-    Args:
-        labels: [n] label ids, or [n, labels] with 0 and 1.
-        num_labels: Number of labels.
-    """
+    """Return [n, labels] whether a row has a label, given [n] label ids or [n, labels] with 0 and 1."""
     return labels.astype(bool) if labels.ndim == 2 else labels[:, None] == np.arange(num_labels)
 
 
@@ -256,14 +227,7 @@ def sample_per_class(rows: Rows, membership: np.ndarray, names: Sequence[str], s
     For the same seed, the rows of a smaller number are among those of a larger number.
 
     Args:
-        rows: The rows.
         membership: [n, classes] whether a row is in a class. A row may be in several classes.
-        names: Names of the classes, for the error.
-        shots: Number of rows per class.
-        seed: Seed of the random choice.
-
-    Raises:
-        UserError: A class has fewer rows.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     sampled = np.zeros(len(rows), bool)

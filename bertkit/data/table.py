@@ -1,4 +1,9 @@
-"""Columns of a table whose values are read when they are needed: a table may be larger than memory."""
+"""Tables of rows, which may be larger than memory.
+
+A table consists of named columns, and of the file and the row number of each row. A column of a file is
+memory-mapped and read in parts. Rows are selected by index, compared by 64-bit hashes of their values, and
+stored in Arrow files.
+"""
 
 import json
 import operator
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from bertkit.errors import format_count
-from bertkit.utils.arrays import compute_offsets, iter_batches
+from bertkit.utils.arrays import iter_batches
 from bertkit.utils.cache import cache_or_write, write_to_temporary
 from bertkit.utils.text import has_lone_surrogate
 
@@ -23,8 +28,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, made odd: its multiples are far apart
 CHUNK_ROWS = 2048  # number of values that are read at a time
-HASH_BYTES = 8
+GATHER_ROWS = 128  # selected values that are read at a time
+MAX_SPAN = 32  # they are read as one range if it has at most this many values for each selected value
 
 
 class Column(Sequence[Any]):
@@ -38,14 +45,10 @@ class Column(Sequence[Any]):
     def take(self, indices: np.ndarray) -> list[Any]:
         """Return the values at `indices`, in that order."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def hashes(self) -> np.ndarray:
         """[n] uint64 hash of each value; see `hash_values`."""
-
-    def select(self, index: np.ndarray) -> "Column":
-        """Return a column with the values at `index`, which are read later."""
-        return SelectedColumn(self, index)
+        return hash_values(self)
 
     @property
     def is_text(self) -> bool:
@@ -57,12 +60,15 @@ class Column(Sequence[Any]):
         """Whether the values are in a file, and memory may be too small for them."""
         return False
 
+    def select(self, index: np.ndarray) -> "Column":
+        """Return a column with the values at `index`, which are read later."""
+        return SelectedColumn(self, index)
+
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """Return one value, or a list of values."""
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
         position = range(len(self))[index]  # raises an IndexError
@@ -80,11 +86,80 @@ class Column(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class SelectedColumn(Column):
-    """The values of another column at some indices.
+class ListColumn(Column):
+    """A column in memory."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        return list(self.values[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        return [self.values[index] for index in indices.tolist()]
+
+
+class DatasetColumn(Column):
+    """A column of a `datasets.Dataset`.
 
     Args:
-        base: The other column.
+        dataset: A dataset with this column alone: `datasets` reads and gathers all columns of a table.
+        hashes: [n] uint64 hash of each value; None to compute them when they are needed.
+    """
+
+    def __init__(self, dataset: "Dataset", is_json: bool = False, hashes: np.ndarray | None = None) -> None:
+        self.dataset, self.is_json = dataset.with_format("arrow"), is_json
+        if hashes is not None:
+            self.hashes = hashes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the values are integers."""
+        import pyarrow as pa
+
+        return pa.types.is_integer(self.dataset.data.column(0).type)
+
+    @cached_property
+    def is_text(self) -> bool:  # type: ignore[override]
+        values = self.dataset.data.column(0)
+        is_string = str(values.type) in ("string", "large_string")
+        return not self.is_json and is_string and values.null_count == 0
+
+    @property
+    def is_on_disk(self) -> bool:
+        return bool(self.dataset.cache_files)
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        return self._to_python(self.dataset[start:stop])
+
+    def take(self, indices: np.ndarray) -> list[Any]:
+        values: list[Any] = []
+        for first in range(0, len(indices), GATHER_ROWS):
+            part = indices[first : first + GATHER_ROWS]
+            start, stop = int(part.min()), int(part.max()) + 1
+            if stop - start <= MAX_SPAN * len(part):  # usual for selections, whose indices ascend
+                values += self._to_python(self.dataset[start:stop].take(part - start))
+            else:
+                values += self._to_python(self.dataset[part.tolist()])
+        return values
+
+    def _to_python(self, table: "pa.Table") -> list[Any]:
+        values = table.column(0).to_pylist()
+        return [None if value is None else json.loads(value) for value in values] if self.is_json else values
+
+
+class SelectedColumn(Column):
+    """The values of another column at some indices, which may repeat.
+
+    A selection from a short `ListColumn` is a column with few distinct values.
+
+    Args:
         base_index: [n] index of each value in `base`.
     """
 
@@ -96,38 +171,28 @@ class SelectedColumn(Column):
 
     @property
     def is_text(self) -> bool:
-        """Whether all values are known to be strings, without reading them."""
         return self.base.is_text
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the values are in a file."""
         return self.base.is_on_disk
 
     def select(self, index: np.ndarray) -> "SelectedColumn":
-        """Return a column with the values at `index`."""
         return SelectedColumn(self.base, self.base_index[index])
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
         return self.base.take(self.base_index[start:stop])
 
     def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
         return self.base.take(self.base_index[indices])
 
     @cached_property
     def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
         return self.base.hashes[self.base_index]
 
 
 class ConcatenatedColumn(Column):
-    """The concatenation of several columns.
-
-    Args:
-        parts: The columns.
-    """
+    """The concatenation of several columns."""
 
     def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
         self.parts = [as_column(part) for part in parts]
@@ -138,16 +203,13 @@ class ConcatenatedColumn(Column):
 
     @property
     def is_text(self) -> bool:
-        """Whether all values are known to be strings, without reading them."""
         return all(part.is_text for part in self.parts)
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the values of a part are in a file."""
         return any(part.is_on_disk for part in self.parts)
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
         values: list[Any] = []
         for part, offset in zip(self.parts, self.offsets.tolist(), strict=False):
             part_start, part_stop = max(0, start - offset), min(len(part), stop - offset)
@@ -156,7 +218,6 @@ class ConcatenatedColumn(Column):
         return values
 
     def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
         part_index = np.searchsorted(self.offsets, indices, side="right") - 1
         values: list[Any] = [None] * len(indices)
         for number in np.unique(part_index):
@@ -168,72 +229,36 @@ class ConcatenatedColumn(Column):
 
     @cached_property
     def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
         return np.concatenate([part.hashes for part in self.parts])
 
 
-class CategoricalColumn(Column):
-    """A column with few distinct values, each of which is stored once.
+class ComputedColumn(Column):
+    """The results of a function of the values of other columns, computed at each reading.
 
     Args:
-        codes: [n] index of each value in `values`.
-        values: The distinct values.
+        function: Returns the value of a row from the row's values in the other columns.
+        columns: One or more other columns of `n` values.
+        batched: Whether the function receives and returns lists with the values of several rows instead.
     """
 
-    def __init__(self, codes: np.ndarray, values: Sequence[Any]) -> None:
-        self.codes, self.values = codes, list(values)
+    def __init__(
+        self, function: Callable[..., Any], columns: Sequence[Sequence[Any]], batched: bool = False
+    ) -> None:
+        self.columns = [as_column(column) for column in columns]
+        self.function = function if batched else partial(map, function)
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return len(self.columns[0])
 
-    @classmethod
-    def repeat(cls, value: Any, size: int) -> "CategoricalColumn":
-        """Create a column of `size` equal values."""
-        return cls(np.zeros(size, np.int32), [value])
-
-    def select(self, index: np.ndarray) -> "CategoricalColumn":
-        """Return a column with the values at `index`."""
-        return CategoricalColumn(self.codes[index], self.values)
+    @property
+    def is_on_disk(self) -> bool:
+        return any(column.is_on_disk for column in self.columns)
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return [self.values[code] for code in self.codes[start:stop].tolist()]
+        return list(self.function(*(column.read(start, stop) for column in self.columns)))
 
     def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        return [self.values[code] for code in self.codes[indices].tolist()]
-
-    @cached_property
-    def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
-        return hash_values(self.values)[self.codes]
-
-
-class ListColumn(Column):
-    """A column in memory.
-
-    Args:
-        values: The values.
-    """
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.values = values
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return list(self.values[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        return [self.values[index] for index in indices.tolist()]
-
-    @cached_property
-    def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
-        return hash_values(self.values)
+        return list(self.function(*(column.take(indices) for column in self.columns)))
 
 
 def as_column(values: Sequence[Any]) -> Column:
@@ -274,39 +299,36 @@ def hash_values(values: Iterable[Any]) -> np.ndarray:
     """Return [n] uint64: a hash of each value, which depends on its type; 1 and "1" have different hashes."""
     digests = bytearray()  # `join` would keep one object for each value
     for value in values:
-        digests += blake2b(_to_bytes(value), digest_size=HASH_BYTES).digest()
+        text = value if isinstance(value, str) else f"\0{value!r}"
+        digests += blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return np.frombuffer(digests, np.uint64)
 
 
-def _to_bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    return b"\0" + repr(value).encode("utf-8", "surrogatepass")
-
-
 def combine_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return [n] uint64: one hash of the values of several columns, which depends on their order.
-
-    Args:
-        columns: [n] hashes of each column.
-    """
+    """Return [n] uint64: one hash of the values of several columns, which depends on their order."""
     if len(columns) == 1:
         return columns[0]
     combined = np.zeros_like(columns[0])
     for hashes in columns:
-        # The finalizer of SplitMix64 (Steele et al. 2014) spreads each bit over all bits; sums wrap around.
-        combined = combined * np.uint64(0x9E3779B97F4A7C15) + hashes
-        combined = (combined ^ (combined >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        combined = (combined ^ (combined >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        combined ^= combined >> np.uint64(31)
+        combined = mix_bits(combined * np.uint64(GOLDEN_GAMMA) + hashes)  # sums wrap around
     return combined
+
+
+def mix_bits(values: np.ndarray) -> np.ndarray:
+    """Apply the finalizer of SplitMix64 (Steele et al. 2014) to [n] uint64.
+
+    It is a bijection in which each input bit affects all output bits.
+    """
+    values = values ^ (values >> np.uint64(30))
+    values *= np.uint64(0xBF58476D1CE4E5B9)  # in place, which is several times as fast
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def number_groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Assign a number to each distinct key, in the order of first occurrence.
-
-    Args:
-        keys: [n] keys of any dtype that can be sorted.
 
     Returns:
         [n] number of each key's group, from 0, and [groups] index of the first key of each group, ascending.
@@ -325,83 +347,18 @@ def factorize(values: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
     return codes, column.take(first)
 
 
-def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> CategoricalColumn:
-    """Return a column in which each value is replaced.
-
-    Args:
-        values: The values.
-        function: Returns the replacements of the distinct values that it receives.
-    """
+def map_values(values: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> Column:
+    """Return a column in which each value is replaced; `function` maps the list of the distinct values."""
     codes, distinct = factorize(values)
-    return CategoricalColumn(codes, function(distinct))
+    return ListColumn(function(distinct)).select(codes)
 
 
-class ComputedColumn(Column):
-    """The results of a function of the values of other columns.
-
-    Args:
-        function: Returns the value of a row from the row's values in the other columns.
-        columns: One or more other columns of `n` values.
-    """
-
-    def __init__(self, function: Callable[..., Any], columns: Sequence[Sequence[Any]]) -> None:
-        self.function, self.columns = function, [as_column(column) for column in columns]
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether the values of a column are in a file."""
-        return any(column.is_on_disk for column in self.columns)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return list(map(self.function, *(column.read(start, stop) for column in self.columns)))
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        return list(map(self.function, *(column.take(indices) for column in self.columns)))
-
-    @cached_property
-    def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
-        return hash_values(self)
+def repeat_value(value: Any, size: int) -> Column:
+    """Return a column of `size` equal values."""
+    return ListColumn([value]).select(np.zeros(size, np.int32))
 
 
-class FlattenedColumn(Column):
-    """The elements of the lists in another column, row by row.
-
-    Args:
-        lists: [rows] lists of any length.
-    """
-
-    def __init__(self, lists: Sequence[Sequence[Any]]) -> None:
-        self.lists = as_column(lists)
-        self.counts = np.fromiter(map(len, self.lists), np.int64, len(self.lists))
-        self.offsets = compute_offsets(self.counts)
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        if start >= stop:
-            return []
-        first, last = np.searchsorted(self.offsets, [start, stop - 1], side="right") - 1
-        elements = [element for values in self.lists.read(int(first), int(last) + 1) for element in values]
-        return elements[start - self.offsets[first] : stop - self.offsets[first]]
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        rows = np.searchsorted(self.offsets, indices, side="right") - 1
-        positions = (indices - self.offsets[rows]).tolist()
-        return [values[position] for values, position in zip(self.lists.take(rows), positions, strict=True)]
-
-    @cached_property
-    def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
-        return hash_values(self)
+# ---- rows
 
 
 MAX_CHUNK_CHARS = 1 << 22  # a chunk of records ends at this number of characters
@@ -448,8 +405,6 @@ class Rows:
 
         Args:
             rows: Records. If a record lacks a key, its value is None.
-            file: Name of the file.
-            first_row: Number of the first row.
             column_names: Columns to include even if no record has them.
         """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
@@ -462,8 +417,11 @@ class Rows:
         """Concatenate tables; if a table lacks a column, its values are None."""
         if len(parts) == 1:
             return parts[0]
-        names = list(dict.fromkeys(name for part in parts for name in part.columns))
-        columns = {name: _concatenate_column(parts, name) for name in names}
+        columns: dict[str, Sequence[Any]] = {}
+        for name in dict.fromkeys(name for part in parts for name in part.columns):
+            values = [part.columns.get(name, repeat_value(None, len(part))) for part in parts]
+            is_in_memory = not any(isinstance(part.columns.get(name), Column) for part in parts)
+            columns[name] = list(chain.from_iterable(values)) if is_in_memory else ConcatenatedColumn(values)
         first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
         file_indices = [part.file_index + first for part, first in zip(parts, first_files, strict=True)]
         return cls(
@@ -515,16 +473,12 @@ class Rows:
         return replace(self, columns={**self.columns, name: values})
 
     def map_column(self, name: str, function: Callable[[list[Any]], list[Any]]) -> "Rows":
-        """Return the rows with the values of a column replaced; see `map_values` of `column_types`."""
+        """Return the rows with the values of a column replaced; see `map_values`."""
         return self.with_column(name, map_values(self.columns[name], function))
 
     def replace_columns(self, columns: Mapping[str, Sequence[Any]]) -> "Rows":
         """Return the rows with all columns replaced."""
         return replace(self, columns=columns)
-
-    def with_class_names(self, class_names: Mapping[str, list[str]]) -> "Rows":
-        """Return the rows with `class_names` replaced."""
-        return replace(self, class_names=class_names)
 
     def factorize(self, column: str) -> tuple[np.ndarray, list[Any]]:
         """Return [n] codes, and the distinct values of a column by code, in order of first occurrence."""
@@ -538,7 +492,6 @@ class Rows:
         """Return the file and the number of a row for errors, such as `train.csv: row 12`.
 
         Args:
-            index: Index of the row.
             line_offset: Index of a word in the sentence. In a CoNLL file, the line of this word is returned.
         """
         file = self.files[self.file_index[index]]
@@ -562,26 +515,19 @@ def chunk_records(
 
     A chunk also ends at `MAX_CHUNK_CHARS` characters, since a text may be a whole book.
     """
+
+    def count_chars(record: dict[str, Any]) -> int:
+        return sum(len(value) for value in record.values() if isinstance(value, str))
+
     first_row, columns = 1, list[str]()
-    for chunk in iter_batches(records, MAX_CHUNK_CHARS, chunk_size, _count_chars):
+    for chunk in iter_batches(records, MAX_CHUNK_CHARS, chunk_size, count_chars):
         rows = Rows.from_dicts(chunk, file, first_row, columns)
         columns = columns or list(rows.columns)
         yield rows
         first_row += len(chunk)
 
 
-def _count_chars(record: dict[str, Any]) -> int:
-    return sum(len(value) for value in record.values() if isinstance(value, str))
-
-
-def _concatenate_column(parts: Sequence[Rows], name: str) -> Sequence[Any]:
-    """Return the values of all parts; None for the rows of a part that lacks the column."""
-    if any(isinstance(part.columns.get(name), Column) for part in parts):
-        missing = [CategoricalColumn.repeat(None, len(part)) for part in parts]
-        return ConcatenatedColumn(
-            [part.columns.get(name, nulls) for part, nulls in zip(parts, missing, strict=True)]
-        )
-    return [value for part in parts for value in part.columns.get(name, [None] * len(part))]
+# ---- fingerprints
 
 
 def fingerprint_splits(splits: Splits) -> dict[str, str]:
@@ -618,135 +564,10 @@ CACHE_KIND = "rows"
 TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
 SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
 JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
-GATHER_ROWS = 128  # selected rows that are read at a time
-MAX_SPAN = 32  # they are read as one range if it has at most this many rows for each selected row
 ColumnTypes = dict[str, Any]  # Arrow type of each column, or `JSON_TYPE`
 
 
-class DatasetColumn(Column):
-    """A column of a `datasets.Dataset`.
-
-    Args:
-        dataset: A dataset with this column alone.
-        is_json: Whether the values are stored as JSON.
-        hashes: [n] uint64 hash of each value; None to compute them when they are needed.
-    """
-
-    def __init__(self, dataset: "Dataset", is_json: bool = False, hashes: np.ndarray | None = None) -> None:
-        self.dataset, self.is_json, self._hashes = dataset.with_format("arrow"), is_json, hashes
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @property
-    def hashes(self) -> np.ndarray:
-        """[n] uint64 hash of each value."""
-        if self._hashes is None:
-            self._hashes = hash_values(self)
-        return self._hashes
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether the values are integers."""
-        import pyarrow as pa
-
-        return pa.types.is_integer(self.dataset.data.column(0).type)
-
-    @cached_property
-    def is_text(self) -> bool:  # type: ignore[override]
-        """Whether all values are strings."""
-        values = self.dataset.data.column(0)
-        is_string = str(values.type) in ("string", "large_string")
-        return not self.is_json and is_string and values.null_count == 0
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether the values are in a file."""
-        return bool(self.dataset.cache_files)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return self._to_python(self.dataset[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        values: list[Any] = []
-        for first in range(0, len(indices), GATHER_ROWS):
-            part = indices[first : first + GATHER_ROWS]
-            start, stop = int(part.min()), int(part.max()) + 1
-            if stop - start <= MAX_SPAN * len(part):  # usual for selections, whose indices ascend
-                values += self._to_python(self.dataset[start:stop].take(part - start))
-            else:
-                values += self._to_python(self.dataset[part.tolist()])
-        return values
-
-    def _to_python(self, table: "pa.Table") -> list[Any]:
-        values = table.column(0).to_pylist()
-        return [None if value is None else json.loads(value) for value in values] if self.is_json else values
-
-
 # ---- storing and opening tables
-
-
-@dataclass(frozen=True)
-class TableContent:
-    """What a stored table consists of, except for the values.
-
-    Attributes:
-        json_columns: Whether the values are stored as JSON, by column.
-        hashes: [columns, n] uint64 hash of each value.
-        row_numbers: [n] see `Rows`.
-        is_line_numbered: Whether the row numbers are line numbers.
-        class_names: See `Rows`.
-    """
-
-    json_columns: dict[str, bool]
-    hashes: np.ndarray
-    row_numbers: np.ndarray
-    is_line_numbered: bool
-    class_names: Mapping[str, list[str]]
-
-    def save(self, folder: Path) -> None:
-        """Write the content into the directory of the table."""
-        info = {
-            "json_columns": self.json_columns,
-            "is_line_numbered": self.is_line_numbered,
-            "class_names": self.class_names,
-        }
-        (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
-        np.save(folder / HASHES_FILE, self.hashes)
-        np.save(folder / NUMBERS_FILE, self.row_numbers)
-
-    @classmethod
-    def load(cls, folder: Path) -> "TableContent":
-        """Read the content from the directory of a table."""
-        info = json.loads((folder / INFO_FILE).read_text("utf-8"))
-        hashes, numbers = (np.load(folder / name, mmap_mode="r") for name in (HASHES_FILE, NUMBERS_FILE))
-        return cls(hashes=hashes, row_numbers=numbers, **info)
-
-    def build_rows(self, dataset: "Dataset", file: str) -> Rows:
-        """Return the rows of the table.
-
-        Args:
-            dataset: The values.
-            file: Name of the file that the rows were read from.
-        """
-        stored = zip(_split_columns(dataset), self.json_columns.items(), self.hashes, strict=True)
-        columns = {name: DatasetColumn(column, is_json, hashes) for column, (name, is_json), hashes in stored}
-        line_numbered_files = frozenset([file] if self.is_line_numbered else [])
-        file_index = np.zeros(len(self.row_numbers), np.int32)
-        return Rows(columns, (file,), file_index, self.row_numbers, line_numbered_files, self.class_names)
-
-
-def _split_columns(dataset: "Dataset") -> "Iterator[Dataset]":
-    """Yield a dataset for each column; `Dataset.select_columns` copies the metadata of all columns."""
-    from datasets import Dataset, DatasetInfo, Features
-    from datasets.fingerprint import generate_random_fingerprint
-
-    table = dataset.data.replace_schema_metadata(None)
-    for name, feature in dataset.features.items():
-        info = DatasetInfo(features=Features({name: feature}))
-        yield Dataset(table.select([name]), info, fingerprint=generate_random_fingerprint())
 
 
 def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | None) -> Rows:
@@ -754,44 +575,20 @@ def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | N
 
     Args:
         iter_parts: Returns an iterator over the rows of the file, in parts. It may be called repeatedly.
-        file: Name of the file, for errors.
         key: Digest of everything that the rows depend on; the table is cached on disk under this key. None
             keeps the table in memory.
-
-    Raises:
-        UserError: A part cannot be read, or the disk is full.
     """
     from datasets import Dataset
 
     if key is None:
         content, buffer = _write_table(iter_parts, None)
-        return content.build_rows(Dataset.from_buffer(buffer), file)
-
+        return _build_rows(Dataset.from_buffer(buffer), file, *content)
     return _open_table(cache_or_write(CACHE_KIND, key, partial(_write_folder, iter_parts), "the rows"), file)
 
 
 def store_temporarily(iter_parts: Callable[[], Iterator[Rows]], name: str) -> Rows:
-    """Store rows of a stream in a temporary directory, which is deleted when the process ends.
-
-    Args:
-        iter_parts: See `store_rows`.
-        name: Name of the stream, for errors.
-
-    Raises:
-        UserError: A part cannot be read, or the disk is full.
-    """
+    """Store rows of a stream in a temporary directory, which is deleted when the process ends."""
     return _open_table(write_to_temporary(partial(_write_folder, iter_parts), "the rows"), name)
-
-
-def _write_folder(iter_parts: Callable[[], Iterator[Rows]], folder: Path) -> None:
-    content, _ = _write_table(iter_parts, folder / TABLE_FILE)
-    content.save(folder)
-
-
-def _open_table(folder: Path, file: str) -> Rows:
-    from datasets import Dataset
-
-    return TableContent.load(folder).build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file)
 
 
 def store_columns(
@@ -803,13 +600,9 @@ def store_columns(
     all sources are lists, else as an Arrow table.
 
     Args:
-        sources: The columns that the result depends on.
         iter_parts: Returns an iterator over the computed columns, in one or more parts. It may be called
             repeatedly.
         settings: Everything else that the result depends on, beginning with the name of the computation.
-
-    Raises:
-        UserError: A part cannot be computed, or the disk is full.
     """
     columns = [column for column in sources if isinstance(column, Column)]
     if not columns:
@@ -824,6 +617,55 @@ def store_columns(
     return dict(store_rows(lambda: (Rows.from_columns(part, "") for part in iter_parts()), "", key).columns)
 
 
+def flatten_lists(lists: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Return the elements of the lists of all rows, row by row."""
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for part in iter_chunks(lists) if len(lists) else [[]]:
+            yield {"elements": [element for values in part for element in values]}
+
+    return store_columns([lists], iter_parts, "elements")["elements"]
+
+
+# Everything but the values: info, [columns, n] hashes and [n] row numbers.
+_Content = tuple[dict[str, Any], np.ndarray, np.ndarray]
+
+
+def _write_folder(iter_parts: Callable[[], Iterator[Rows]], folder: Path) -> None:
+    (info, hashes, row_numbers), _ = _write_table(iter_parts, folder / TABLE_FILE)
+    (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
+    np.save(folder / HASHES_FILE, hashes)
+    np.save(folder / NUMBERS_FILE, row_numbers)
+
+
+def _open_table(folder: Path, file: str) -> Rows:
+    from datasets import Dataset
+
+    info = json.loads((folder / INFO_FILE).read_text("utf-8"))
+    hashes, row_numbers = (np.load(folder / name, mmap_mode="r") for name in (HASHES_FILE, NUMBERS_FILE))
+    return _build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file, info, hashes, row_numbers)
+
+
+def _build_rows(
+    dataset: "Dataset", file: str, info: dict[str, Any], hashes: np.ndarray, row_numbers: np.ndarray
+) -> Rows:
+    """Return the rows of a stored table; `file` is the name of the file that they were read from."""
+    from datasets import Dataset, DatasetInfo, Features
+    from datasets.fingerprint import generate_random_fingerprint
+
+    # `Dataset.select_columns` would copy the metadata of all columns for each column.
+    table = dataset.data.replace_schema_metadata(None)
+    stored = zip(dataset.features.items(), info["json_columns"].items(), hashes, strict=True)
+    columns = {}
+    for (stored_name, feature), (name, is_json), column_hashes in stored:
+        column_info = DatasetInfo(features=Features({stored_name: feature}))
+        column = Dataset(table.select([stored_name]), column_info, fingerprint=generate_random_fingerprint())
+        columns[name] = DatasetColumn(column, is_json, column_hashes)
+    line_numbered_files = frozenset([file] if info["is_line_numbered"] else [])
+    file_index = np.zeros(len(row_numbers), np.int32)
+    return Rows(columns, (file,), file_index, row_numbers, line_numbered_files, info["class_names"])
+
+
 # ---- writing
 
 
@@ -831,7 +673,7 @@ class _TypesChanged(Exception):
     """A part does not fit the column types, which have been changed; the table must be written again."""
 
 
-def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[TableContent, Any]:
+def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[_Content, Any]:
     """Write all parts to a file, or to memory if `path` is None.
 
     Returns:
@@ -850,7 +692,7 @@ def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) ->
             continue
 
 
-def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableContent:
+def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> _Content:
     """Write the parts in the Arrow streaming format, and add the types of new columns to `types`."""
     import pyarrow as pa
 
@@ -873,13 +715,13 @@ def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> TableC
             row_numbers.append(part.row_numbers)
             for column_hashes, values in zip(hashes, columns.values(), strict=True):
                 column_hashes.append(hash_values(values))
-    return TableContent(
-        {name: kind == JSON_TYPE for name, kind in types.items()},
-        np.array([np.concatenate(column_hashes) for column_hashes in hashes]),
-        np.concatenate(row_numbers),
-        bool(first.line_numbered_files),
-        first.class_names,
-    )
+    info = {
+        "json_columns": {name: kind == JSON_TYPE for name, kind in types.items()},
+        "is_line_numbered": bool(first.line_numbered_files),
+        "class_names": first.class_names,
+    }
+    all_hashes = np.array([np.concatenate(column_hashes) for column_hashes in hashes])
+    return info, all_hashes, np.concatenate(row_numbers)
 
 
 def _add_types(part: Rows, types: ColumnTypes) -> None:
@@ -895,6 +737,7 @@ def _infer_type(values: Sequence[Any]) -> Any:
     Without any value, it is the type of strings.
     """
     import pyarrow as pa
+    from datasets.features.features import generate_from_arrow_type
 
     value_types = set(map(type, values)) - {type(None)}
     if not value_types:
@@ -911,16 +754,10 @@ def _infer_type(values: Sequence[Any]) -> Any:
         return pa.list_(pa.type_for_alias(alias)) if alias else JSON_TYPE
     if value_type is dict:
         return JSON_TYPE
-    return _find_stored_type(pa.array(values).type)  # such as a date of a Parquet file
-
-
-def _find_stored_type(kind: "pa.DataType") -> Any:
-    """Return an Arrow type, or `JSON_TYPE` if `datasets` cannot open a table with this type."""
-    from datasets.features.features import generate_from_arrow_type
-
+    kind = pa.array(values).type  # such as that of the dates of a Parquet file
     try:
         generate_from_arrow_type(kind)
-    except ValueError:
+    except ValueError:  # `datasets` cannot open a table with this type
         return JSON_TYPE
     return kind
 

@@ -1,15 +1,9 @@
-"""Correct the character spans that tokenizers report for their tokens.
-
-White space belongs to no token, though many tokenizers count the space before a word as part of it. All other
-characters that the model reads belong to a token. Three kinds of tokenizers report spans that leave some out:
-a composed letter (NFC, NFKC) has the span of its first character; with `Whitespace` before `ByteLevel`, the
-span of each word begins one character late; and characters that the vocabulary lacks may have no token.
-"""
+"""Tokenize texts: token ids from the tokenizer or the cache, character spans, counts and special tokens."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +21,14 @@ from bertkit.utils.arrays import Ragged, RaggedWriter, compute_offsets, concat_r
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import track_progress
 from bertkit.utils.text import replace_surrogates
+
+# ---- character spans
+#
+# White space belongs to no token, though many tokenizers count the space before a word as part of it. All
+# other characters that the model reads belong to a token. Three kinds of tokenizers report spans that leave
+# some out: a composed letter (NFC, NFKC) has the span of its first character; with `Whitespace` before
+# `ByteLevel`, the span of each word begins one character late; and characters that the vocabulary lacks may
+# have no token.
 
 # Unicode has no white space above U+3000, the ideographic space.
 WHITE_SPACE_CODES = [code for code in range(0x3000 + 1) if chr(code).isspace()]
@@ -48,7 +50,6 @@ class _Characters:
     """The characters of some texts, with one separator after each text.
 
     Attributes:
-        joined: The texts and separators.
         codes: [characters] code points.
         is_space: [characters] bool, whether a character is white space or a separator.
         text_start: [texts] position of each text.
@@ -114,7 +115,6 @@ def correct_spans(spans: np.ndarray, num_tokens: np.ndarray, texts: Sequence[str
     Args:
         spans: [tokens, 2] start and stop of each token in its text, as the tokenizer reports them.
         num_tokens: [texts] number of tokens of each text.
-        texts: The texts.
     """
     characters = _Characters.from_texts(texts)
     shift = np.repeat(characters.text_start, num_tokens)
@@ -178,11 +178,7 @@ def widen_to_graphemes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return spans that begin and end at the bounds of graphemes, without white space.
 
-    Args:
-        start: [tokens] start of each token in its text.
-        stop: [tokens] stop of each token in its text.
-        num_tokens: [texts] number of tokens of each text.
-        texts: The texts.
+    `start` and `stop` [tokens] are positions in the text of each token, and `num_tokens` is [texts].
     """
     if all(map(str.isascii, texts)):
         return start, stop
@@ -197,6 +193,8 @@ def widen_to_graphemes(
     )
 
 
+# ---- tokens that are shared between runs
+
 Texts = Sequence[str]
 Spans = np.ndarray  # [tokens, 2] start and stop of each token in its text, in characters
 
@@ -208,7 +206,6 @@ class _Entry:
     Attributes:
         hashes: [n] hash of each text, sorted.
         position: [n] index of the text with this hash in `ids`.
-        ids: The token ids.
         spans: The characters of the tokens; [0, 2] if they are not computed.
     """
 
@@ -254,10 +251,7 @@ class TokenStore:
     ) -> tuple[Ragged, Spans]:
         """Return the tokens of texts; `encode` receives only those that the store lacks.
 
-        Args:
-            tokenizer_key: Identifies the tokenizer, and whether spans are computed.
-            texts: The texts.
-            encode: Returns the token ids and the spans of texts.
+        `tokenizer_key` identifies the tokenizer, and whether spans are computed.
         """
         hashes = as_column(texts).hashes
         empty = _Entry(
@@ -287,14 +281,12 @@ def share_tokens() -> Iterator[None]:
         _active_store.reset(token)
 
 
-def get_token_store() -> TokenStore | None:
-    """Return the store of `share_tokens`, or None outside of it."""
-    return _active_store.get()
-
+# ---- encoding
 
 T = TypeVar("T")
 TokenIds = np.ndarray  # [length] ids of a text, or of a part of a text, without special tokens
 SPANS_FILE = "spans.bin"
+NO_SPANS = np.empty((0, 2), np.int32)
 # A batch for the tokenizer ends at one of these limits, which bound the memory of the tokenizer.
 MAX_BATCH_TEXTS = 4096
 MAX_BATCH_CHARS = 400_000
@@ -371,84 +363,68 @@ class TokenizedTexts:
         return np.where(has_tokens, first, -1), np.where(has_tokens, last, -1)
 
 
-def encode(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> Ragged:
+def encode(texts: Texts, tokenizer: Any, cache: bool = True) -> Ragged:
     """Return the token ids of each text, not truncated and without special tokens.
 
     Within `share_tokens`, texts that were encoded before are not encoded again.
 
     Args:
         texts: [n] texts.
-        tokenizer: Fast tokenizer.
         cache: Whether to store the result in the cache and to reuse it for the same texts. The token ids are
             then memory-mapped.
     """
-    if (store := get_token_store()) is None:
-        return _encode(texts, tokenizer, cache)
-    no_spans = np.empty((0, 2), np.int32)
-    key = _digest_tokenizer(tokenizer).hexdigest()
-    return store.encode(key, texts, lambda part: (_encode(part, tokenizer, cache), no_spans))[0]
+    return _encode(texts, tokenizer, cache, with_spans=False)[0]
 
 
-def _encode(texts: Sequence[str], tokenizer: Any, cache: bool) -> Ragged:
-    """Return the token ids of each text; see `encode`."""
-    batches = partial(encode_batches, texts, tokenizer)
-    if not cache:
-        return _join_batches(list(batches()), get_token_dtype(tokenizer))
-
-    def write(folder: Path) -> None:
-        with RaggedWriter(folder, get_token_dtype(tokenizer)) as writer:
-            for batch in batches():
-                writer.add(batch.input_ids, batch.lengths)
-
-    key = _make_cache_key(texts, tokenizer)
-    return Ragged.load(cache_or_write("tokens", key, write, "the tokens"))
-
-
-def encode_with_offsets(texts: Sequence[str], tokenizer: Any, cache: bool = True) -> TokenizedTexts:
+def encode_with_offsets(texts: Texts, tokenizer: Any, cache: bool = True) -> TokenizedTexts:
     """Return the tokens of each text with their character offsets; see `encode`."""
-    if (store := get_token_store()) is None:
-        ids, spans = _encode_with_spans(texts, tokenizer, cache)
-    else:
-        key = f"{_digest_tokenizer(tokenizer).hexdigest()}-spans"
-        ids, spans = store.encode(key, texts, lambda part: _encode_with_spans(part, tokenizer, cache))
+    ids, spans = _encode(texts, tokenizer, cache, with_spans=True)
     text_lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     text_offsets = np.concatenate([[0], np.cumsum(text_lengths + 1)])[:-1]
     return TokenizedTexts(ids, spans[:, 0], spans[:, 1], text_offsets)
 
 
-def _encode_with_spans(texts: Sequence[str], tokenizer: Any, cache: bool) -> tuple[Ragged, np.ndarray]:
-    """Return the token ids of each text, and [tokens, 2] the first and the last character of each token."""
-    batches = partial(encode_batches, texts, tokenizer, with_offsets=True)
+def _encode(texts: Texts, tokenizer: Any, cache: bool, with_spans: bool) -> tuple[Ragged, Spans]:
+    """Return the token ids of each text, and the spans of the tokens (empty if not requested)."""
+    encode_texts = partial(
+        _encode_with_cache if cache else _encode_in_memory, tokenizer=tokenizer, with_spans=with_spans
+    )
+    if (store := _active_store.get()) is None:
+        return encode_texts(texts)
+    key = _digest_tokenizer(tokenizer).hexdigest() + ("-spans" if with_spans else "")
+    return store.encode(key, texts, encode_texts)
 
+
+def _encode_in_memory(texts: Texts, tokenizer: Any, with_spans: bool) -> tuple[Ragged, Spans]:
+    batches = list(encode_batches(texts, tokenizer, with_spans))
+    empty_ids, empty_lengths = np.empty(0, get_token_dtype(tokenizer)), np.empty(0, np.int64)
+    input_ids = np.concatenate([empty_ids, *(batch.input_ids for batch in batches)])
+    lengths = np.concatenate([empty_lengths, *(batch.lengths for batch in batches)])
+    spans = np.concatenate([NO_SPANS, *(batch.spans for batch in batches)])
+    return Ragged(input_ids, compute_offsets(lengths)), spans
+
+
+def _encode_with_cache(texts: Texts, tokenizer: Any, with_spans: bool) -> tuple[Ragged, Spans]:
     def write(folder: Path) -> None:
         with (
             RaggedWriter(folder, get_token_dtype(tokenizer)) as writer,
-            (folder / SPANS_FILE).open("wb") as file,
+            (folder / SPANS_FILE).open("wb") if with_spans else nullcontext() as spans_file,
         ):
-            for batch in batches():
+            for batch in encode_batches(texts, tokenizer, with_spans):
                 writer.add(batch.input_ids, batch.lengths)
-                file.write(batch.spans.data)
+                if spans_file:
+                    spans_file.write(batch.spans.data)
 
-    if cache:
-        key = _make_cache_key(texts, tokenizer)
-        folder = cache_or_write("tokens-with-spans", key, write, "the tokens")
-        ids, spans = Ragged.load(folder), map_array(folder / SPANS_FILE, "int32").reshape(-1, 2)
-    else:
-        encoded = list(batches())
-        ids = _join_batches(encoded, get_token_dtype(tokenizer))
-        spans = np.concatenate([np.empty((0, 2), np.int32), *(batch.spans for batch in encoded)])
-    return ids, spans
+    digest = _digest_tokenizer(tokenizer)
+    digest.update(np.ascontiguousarray(as_column(texts).hashes).data)
+    kind = "tokens-with-spans" if with_spans else "tokens"
+    folder = cache_or_write(kind, digest.hexdigest(), write, "the tokens")
+    spans = map_array(folder / SPANS_FILE, "int32").reshape(-1, 2) if with_spans else NO_SPANS
+    return Ragged.load(folder), spans
 
 
 def _digest_tokenizer(tokenizer: Any) -> blake2b:
     return blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
-
-
-def _make_cache_key(texts: Sequence[str], tokenizer: Any) -> str:
-    """Return a digest of the tokenizer and of all texts."""
-    digest = _digest_tokenizer(tokenizer)
-    digest.update(np.ascontiguousarray(as_column(texts).hashes).data)
-    return digest.hexdigest()
 
 
 # ---- batches
@@ -460,7 +436,6 @@ class EncodedBatch:
 
     Attributes:
         input_ids: [tokens] token ids of all texts, concatenated.
-        lengths: [n] number of tokens of each text.
         spans: [tokens, 2] start and stop of each token in its text, in characters; empty unless requested.
     """
 
@@ -509,8 +484,6 @@ def tokenize_batches(
 
     Args:
         batches: The texts of each batch, with any data about them.
-        tokenizer: Fast tokenizer.
-        with_offsets: Whether to compute character offsets, which takes longer.
 
     Yields:
         The texts, the data, and the encodings of the tokenizers library.
@@ -531,7 +504,7 @@ def flatten_encodings(encodings: Sequence[Any], dtype: np.dtype, with_offsets: b
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     all_ids = chain.from_iterable(encoding.ids for encoding in encodings)
     input_ids = np.fromiter(all_ids, dtype, lengths.sum())
-    spans = np.empty((0, 2), np.int32)
+    spans = NO_SPANS
     if with_offsets:
         bounds = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
         spans = np.fromiter(bounds, np.int32, 2 * len(input_ids)).reshape(-1, 2)
@@ -549,13 +522,6 @@ def prefetch(items: Iterable[T], count: int = 2) -> Iterator[T]:
         while (item := pending.popleft().result()) is not end:
             pending.append(pool.submit(next, source, end))
             yield item  # type: ignore[misc]
-
-
-def _join_batches(batches: Sequence[EncodedBatch], dtype: np.dtype) -> Ragged:
-    """Return the token ids of all batches in memory."""
-    input_ids = np.concatenate([np.empty(0, dtype), *(batch.input_ids for batch in batches)])
-    lengths = np.concatenate([np.empty(0, np.int64), *(batch.lengths for batch in batches)])
-    return Ragged(input_ids, compute_offsets(lengths))
 
 
 # ---- [UNK] tokens
@@ -628,3 +594,96 @@ class SequenceTemplate:
     def mark(self, texts: Sequence[np.ndarray]) -> np.ndarray:
         """Return the flags of the tokens of a text or a pair [length] bool; False for special tokens."""
         return np.concatenate([texts[~slot] if slot < 0 else np.zeros(1, bool) for slot in self.slots])
+
+
+# ---- statistics of examples
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Token counts of `n` examples.
+
+    Attributes:
+        lengths: [n] number of tokens of each example, including special tokens.
+        unk_counts: [n] number of [UNK] tokens of each example.
+        unk_fraction: Fraction of the tokens of all texts that are [UNK]. As in training, the context of
+            several questions is counted only once.
+    """
+
+    lengths: np.ndarray
+    unk_counts: np.ndarray
+    unk_fraction: float
+
+    @classmethod
+    def from_texts(cls, columns: Sequence[Sequence[str]], tokenizer: Any) -> "TokenCounts":
+        """Count the tokens of one or two text columns; training reuses the cached encodings."""
+        counts = [
+            ColumnTokenCounts.from_input_ids(encode(column, tokenizer), tokenizer) for column in columns
+        ]
+        return cls._combine(counts, tokenizer)
+
+    @classmethod
+    def from_texts_with_offsets(cls, texts: Sequence[str], tokenizer: Any) -> "TokenCounts":
+        """Count the tokens of texts that training encodes with character offsets."""
+        ids = encode_with_offsets(texts, tokenizer).ids
+        return cls._combine([ColumnTokenCounts.from_input_ids(ids, tokenizer)], tokenizer)
+
+    @classmethod
+    def from_questions(
+        cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any
+    ) -> "TokenCounts":
+        """Count the tokens of questions with their contexts; each distinct context is encoded only once."""
+        context_index = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
+        question_counts = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
+        context_ids = encode_with_offsets(list(context_index), tokenizer).ids
+        counts = ColumnTokenCounts.from_input_ids(context_ids, tokenizer)  # of the distinct contexts
+        index = np.fromiter(map(context_index.__getitem__, contexts), np.int64, len(contexts))
+        context_counts = replace(counts, lengths=counts.lengths[index], unk_counts=counts.unk_counts[index])
+        return cls._combine([question_counts, context_counts], tokenizer)
+
+    @classmethod
+    def from_choices(
+        cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
+    ) -> "TokenCounts":
+        """Count the tokens of each context with its longest ending, and [UNK] tokens in all endings."""
+        all_endings = [ending for row_endings in endings for ending in row_endings]
+        counts_by_ending = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
+        first_endings = np.cumsum([0, *map(len, endings[:-1])])
+        ending_counts = ColumnTokenCounts(
+            np.maximum.reduceat(counts_by_ending.lengths, first_endings),
+            np.add.reduceat(counts_by_ending.unk_counts, first_endings),
+            counts_by_ending.totals,
+        )
+        context_counts = ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer)
+        return cls._combine([context_counts, ending_counts], tokenizer)
+
+    @classmethod
+    def _combine(cls, columns: Sequence["ColumnTokenCounts"], tokenizer: Any) -> "TokenCounts":
+        template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
+        lengths = np.sum([column.lengths for column in columns], axis=0)
+        unk_counts = np.sum([column.unk_counts for column in columns], axis=0)
+        num_tokens, num_unk = np.sum([column.totals for column in columns], axis=0)
+        return cls(
+            lengths + template.num_special_tokens, unk_counts, float(num_unk) / max(1, int(num_tokens))
+        )
+
+
+@dataclass(frozen=True)
+class ColumnTokenCounts:
+    """Token counts of one text column of `n` examples.
+
+    Attributes:
+        lengths: [n] number of tokens of each text, without special tokens.
+        unk_counts: [n] number of [UNK] tokens of each text.
+        totals: Number of tokens and of [UNK] tokens of all texts; a text of several examples is counted once.
+    """
+
+    lengths: np.ndarray
+    unk_counts: np.ndarray
+    totals: tuple[int, int]
+
+    @classmethod
+    def from_input_ids(cls, ids: Ragged, tokenizer: Any) -> "ColumnTokenCounts":
+        """Count the tokens of encoded texts."""
+        unk_counts = count_unk_tokens(ids, tokenizer)
+        return cls(ids.lengths, unk_counts, (int(ids.lengths.sum()), int(unk_counts.sum())))

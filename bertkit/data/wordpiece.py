@@ -1,4 +1,4 @@
-"""Morphemes of Korean texts, found by kiwipiepy, as units of masking and of vocabularies."""
+"""WordPiece vocabularies, and the morphemes of Korean texts as units of vocabularies and of masking."""
 
 import re
 import unicodedata
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import regex
-from kiwipiepy import Kiwi
 from tokenizers import Tokenizer, models
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
@@ -27,12 +26,11 @@ CLUSTER = regex.compile(r"\X")  # a character with its combining marks, such as 
 MORPHEME_SPACE = regex.compile(r"\s")
 
 
-def require_analyzer() -> None:
-    """Check that the morphological analyzer is installed.
+# ---- morphemes
 
-    Raises:
-        UserError: It is not installed.
-    """
+
+def require_analyzer() -> None:
+    """Check that the morphological analyzer kiwipiepy is installed."""
     require_extra("korean", ["kiwipiepy"], "--word-units morphemes")
 
 
@@ -45,6 +43,7 @@ def get_analyzer_version() -> str:
 def _load_analyzer() -> Any:
     """Load the analyzer, which takes seconds."""
     require_analyzer()
+    from kiwipiepy import Kiwi
 
     # A name of several words would be one morpheme that contains spaces.
     return Kiwi(load_multi_dict=False)
@@ -58,10 +57,17 @@ def find_unit_starts(texts: Sequence[str]) -> list[np.ndarray]:
     """
     composed = [_compose(replace_surrogates(text)) for text in texts]
     analyses = _load_analyzer().tokenize([text for text, _ in composed])
-    return [
-        _merge_starts(text, positions, _iter_starts(morphemes))
-        for text, (_, positions), morphemes in zip(texts, composed, analyses, strict=True)
-    ]
+    unit_starts = []
+    for text, (_, positions), morphemes in zip(texts, composed, analyses, strict=True):
+        starts, stop = [], 0
+        for morpheme in morphemes:
+            if morpheme.len and morpheme.start >= stop:  # shares no character with a previous one
+                starts.append(morpheme.start if positions is None else positions[morpheme.start])
+            stop = max(stop, morpheme.end)
+        after_spaces = [match.end() for match in MORPHEME_SPACE.finditer(text)]
+        merged = np.unique(np.array([*starts, *after_spaces], np.int64))
+        unit_starts.append(merged[merged > 0])
+    return unit_starts
 
 
 def split_units(texts: Sequence[str]) -> list[list[str]]:
@@ -78,26 +84,20 @@ def find_continuations(texts: Sequence[str], spans: np.ndarray, lengths: np.ndar
     No token is split: units that share a token are joined.
 
     Args:
-        texts: The texts.
         spans: [tokens, 2] start and stop of each token in its text, in characters.
-        lengths: [n] number of tokens of each text.
     """
     is_continuation = np.zeros(len(spans), bool)
     stops = np.cumsum(lengths)
     for text, starts, first, stop in zip(texts, find_unit_starts(texts), stops - lengths, stops, strict=True):
-        is_continuation[first + 1 : stop] = _continues_unit(text, starts, spans[first:stop])
+        spaces = [match.start() for match in MORPHEME_SPACE.finditer(text)]
+        token_starts, token_stops = spans[first:stop].T
+        # The tokens of SentencePiece include the space before a word.
+        first_characters = token_starts[1:] + np.isin(token_starts[1:], spaces)
+        last_characters = np.maximum(token_starts[:-1], token_stops[:-1] - 1)
+        is_continuation[first + 1 : stop] = np.searchsorted(
+            starts, first_characters, "right"
+        ) <= np.searchsorted(starts, last_characters, "right")
     return is_continuation
-
-
-def _continues_unit(text: str, starts: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return whether each token after the first continues the unit of the previous token."""
-    spaces = [match.start() for match in MORPHEME_SPACE.finditer(text)]
-    # The tokens of SentencePiece include the space before a word.
-    first_characters = spans[1:, 0] + np.isin(spans[1:, 0], spaces)
-    last_characters = np.maximum(spans[:-1, 0], spans[:-1, 1] - 1)
-    return np.searchsorted(starts, first_characters, "right") <= np.searchsorted(
-        starts, last_characters, "right"
-    )
 
 
 def _compose(text: str) -> tuple[str, np.ndarray | None]:
@@ -116,24 +116,7 @@ def _compose(text: str) -> tuple[str, np.ndarray | None]:
     return "".join(parts), np.array(positions)
 
 
-def _iter_starts(morphemes: Sequence[Any]) -> Iterator[int]:
-    """Yield the start of each morpheme that does not share a character with a previous one."""
-    stop = 0
-    for morpheme in morphemes:
-        if morpheme.len and morpheme.start >= stop:
-            yield morpheme.start
-        stop = max(stop, morpheme.end)
-
-
-def _merge_starts(text: str, positions: np.ndarray | None, morpheme_starts: Iterator[int]) -> np.ndarray:
-    """Return the starts of the morphemes and of the words of a text, without 0."""
-    starts = np.fromiter(morpheme_starts, np.int64)
-    if positions is not None and len(starts):
-        starts = positions[starts]
-    after_spaces = np.array([match.end() for match in MORPHEME_SPACE.finditer(text)], np.int64)
-    merged = np.union1d(starts, after_spaces)
-    return merged[merged > 0]
-
+# ---- morphemes in the training of a vocabulary
 
 BOUNDARY = "\ufdd0"  # before a morpheme that continues a word; a Unicode noncharacter
 BMP_SIZE = 1 << 16  # code points of Unicode's Basic Multilingual Plane
@@ -185,16 +168,15 @@ def merge_tokens(vocabulary: dict[str, int], prefix: str, size: int) -> dict[str
 
     The trainer may find a token twice, with a replaced first character and inside a morpheme.
     """
-    tokens = dict.fromkeys(
-        _restore(token, prefix) for token in sorted(vocabulary, key=vocabulary.__getitem__)
-    )
+    tokens: dict[str, None] = {}
+    for token in sorted(vocabulary, key=vocabulary.__getitem__):
+        code = ord(token[0]) - REPLACEMENT_OFFSET
+        is_replaced = 0 <= code < BMP_SIZE
+        tokens[f"{prefix}{chr(code)}{token[1:]}" if is_replaced else token] = None
     return {token: index for index, token in enumerate(list(tokens)[:size])}
 
 
-def _restore(token: str, prefix: str) -> str:
-    code = ord(token[0]) - REPLACEMENT_OFFSET
-    return f"{prefix}{chr(code)}{token[1:]}" if 0 <= code < BMP_SIZE else token
-
+# ---- training
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4
 CONTINUATION_PREFIX = "##"
@@ -215,14 +197,7 @@ TextFactory = Callable[[], Iterator[str]]
 
 @dataclass(frozen=True)
 class WordPieceResult:
-    """A trained tokenizer.
-
-    Attributes:
-        tokenizer: `BertTokenizerFast` of transformers.
-        strip_accents: Whether the tokenizer strips accents.
-        alphabet_size: Number of characters that are tokens.
-        notes: Notes for the console.
-    """
+    """A trained `BertTokenizerFast`, with notes for the console."""
 
     tokenizer: Any
     strip_accents: bool
@@ -244,15 +219,10 @@ def train_wordpiece(
         texts: Function that returns a new iterator over the texts. The texts are streamed twice; memory grows
             only with the number of different words.
         vocab_size: Maximum number of tokens, including special tokens.
-        lowercase: Whether the tokenizer lower-cases text.
         strip_accents: Whether the tokenizer strips accents. By default it does so if it lower-cases text,
             unless this would decompose characters, such as Hangul syllables.
         coverage: Minimum fraction of the text that consists of characters that are tokens.
         word_units: With "morphemes", no token of the vocabulary is learned across morphemes.
-
-    Raises:
-        UserError: There is no text, the characters and special tokens alone exceed `vocab_size`, or the extra
-            for morphemes is not installed.
     """
     raw_counts = count_characters(texts())
     strip, notes = _decide_stripping(measure_decomposition(raw_counts), lowercase, strip_accents)
@@ -262,7 +232,12 @@ def train_wordpiece(
         raise UserError("no text: only white space and control characters were found; pass other files")
     alphabet = select_alphabet(counts, coverage, int(MAX_ALPHABET_FRACTION * vocab_size / 2))
     word_characters = find_word_characters(counts, normalizer)
-    notes += _describe_rare_characters(counts, alphabet)
+    if len(counts) > len(alphabet):
+        fraction = 1 - sum(counts[character] for character in alphabet) / counts.total()
+        notes.append(
+            f"characters too rare for a token: {len(counts) - len(alphabet):,} of {len(counts):,} "
+            f"({fraction:.3%} of the text); pass a higher --character-coverage to keep more"
+        )
     has_morphemes = word_units == "morphemes"
     translation = build_translation(raw_counts, normalizer, word_characters)
     words = WordBatches(texts(), translation, word_characters if has_morphemes else None)
@@ -273,7 +248,11 @@ def train_wordpiece(
             f"{len(vocabulary):,} tokens instead of {vocab_size:,}: no other candidate occurs twice in the "
             "text"
         )
-    tokenizer = _build_tokenizer(vocabulary, lowercase, strip)
+    from transformers import BertTokenizerFast
+
+    tokenizer = BertTokenizerFast(
+        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip, model_max_length=MODEL_MAX_LENGTH
+    )
     return WordPieceResult(tokenizer, strip, len(alphabet), notes)
 
 
@@ -292,17 +271,6 @@ def _decide_stripping(
         return False, [f"accents are kept because stripping them would decompose {characters}"]
     hint = "to keep them, use bertkit train-tokenizer --no-strip-accents"
     return True, [f"accents are stripped, as in BERT's uncased models; {hint}"]
-
-
-def _describe_rare_characters(counts: Counter[str], alphabet: Sequence[str]) -> list[str]:
-    """Return a list with a note on the characters without a token; an empty list if there are none."""
-    if len(counts) == len(alphabet):
-        return []
-    fraction = 1 - sum(counts[character] for character in alphabet) / counts.total()
-    return [
-        f"characters too rare for a token: {len(counts) - len(alphabet):,} of {len(counts):,} "
-        f"({fraction:.3%} of the text); pass a higher --character-coverage to keep more"
-    ]
 
 
 def _train_vocabulary(
@@ -335,17 +303,6 @@ def _train_vocabulary(
     backend.train_from_iterator(words, trainer)
     vocabulary = backend.get_vocab()
     return merge_tokens(vocabulary, CONTINUATION_PREFIX, vocab_size) if has_morphemes else vocabulary
-
-
-def _build_tokenizer(vocabulary: dict[str, int], lowercase: bool, strip_accents: bool) -> Any:
-    from transformers import BertTokenizerFast
-
-    return BertTokenizerFast(
-        vocab=vocabulary,
-        do_lower_case=lowercase,
-        strip_accents=strip_accents,
-        model_max_length=MODEL_MAX_LENGTH,
-    )
 
 
 # ---- characters
@@ -442,17 +399,13 @@ class WordBatches:
     def __iter__(self) -> Iterator[list[str]]:
         for batch in batch_texts(self.texts):
             marked = batch if self.word_characters is None else mark_morphemes(batch)
-            yield [self._split(text) for text in marked]
+            yield list(map(self._split, marked))
 
     def _split(self, text: str) -> str:
         """Return a text with spaces between words or morphemes, without long words."""
-        words = self._skip_long_words(text.translate(self.translation))
-        return words if self.word_characters is None else separate_morphemes(words, self.word_characters)
-
-    def _skip_long_words(self, text: str) -> str:
-        text, count = LONG_WORD.subn("", text)
+        words, count = LONG_WORD.subn("", text.translate(self.translation))
         self.num_skipped += count
-        return text
+        return words if self.word_characters is None else separate_morphemes(words, self.word_characters)
 
     def describe_skipped(self) -> list[str]:
         """Return a list with a note on the words skipped so far; an empty list if there are none."""

@@ -15,11 +15,11 @@ HEAD_METHODS = {"contrastive": Contrastive, "linear-probe": LinearProbe}  # by t
 def choose_methods(config: RunConfig) -> list[Method]:
     """Return the methods that the settings select, in the order in which a run applies them."""
     methods: list[Method] = []
-    if getattr(config, "features", None) is not None:
+    if config.features is not None:
         methods.append(FrozenFeatures())
-    if head_method := HEAD_METHODS.get(getattr(config, "method", "finetune")):
+    if head_method := HEAD_METHODS.get(config.method):
         methods.append(head_method())
-    if teacher := getattr(config, "teacher", None):
+    if teacher := config.teacher:
         methods.append(Distillation(Path(teacher)))
     if config.lora is not None:
         methods.append(Lora(config.lora))

@@ -35,7 +35,6 @@ from bertkit.methods.base import Method, TrainingInputs
 from bertkit.models import loading
 from bertkit.models.forward import batch_by_length
 from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
-from bertkit.models.loading import ModelSource
 from bertkit.models.losses import LabelLoss
 from bertkit.run_directory import RunDir
 from bertkit.tasks.evaluation import Evaluation, Outputs
@@ -80,7 +79,7 @@ class Distillation(Method):
         """Check that the student can learn from its teacher, and add the unlabeled rows."""
         self._require_same_evaluation_rows(run)
         member = self.members[0] if self.members else self.folder
-        source = ModelSource(member.name, member)
+        source = loading.find_run_model(member)
         teacher_config, teacher_tokenizer = loading.load_config(source), loading.load_tokenizer(source)
         self.has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(run.tokenizer)
         max_length, max_positions = run.config.max_length, loading.get_max_positions(teacher_config)
@@ -89,10 +88,10 @@ class Distillation(Method):
                 f"--max-length {max_length}: {self.folder} has only {max_positions} positions; use at most "
                 "that many"
             )
-        if not self.has_same_tokenizer and run.task.spec.scores_tokens:
+        if not self.has_same_tokenizer and run.task.definition.scores_tokens:
             raise UserError(
                 f"{self.folder}: has another tokenizer than {run.model_source.name}, so that the tokens of "
-                f"{run.task.spec.name} differ; choose a student with the same tokenizer"
+                f"{run.task.definition.name} differ; choose a student with the same tokenizer"
             )
         if run.config.unlabeled is not None:
             self.unlabeled_rows = _load_unlabeled_rows(run)
@@ -190,7 +189,7 @@ class Distillation(Method):
     def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         """Return the comparison of both models, the settings of the loss, and the sizes and speeds."""
         config = run.config
-        student = build_trained_model(type(run.task)(config), ModelSource(folder.name, folder))
+        student = build_trained_model(type(run.task)(config), loading.find_run_model(folder))
         models = [self.teacher, student]
         folders = [self.members or [self.folder], [folder]]
         sample = sample_rows(run.splits["validation"], SPEED_ROWS, config.seed)
@@ -223,8 +222,8 @@ class Distillation(Method):
 def _load_unlabeled_rows(run: "PreparedRun") -> Rows:
     """Load the unlabeled rows with the columns of the training rows, without those of an evaluation split."""
     task, config = run.task, run.config
-    dialect = task.spec.make_dialect(config.encoding)
-    dataset = load_dataset(config.unlabeled, task.spec.name, config.data_dir, dialect)
+    dialect = task.definition.make_dialect(config.encoding)
+    dataset = load_dataset(config.unlabeled, task.definition.name, config.data_dir, dialect)
     dataset.require_training_split()
     read_rows = dataset.splits["train"]
     reader = copy.copy(task)
@@ -238,8 +237,10 @@ def _load_unlabeled_rows(run: "PreparedRun") -> Rows:
     removed = len(rows) - len(remaining)
     note = f" ({removed:,} left out: also in an evaluation split)" if removed else ""
     if not len(remaining):
-        raise UserError(f"--data {config.unlabeled}: no unlabeled {task.spec.unit} remains{note}; add rows")
-    count = format_count(len(remaining), f"unlabeled {task.spec.unit}")
+        raise UserError(
+            f"--data {config.unlabeled}: no unlabeled {task.definition.unit} remains{note}; add rows"
+        )
+    count = format_count(len(remaining), f"unlabeled {task.definition.unit}")
     report_info(f"{count} from {dataset.source}{note}")
     return rows.select(remaining)
 

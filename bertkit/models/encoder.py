@@ -1,4 +1,4 @@
-"""An encoder without a head, which returns the mean vectors of ranges of tokens from selected layers."""
+"""Vectors of an encoder without a head: computation, their cache, and features that consist of vectors."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ import torch
 from bertkit.data.features import PaddingCollator, TextFeatures, update_with_tokens
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, prepare_for_inference
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import (
     ModelSource,
     find_model,
@@ -25,18 +24,13 @@ from bertkit.models.loading import (
     require_embeddings,
     takes_token_type_ids,
 )
+from bertkit.models.pooling import PoolStates, average_ranges, select_pooled_tokens
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.files import require_disk_space
 from bertkit.utils.reporting import silence_reports, track_progress
 
-if TYPE_CHECKING:
-    from bertkit.models.own_models import Tagger
-
-
 CONCAT_LAST_4 = "concat-last-4"
-# Turns hidden states `[batch, seq_len, size]` of these rows of the features into `[batch, ..., dimension]`.
-PoolStates = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
@@ -44,11 +38,6 @@ def parse_layers(layer: str, config: Any, name: str) -> list[int]:
 
     Args:
         layer: An index as a text, counted from the end if negative, or "concat-last-4".
-        config: The model's config.
-        name: The model's name, for the error.
-
-    Raises:
-        UserError: The model has no such layer.
     """
     num_layers = config.num_hidden_layers
     available = (
@@ -74,75 +63,37 @@ def fingerprint_weights(source: ModelSource) -> str:
     return digest.hexdigest()
 
 
-def select_pooled_tokens(pooling: str, lengths: np.ndarray, config: Any) -> np.ndarray:
-    """Return `[n, 2]` start and end of the tokens whose mean vector represents a text.
-
-    Args:
-        pooling: "mean" for all tokens, or "cls" for [CLS]. In a causal model, "cls" is the last token, which
-            is the only one that attends to the whole text.
-        lengths: `[n]` number of tokens of each text.
-        config: The model's config.
-    """
-    if pooling == "mean":
-        return np.stack([np.zeros_like(lengths), lengths], 1)
-    token = lengths - 1 if is_causal(config) else np.zeros_like(lengths)
-    return np.stack([token, token + 1], 1)
-
-
-def average_ranges(token_ranges: np.ndarray) -> PoolStates:
-    """Return the function that averages hidden states.
-
-    Args:
-        token_ranges: `[n, ..., 2]` start and end of the tokens of each vector.
-    """
-
-    def average(states: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-        positions = torch.arange(states.shape[1], device=states.device)
-        ranges = torch.from_numpy(token_ranges[rows]).to(states.device)
-        start, stop = ranges.unsqueeze(-1).unbind(-2)
-        is_in_range = ((positions >= start) & (positions < stop)).to(states.dtype)
-        sums = torch.einsum("b...l,blh->b...h", is_in_range, states)
-        return sums / is_in_range.sum(-1, keepdim=True)
-
-    return average
-
-
 class Encoder:
-    """An encoder in fp32 for inference, on the accelerator if there is one.
+    """An encoder without a head, in evaluation mode, and how its hidden states become vectors.
 
     Args:
-        source: The model whose weights are loaded.
-        config: The model's config.
-        pad_token_id: Id of the padding token.
-        layers: Indices of the layers whose vectors are concatenated (0: embeddings).
-        normalize: Whether to scale vectors to unit length.
+        layers: Indices of the layers whose vectors are concatenated (0: embeddings); by default, the last.
     """
 
     def __init__(
-        self, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int], normalize: bool
+        self, model: Any, pad_token_id: int, layers: Sequence[int] | None = None, normalize: bool = False
     ) -> None:
-        from transformers import AutoModel
-
-        self.layers, self.last_layer, self.normalize = list(layers), config.num_hidden_layers, normalize
-        config.use_cache = False  # the key/value cache only serves generation
-        self.model = prepare_for_inference(load_model(AutoModel, source, config))
-        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(self.model))
+        self.model, self.last_layer, self.normalize = model, model.config.num_hidden_layers, normalize
+        self.layers = [self.last_layer] if layers is None else list(layers)
+        self.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
 
     @classmethod
-    def from_model(cls, model: Any, pad_token_id: int) -> "Encoder":
-        """Return the encoder of a model that is being trained, in its evaluation mode; for its last layer."""
-        encoder = cls.__new__(cls)
-        last_layer = model.config.num_hidden_layers
-        encoder.layers, encoder.last_layer, encoder.normalize = [last_layer], last_layer, False
-        encoder.model = model
-        encoder.collator = PaddingCollator(pad_token_id, takes_token_type_ids(model))
-        return encoder
+    def load(
+        cls, source: ModelSource, config: Any, pad_token_id: int, layers: Sequence[int] | None = None,
+        normalize: bool = False,
+    ) -> "Encoder":  # fmt: skip
+        """Load an encoder in fp32 for inference, on the accelerator if there is one."""
+        from transformers import AutoModel
+
+        config.use_cache = False  # the key/value cache only serves generation
+        model = prepare_for_inference(load_model(AutoModel, source, config))
+        return cls(model, pad_token_id, layers, normalize)
 
     @property
     def dimension(self) -> int:
-        """Size of a vector."""
         return self.model.config.hidden_size * len(self.layers)
 
+    @torch.no_grad()
     def encode_into(
         self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
     ) -> None:  # fmt: skip
@@ -150,16 +101,18 @@ class Encoder:
 
         Args:
             vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
-            features: The examples, with one sequence each.
-            pool: How hidden states become vectors, such as `average_ranges`.
-            batch_size: Examples per forward pass.
-
-        Raises:
-            UserError: The model produces NaN or infinity.
         """
+        needs_hidden_states = self.layers != [self.last_layer]
         batches = batch_by_length(features, batch_size)
         for rows in track_progress(batches, len(batches), "embedding"):
-            pooled = pool(self._compute_states([features[row] for row in rows]), rows)
+            batch = self.collator([features[row] for row in rows])
+            batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+            output = self.model(**batch, output_hidden_states=needs_hidden_states)
+            last = {self.last_layer: output.last_hidden_state}
+            layers = output.hidden_states if needs_hidden_states else last
+            seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
+            states = torch.cat([layers[layer][:, :seq_len] for layer in self.layers], -1)
+            pooled = pool(states, rows)
             if self.normalize:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
             if not torch.isfinite(pooled).all():
@@ -167,16 +120,6 @@ class Encoder:
                     "the model's vectors contain NaN or infinity: its weights are broken; use another model"
                 )
             vectors[rows] = pooled.cpu().numpy()
-
-    @torch.no_grad()
-    def _compute_states(self, items: list[dict[str, Any]]) -> torch.Tensor:
-        """Return the hidden states `[batch, seq_len, dimension]` of the selected layers."""
-        batch = {name: tensor.to(self.model.device) for name, tensor in self.collator(items).items()}
-        needs_hidden_states = self.layers != [self.last_layer]
-        output = self.model(**batch, output_hidden_states=needs_hidden_states)
-        states = output.hidden_states if needs_hidden_states else {self.last_layer: output.last_hidden_state}
-        seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
-        return torch.cat([states[layer][:, :seq_len] for layer in self.layers], -1)
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:
@@ -195,102 +138,13 @@ IRRELEVANT_CONFIG_KEYS = {
 }  # fmt: skip
 
 
-class VectorFeatures(TextFeatures):
-    """Features with vectors in place of token ids.
-
-    Args:
-        features: The features that the vectors were computed from.
-        vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
-    """
-
-    features: TextFeatures
-    vectors: np.ndarray
-
-    def __init__(self, features: TextFeatures, vectors: np.ndarray) -> None:
-        vars(self).update(vars(features), features=features, vectors=vectors)
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        item = self.features[index]
-        del item["input_ids"], item["token_type_ids"]
-        bounds = self.token_offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
-        return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped features."""
-        # `copy` and `pickle` request private names before `features` is set.
-        if name.startswith("_") or name == "features":
-            raise AttributeError(name)
-        return getattr(self.features, name)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """[n] lengths of the wrapped features."""
-        return self.features.lengths
-
-    @property
-    def logit_offsets(self) -> np.ndarray:
-        """[n + 1] logit offsets of the wrapped features."""
-        return self.features.logit_offsets
-
-    @property
-    def length_keys(self) -> np.ndarray:
-        """[n] length keys of the wrapped features."""
-        return self.features.length_keys
-
-
-# ---- computation
-
-
-def compute_vectors(
-    model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int
-) -> np.ndarray:
-    """Compute the fp16 vectors of all tokens, or load them from the cache.
-
-    Args:
-        model: A tagger with a frozen encoder, on the device to use.
-        features: The tokens of all sequences.
-        collator: Function that pads items to a batch with `input_ids`, `attention_mask` and, if the encoder
-            takes them, `token_type_ids`. The batch must have the order of the items.
-        batch_size: Examples per batch.
-
-    Returns:
-        [tokens, layers, hidden] fp16, memory-mapped if the cache directory is writable.
-
-    Raises:
-        UserError: The disk is full, or a vector exceeds the range of fp16.
-    """
-    shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
-
-    def fill(vectors: np.ndarray) -> None:
-        _fill_vectors(vectors, model, features, collator, batch_size)
-
-    key = _compute_cache_key(model, features)
-    advice = "choose a directory on another disk, or --features of fewer layers"
-    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
+# ---- the cache of vectors
 
 
 def load_or_compute(
     kind: str, key: str, shape: tuple[int, ...], dtype: type, fill: Callable[[np.ndarray], None], advice: str
 ) -> np.ndarray:
-    """Return an array of vectors from the cache, or compute it and write it to the cache.
-
-    Args:
-        kind: Kind of content in the cache.
-        key: Digest of everything that the vectors depend on.
-        shape: Shape of the array.
-        dtype: Type of its elements.
-        fill: Computes the vectors, and writes them into an array of this shape.
-        advice: What the user can do if the disk is full.
-
-    Returns:
-        The array, memory-mapped if the cache directory is writable.
-
-    Raises:
-        UserError: The disk is full.
-    """
+    """Return an array from the cache, memory-mapped if possible; else `fill` it, and write it there."""
 
     def write(folder: Path) -> None:
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -305,16 +159,6 @@ def load_or_compute(
     vectors: np.ndarray = np.empty(shape, dtype)
     fill(vectors)
     return vectors
-
-
-def _compute_cache_key(model: "Tagger", features: TextFeatures) -> str:
-    """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
-    digest = start_cache_key(model.config, model.layers)
-    for name, tensor in model.base_model.state_dict().items():
-        if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return finish_cache_key(digest, features)
 
 
 def start_cache_key(config: Any, settings: Any) -> blake2b:
@@ -342,39 +186,98 @@ def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarr
     return array
 
 
-def _fill_vectors(
-    vectors: np.ndarray, model: "Tagger", features: TextFeatures, collator: Collator, batch_size: int,
-) -> None:  # fmt: skip
-    """Compute all vectors. The longest examples come first: memory runs out at the first batch or never."""
-    batches = batch_by_length(features, batch_size)
-    device = next(model.parameters()).device
-    for rows in track_progress(batches, len(batches), "computing vectors"):
-        batch = collator([features[row] for row in rows])
-        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-        hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
-        batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
-        if not torch.isfinite(batch_vectors).all():
-            raise UserError(
-                f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
-                "stored; use another value or model"
-            )
-        starts = features.token_offsets[features.sequence_offsets[rows]]
-        stops = features.token_offsets[features.sequence_offsets[rows + 1]]
-        vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
+# ---- vectors of tokens
 
+
+class VectorFeatures(TextFeatures):
+    """Features with vectors in place of token ids.
+
+    Args:
+        vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
+    """
+
+    features: TextFeatures
+    vectors: np.ndarray
+
+    def __init__(self, features: TextFeatures, vectors: np.ndarray) -> None:
+        vars(self).update(vars(features), features=features, vectors=vectors)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.features[index]
+        del item["input_ids"], item["token_type_ids"]
+        bounds = self.token_offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
+        return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
+
+    def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` request private names before `features` is set.
+        if name.startswith("_") or name == "features":
+            raise AttributeError(name)
+        return getattr(self.features, name)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.features.lengths
+
+    @property
+    def logit_offsets(self) -> np.ndarray:
+        return self.features.logit_offsets
+
+    @property
+    def length_keys(self) -> np.ndarray:
+        return self.features.length_keys
+
+
+def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batch_size: int) -> np.ndarray:
+    """Return the fp16 vectors of all tokens, [tokens, layers, hidden], by a frozen `Tagger` or the cache.
+
+    The collator must keep the order of the items.
+    """
+    shape = (int(features.token_offsets[-1]), len(model.layers), model.config.hidden_size)
+
+    def fill(vectors: np.ndarray) -> None:
+        # The longest examples come first: memory runs out at the first batch or never.
+        batches = batch_by_length(features, batch_size)
+        device = next(model.parameters()).device
+        for rows in track_progress(batches, len(batches), "computing vectors"):
+            batch = collator([features[row] for row in rows])
+            names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+            hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
+            batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
+            if not torch.isfinite(batch_vectors).all():
+                raise UserError(
+                    f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
+                    "stored; use another value or model"
+                )
+            starts = features.token_offsets[features.sequence_offsets[rows]]
+            stops = features.token_offsets[features.sequence_offsets[rows + 1]]
+            vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
+
+    key = _compute_cache_key(model, features)
+    advice = "choose a directory on another disk, or --features of fewer layers"
+    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
+
+
+def _compute_cache_key(model: Any, features: TextFeatures) -> str:
+    """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
+    digest = start_cache_key(model.config, model.layers)
+    for name, tensor in model.base_model.state_dict().items():
+        if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return finish_cache_key(digest, features)
+
+
+# ---- vectors of whole texts
 
 POOLINGS = ("mean", "cls")
 BATCH_SIZE = 32  # the same in all commands, so that a vector is always the same
 
 
 class FrozenEncoder:
-    """An encoder as loaded from its checkpoint, in fp32. Its weights are loaded if the cache lacks vectors.
-
-    Args:
-        model: Name or path of the model.
-        pad_token_id: Id of the padding token.
-        reporter: Shows the progress.
-    """
+    """An encoder as its checkpoint has it, in fp32. Its weights are loaded if the cache lacks vectors."""
 
     def __init__(self, model: str, pad_token_id: int) -> None:
         self.model, self.pad_token_id = model, pad_token_id
@@ -393,34 +296,23 @@ class FrozenEncoder:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        layers = [self._config.num_hidden_layers]
-        return Encoder(self._source, self._config, self.pad_token_id, layers, normalize=False)
+        return Encoder.load(self._source, self._config, self.pad_token_id)
 
     def require_embeddings(self, tokenizer: Any) -> None:
-        """Check that the encoder has an embedding for each token; a run may have added embeddings.
-
-        Raises:
-            UserError: It lacks embeddings, or the model cannot be loaded.
-        """
+        """Check that the encoder has an embedding for each token; a run may have added embeddings."""
         require_embeddings(self._source, self._config, tokenizer)
 
     def compute_vectors(self, features: TextFeatures) -> np.ndarray:
         """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.
 
         The vector of a text that is split into windows is the mean of the vectors of its windows.
-
-        Args:
-            features: The texts.
-
-        Raises:
-            UserError: The model cannot be loaded, or its vectors contain NaN or infinity.
         """
         num_sequences = len(features.sequence_lengths)
         shape = (num_sequences, len(POOLINGS), self._config.hidden_size)
         key = finish_cache_key(start_cache_key(self._config, [POOLINGS, self._fingerprint]), features)
 
         def fill(vectors: np.ndarray) -> None:
-            self._fill(vectors, features)
+            _fill_text_vectors(vectors, self._encoder, features)
 
         vectors = load_or_compute(
             "text-vectors", key, shape, np.float32, fill, "choose a directory on another disk"
@@ -430,10 +322,6 @@ class FrozenEncoder:
         counts = np.diff(features.sequence_offsets)
         sums = np.add.reduceat(vectors, features.sequence_offsets[:-1])
         return sums / counts[:, None, None].astype(np.float32)
-
-    def _fill(self, vectors: np.ndarray, features: TextFeatures) -> None:
-        """Compute the vectors of all sequences."""
-        _fill_text_vectors(vectors, self._encoder, features)
 
 
 def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarray:

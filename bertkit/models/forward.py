@@ -1,4 +1,4 @@
-"""Batches of similar length for inference, and a forward pass that returns logits for every task."""
+"""Forward passes: the logits of every task, models and ensembles for inference, and attributions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bertkit.data.features import BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS, BatchShape, Features
 from bertkit.data.masking import ORIGINAL_IDS
-from bertkit.models.cpu.acceleration import replace_modules
+from bertkit.models.cpu_modules import replace_modules
 from bertkit.models.layers import compute_first_position_only
 from bertkit.models.loading import select_inputs, takes_token_type_ids
 from bertkit.models.packing import provide_lengths
@@ -53,38 +53,39 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
       of a document is the mean of its windows' vectors.
 
     Args:
-        model: A model, or its forward function.
         batch: The output of `PaddingCollator`. The model does not get the labels, because bertkit's losses
             are not averaged like the losses of transformers' models. If the batch has a `BatchShape`, the
             forward pass does not wait for a GPU.
     """
     inputs = {name: tensor for name, tensor in batch.items() if name not in NON_INPUT_KEYS}
     shape: BatchShape | None = batch.get(BATCH_SHAPE)
-    sequences_per_example = shape.sequences_per_example if shape else None
+    lengths, sequences_per_example = (shape.lengths, shape.sequences_per_example) if shape else (None, None)
     if "choice" in batch:
-        scores = _score_choices(model, inputs, shape.lengths if shape else None)
+        scores = _score_choices(model, inputs, lengths)
         return _group_by_example(scores, batch["choice"], sequences_per_example)
-    if ORIGINAL_IDS in inputs:
-        return _run_model(model, inputs, shape.lengths if shape else None)
-    if MASKED_POSITIONS in inputs:
+    has_masked_positions = ORIGINAL_IDS not in inputs and MASKED_POSITIONS in inputs
+    if has_masked_positions:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
-        return extract_logits(_run_model(model, inputs, shape.lengths if shape else None))
-    output = _run_model(model, inputs, shape.lengths if shape else None)
+    with provide_lengths(model, lengths):
+        output = model(**inputs)
+    if ORIGINAL_IDS in inputs:
+        return output
+    if has_masked_positions:
+        return extract_logits(output)
     if "start_logits" in output:
-        return _stack_start_end(output, inputs["attention_mask"])
+        # The softmax then excludes padding, which it includes in the losses of transformers' models.
+        mask = inputs["attention_mask"]
+        logits = torch.stack([output.start_logits, output.end_logits], 1)[..., : mask.shape[1]]
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        return logits.masked_fill((positions >= mask.sum(1, keepdim=True)).unsqueeze(1), -torch.inf)
     logits = output.vectors if RETURN_VECTORS in batch else output.logits
     if "position" in batch:
         return logits[batch["sequence"], batch["position"]]
     if "document" in batch:
-        return _average_windows(logits, batch["document"], sequences_per_example)
+        counts = _count_per_example(batch["document"], sequences_per_example)
+        sums = logits.new_zeros(len(counts), logits.shape[-1]).index_add(0, batch["document"], logits)
+        return sums / counts.unsqueeze(-1).to(logits.dtype)
     return logits
-
-
-def _run_model(model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None) -> Any:
-    if lengths is None:
-        return model(**inputs)
-    with provide_lengths(model, lengths):
-        return model(**inputs)
 
 
 def _score_choices(
@@ -104,23 +105,9 @@ def _score_choices(
         rows, seq_len = copy_to_device(torch.from_numpy(group), device), all_lengths[group].max()
         as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
         group_lengths = None if lengths is None else all_lengths[group].tolist()
-        scores.append(_run_model(model, as_one_example, group_lengths).logits.squeeze(0))
+        with provide_lengths(model, group_lengths):
+            scores.append(model(**as_one_example).logits.squeeze(0))
     return torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
-
-
-def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
-    """Return how often each number occurs in `example`; on a GPU, `bincount` would wait for pending work."""
-    if known_counts is None:
-        return torch.bincount(example)
-    return copy_to_device(torch.tensor(known_counts), example.device)
-
-
-def _average_windows(
-    logits: torch.Tensor, document: torch.Tensor, windows_per_document: Sequence[int] | None
-) -> torch.Tensor:
-    counts = _count_per_example(document, windows_per_document)
-    sums = logits.new_zeros(len(counts), logits.shape[-1]).index_add(0, document, logits)
-    return sums / counts.unsqueeze(-1).to(logits.dtype)
 
 
 def _group_by_example(
@@ -135,86 +122,14 @@ def _group_by_example(
     return scores_by_example.index_put((example, choice), scores)
 
 
-def _stack_start_end(output: Any, mask: torch.Tensor) -> torch.Tensor:
-    """Stack start and end logits to `[batch, 2, seq_len]`, with -inf at padding.
-
-    The softmax then excludes padding, which it includes in the losses of transformers' models.
-    """
-    seq_len = mask.shape[1]
-    logits = torch.stack([output.start_logits, output.end_logits], 1)[..., :seq_len]
-    positions = torch.arange(seq_len, device=mask.device)
-    return logits.masked_fill((positions >= mask.sum(1, keepdim=True)).unsqueeze(1), -torch.inf)
+def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
+    """Return how often each number occurs in `example`; on a GPU, `bincount` would wait for pending work."""
+    if known_counts is None:
+        return torch.bincount(example)
+    return copy_to_device(torch.tensor(known_counts), example.device)
 
 
-Score = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Attributions:
-    """The attributions of a batch of examples.
-
-    Attributes:
-        tokens: [sequences, seq_len] attribution of each token; 0 for special tokens and padding.
-        difference: [examples] score of the text minus score of the baseline.
-    """
-
-    tokens: np.ndarray
-    difference: np.ndarray
-
-
-def integrate_gradients(
-    model: Any, batch: dict[str, torch.Tensor], score: Score, baseline_ids: torch.Tensor, num_steps: int
-) -> Attributions:
-    """Integrate the gradients along the straight path from the baseline to the input.
-
-    The integral is approximated by Gauss-Legendre quadrature, which needs fewer steps than a Riemann sum.
-
-    Args:
-        model: A model in evaluation mode, in fp32.
-        batch: The output of `PaddingCollator`.
-        score: Maps the logits [examples, outputs] to the score of each example [examples].
-        baseline_ids: [sequences, seq_len] token ids of the baseline.
-        num_steps: Number of points at which gradients are computed.
-    """
-    embedding = model.get_input_embeddings()
-    with torch.no_grad():
-        baseline = embedding(baseline_ids)
-        direction = embedding(batch["input_ids"]) - baseline
-
-        def compute_score(fraction: float) -> torch.Tensor:
-            with _replace_output(embedding, baseline + fraction * direction):
-                return score(compute_logits(model, batch))
-
-        difference = compute_score(1.0) - compute_score(0.0)
-    gradient = torch.zeros_like(direction)
-    nodes, weights = np.polynomial.legendre.leggauss(num_steps)
-    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        point = (baseline + (node + 1) / 2 * direction).requires_grad_()
-        with torch.enable_grad(), _replace_output(embedding, point):
-            total = score(compute_logits(model, batch)).sum()
-        gradient += weight / 2 * torch.autograd.grad(total, point)[0]
-    tokens = (gradient * direction).sum(-1)
-    return Attributions(tokens.cpu().numpy(), difference.cpu().numpy())
-
-
-@contextmanager
-def _replace_output(module: torch.nn.Module, output: torch.Tensor) -> Iterator[None]:
-    """Let an embedding return this tensor `[sequences, seq_len, size]` for the tokens of the batch.
-
-    An encoder may add padding to the batch, or call its embedding again for padding only (Longformer).
-    """
-
-    def replace(_: Any, __: Any, own: torch.Tensor) -> torch.Tensor:
-        if len(own) != len(output) or own.shape[1] < output.shape[1]:
-            return own
-        return torch.cat([output, own[:, output.shape[1] :]], 1)
-
-    handle = module.register_forward_hook(replace)
-    try:
-        yield
-    finally:
-        handle.remove()
-
+# ---- inference
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -228,28 +143,20 @@ def prepare_for_inference(model: M) -> M:
     compute_first_position_only(model)
     if devices.has_accelerator():
         return model.to(devices.select_device()).eval()
-    copy_weights(model)
+    # Loaded weights are memory-mapped. If another program writes into their file, predictions change, or the
+    # process ends by SIGBUS. This matters for a server. All commands copy, because the position in memory can
+    # change the last bit of a result, and a server predicts what `bertkit predict` does.
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
     keep_freed_memory()
     replace_modules(model, is_single_process=True)
     return model.eval()
-
-
-def copy_weights(model: nn.Module) -> None:
-    """Replace the weights of a model by copies in memory.
-
-    Loaded weights are memory-mapped. If another program writes into their file, the predictions would change,
-    or the process would end by SIGBUS. This matters for a server. All commands copy, because the position in
-    memory can change the last bit of a result, and a server predicts what `bertkit predict` does.
-    """
-    for tensor in chain(model.parameters(), model.buffers()):
-        tensor.data = tensor.data.clone()
 
 
 class EnsembleModel(nn.Module):
     """Models that all score each batch.
 
     Args:
-        members: The models.
         combine: Maps the logits of all members `[members, ...]` to those of the ensemble `[...]`.
     """
 
@@ -306,3 +213,72 @@ AVERAGES_BY_PROBLEM = {
     "regression": average_outputs,
     "multi_label_classification": average_label_probabilities,
 }
+
+
+# ---- attributions
+
+Score = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Attributions:
+    """The attributions of a batch of examples.
+
+    Attributes:
+        tokens: [sequences, seq_len] attribution of each token; 0 for special tokens and padding.
+        difference: [examples] score of the text minus score of the baseline.
+    """
+
+    tokens: np.ndarray
+    difference: np.ndarray
+
+
+def integrate_gradients(
+    model: Any, batch: dict[str, torch.Tensor], score: Score, baseline_ids: torch.Tensor, num_steps: int
+) -> Attributions:
+    """Integrate the gradients along the straight path from the baseline to the input, in evaluation mode.
+
+    The integral is approximated by Gauss-Legendre quadrature, which needs fewer steps than a Riemann sum.
+
+    Args:
+        score: Maps the logits [examples, outputs] to the score of each example [examples].
+        baseline_ids: [sequences, seq_len] token ids of the baseline.
+    """
+    embedding = model.get_input_embeddings()
+    with torch.no_grad():
+        baseline = embedding(baseline_ids)
+        direction = embedding(batch["input_ids"]) - baseline
+
+        def compute_score(fraction: float) -> torch.Tensor:
+            with _replace_output(embedding, baseline + fraction * direction):
+                return score(compute_logits(model, batch))
+
+        difference = compute_score(1.0) - compute_score(0.0)
+    gradient = torch.zeros_like(direction)
+    nodes, weights = np.polynomial.legendre.leggauss(num_steps)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        point = (baseline + (node + 1) / 2 * direction).requires_grad_()
+        with torch.enable_grad(), _replace_output(embedding, point):
+            total = score(compute_logits(model, batch)).sum()
+        gradient += weight / 2 * torch.autograd.grad(total, point)[0]
+    tokens = (gradient * direction).sum(-1)
+    return Attributions(tokens.cpu().numpy(), difference.cpu().numpy())
+
+
+@contextmanager
+def _replace_output(module: torch.nn.Module, output: torch.Tensor) -> Iterator[None]:
+    """Let an embedding return this tensor `[sequences, seq_len, size]` for the tokens of the batch.
+
+    An encoder may add padding to the batch, or call its embedding again for padding only (Longformer).
+    """
+
+    def replace(_: Any, __: Any, own: torch.Tensor) -> torch.Tensor:
+        if len(own) != len(output) or own.shape[1] < output.shape[1]:
+            return own
+        return torch.cat([output, own[:, output.shape[1] :]], 1)
+
+    handle = module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()

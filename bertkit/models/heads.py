@@ -1,4 +1,4 @@
-"""Decide whether the classification head of a checkpoint can be kept, and verify the order of its labels."""
+"""Heads: whether that of a checkpoint fits the labels, its output layer, and the layers before that one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertkit.errors import UserError, format_list
 from bertkit.models.loading import HEAD_KEY, POOLING_KEY, WEIGHTS_FILE, ModelSource, load_model, read_weights
+from bertkit.models.pooling import compute_mean_vectors, gather_positions, get_pooled_positions, is_causal
 from bertkit.settings.run_settings import Head
 from bertkit.settings.setting import Pooling
 from bertkit.utils.compat import is_exporting
@@ -55,49 +56,12 @@ def set_labels(config: Any, names: Sequence[str]) -> Any:
     return config
 
 
-def find_output_layer(model: Any) -> tuple[str, torch.nn.Linear]:
-    """Return the name and the module of a model's output layer, its last linear layer outside of the encoder.
-
-    Raises:
-        UserError: There is no linear layer outside of the encoder.
-    """
-    encoder_prefix = model.base_model_prefix + "."
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and not name.startswith(encoder_prefix)
-    ]
-    if not layers:
-        raise UserError(
-            f"{model.config.model_type}: its head has no linear output layer; use another architecture"
-        )
-    return layers[-1]
-
-
-def set_output_bias(model: Any, value: float) -> None:
-    """Set the bias of a model's output layer."""
-    _, output_layer = find_output_layer(model)
-    if output_layer.bias is not None:
-        torch.nn.init.constant_(output_layer.bias, value)
-
-
 def match_labels(config: Any, labels: Sequence[str], model: str, kind: str) -> tuple[bool, list[str]]:
-    """Decide whether to re-initialize the head of a checkpoint, and order the data's labels like its outputs.
+    """Return whether a head must be re-initialized, and the data's labels in the order of the outputs.
 
     A head with the data's labels is kept, whatever their order and capitalization. A head whose labels are
-    LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean.
-
-    Args:
-        config: The checkpoint's config.
-        labels: The data's labels; empty for regression.
-        model: The model's name, for the error.
-        kind: The kind of head that the task needs, see `has_head`.
-
-    Returns:
-        Whether the head must be re-initialized, and the data's labels in the order of the outputs.
-
-    Raises:
-        UserError: The head was trained for labels that differ from the data's labels.
+    LABEL_0, LABEL_1, ... is re-initialized, because these names do not say what the outputs mean. In
+    regression, there are no labels.
     """
     if not has_head(config, kind):
         return True, list(labels)
@@ -125,17 +89,7 @@ def verify_label_order(
     """Check that a head would not be far more accurate with its labels in another order.
 
     If it would, the labels in the checkpoint's config are in the wrong order, or the label ids of a file map
-    to wrong names.
-
-    Args:
-        gold: `[n]` label ids of the data.
-        predicted: `[n]` label ids predicted by the head.
-        labels: Label names by id.
-        model: The model's name, for the error.
-        what: Noun for the labeled items, for the error.
-
-    Raises:
-        UserError: The labels fit far better in another order. The message names the order if it is unique.
+    to wrong names. `gold` and `predicted` are label ids `[n]`.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -149,41 +103,89 @@ def verify_label_order(
     is_much_better = (
         best_accuracy - accuracy > MIN_IMPROVEMENT and best_accuracy > majority_accuracy + max_margin
     )
-    if n >= MIN_ROWS and is_much_better:
+    if n < MIN_ROWS or not is_much_better:
+        return
+    predicted_ids = np.flatnonzero(confusion.sum(1)).tolist()  # labels that were predicted at least once
+    matches = confusion[predicted_ids, best_match[predicted_ids]]
+    if (matches <= confusion[predicted_ids].sum(1) / 2).any():  # it confuses labels; several orders fit
+        order = "in another order, which these rows do not determine"
+    else:
+        order = "if " + ", ".join(f"{labels[one]} means {labels[best_match[one]]}" for one in predicted_ids)
+    raise UserError(
+        f"--model {model}: its head's labels are in the wrong order: of {n} validation {what}, "
+        f"{accuracy:.0%} are correct by its id2label, {best_accuracy:.0%} {order}; "
+        "correct id2label in its config.json (or the label numbers in the data), or pass --new-head to "
+        "re-initialize the head"
+    )
+
+
+# ---- the output layer, and the temperature that is folded into it
+
+
+def find_output_layer(model: Any) -> tuple[str, nn.Linear]:
+    """Return the name and the module of the output layer: the last linear layer outside of the encoder."""
+    encoder_prefix = model.base_model_prefix + "."
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(encoder_prefix)
+    ]
+    if not layers:
         raise UserError(
-            f"--model {model}: its head's labels are in the wrong order: of {n} validation {what}, "
-            f"{accuracy:.0%} are correct by its id2label, "
-            f"{best_accuracy:.0%} {_describe_order(confusion, best_match, labels)}; "
-            "correct id2label in its config.json (or the label numbers in the data), or pass --new-head to "
-            "re-initialize the head"
+            f"{model.config.model_type}: its head has no linear output layer; use another architecture"
         )
+    return layers[-1]
 
 
-def _describe_order(confusion: np.ndarray, best_match: np.ndarray, labels: Sequence[str]) -> str:
-    """Describe the best order of the labels, unless the head confuses labels and several orders fit."""
-    outputs = np.flatnonzero(confusion.sum(1)).tolist()  # labels that were predicted at least once
-    matches = confusion[outputs, best_match[outputs]]
-    if (matches <= confusion[outputs].sum(1) / 2).any():
-        return "in another order, which these rows do not determine"
-    return "if " + ", ".join(f"{labels[output]} means {labels[best_match[output]]}" for output in outputs)
+def set_output_bias(model: Any, value: float) -> None:
+    """Set the bias of a model's output layer."""
+    _, output_layer = find_output_layer(model)
+    if output_layer.bias is not None:
+        nn.init.constant_(output_layer.bias, value)
 
 
-def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
-    """Return the weight of each class `[num_classes]`.
+TEMPERATURE_KEY = "bertkit_temperature"  # in the metadata of the file of weights
 
-    Args:
-        labels: `[n]` label ids: the weight is n / (num_classes * count), as in scikit-learn. Or
-            `[n, num_classes]` with 0 and 1: the weight is the number of zeros per one, or 1 without zeros.
-        num_classes: Number of classes.
+
+def read_temperature(run: Path) -> float:
+    """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
+
+    The file of weights itself states the temperature, so that both are always replaced together.
     """
-    if labels.ndim == 2:
-        positives = labels.sum(0)
-        negatives = len(labels) - positives
-        # A label that every row has would get the weight 0, and the model would not learn it.
-        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
-        return torch.tensor(weights, dtype=torch.float32)
-    counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
-    return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
+    path = run / WEIGHTS_FILE
+    if not path.exists():
+        raise UserError(
+            f"{run}: has no {WEIGHTS_FILE}; pass the output directory of a training command with this file"
+        )
+    with safe_open(path, "pt") as file:
+        return float((file.metadata() or {}).get(TEMPERATURE_KEY, 1.0))
+
+
+def divide_output_layer(model: Any, divisor: float) -> list[str]:
+    """Divide the weight and the bias of the output layer; return the names of both parameters."""
+    name, layer = find_output_layer(model)
+    parameters = dict(layer.named_parameters(name))
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.div_(divisor)
+    return list(parameters)
+
+
+def write_divided_weights(
+    run: Path, staging: Path, names: list[str], divisor: float, temperature: float
+) -> None:
+    """Write the weights of a run into another directory, with some parameters divided."""
+    with safe_open(run / WEIGHTS_FILE, "pt") as file:
+        metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    if missing := [name for name in names if name not in tensors]:
+        raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
+    for name in names:
+        tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
+    save_file(tensors, staging / WEIGHTS_FILE, metadata)
+
+
+# ---- layers of heads
 
 
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
@@ -207,13 +209,7 @@ class ScalarMix(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3).
-
-    Args:
-        input_size: Size of the input vectors.
-        hidden_size: Size of the output of each direction.
-        dropout: Dropout probability between the two layers.
-    """
+    """A two-layer bidirectional LSTM over the real tokens (Devlin et al. 2018, 5.3)."""
 
     def __init__(self, input_size: int, hidden_size: int, dropout: float) -> None:
         super().__init__()
@@ -233,57 +229,42 @@ class BiLstm(nn.Module):
         # Rotations by `first`, without the modulo operator.
         to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
         to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
-        run_lstm = _run_lstm_onnx if is_exporting() else _run_lstm
-        outputs = run_lstm(self.lstm, gather_positions(vectors.float(), to_front), mask.sum(1))
+        run_lstm = self._run_onnx if is_exporting() else self._run_packed
+        outputs = run_lstm(gather_positions(vectors.float(), to_front), mask.sum(1))
         return gather_positions(outputs, to_back)
 
+    def _run_packed(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            outputs = self.lstm(packed)[0]
+        return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
 
-def _run_lstm(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
-    with torch.autocast(vectors.device.type, enabled=False):
-        packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        outputs = lstm(packed)[0]
-    return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
+    def _run_onnx(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
 
+        def reorder(weight: torch.Tensor) -> torch.Tensor:
+            input_gate, forget, cell, output = weight.chunk(4)  # the order of PyTorch
+            return torch.cat([input_gate, output, forget, cell])  # that of ONNX
 
-def _run_lstm_onnx(lstm: nn.LSTM, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
-    states = vectors.transpose(0, 1)
-    seq_len, batch, _ = states.shape
-    for layer in range(lstm.num_layers):
-        input_weights, recurrent_weights, input_biases, recurrent_biases = (
-            torch.stack([_onnx_gates(getattr(lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")])
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        biases = torch.cat([input_biases, recurrent_biases], 1)
-        outputs = torch.onnx.ops.symbolic(
-            "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
-            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
-            dtype=states.dtype, shape=(seq_len, 2, batch, lstm.hidden_size), version=ONNX_LSTM_OPSET,
-        )  # fmt: skip
-        states = outputs.transpose(1, 2).flatten(2)
-    return states.transpose(0, 1)
-
-
-def _onnx_gates(weight: torch.Tensor) -> torch.Tensor:
-    """Reorder gates from PyTorch (input, forget, cell, output) to ONNX (input, output, forget, cell)."""
-    input_gate, forget, cell, output = weight.chunk(4)
-    return torch.cat([input_gate, output, forget, cell])
-
-
-def gather_positions(vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select vectors of each sequence.
-
-    Args:
-        vectors: `[batch, seq_len, size]`.
-        positions: `[batch, seq_len]` position of the vector to select for each position.
-    """
-    return vectors.gather(1, positions.unsqueeze(-1).expand_as(vectors))
-
-
-def is_causal(config: Any) -> bool:
-    """Return whether the model attends from left to right only."""
-    return bool(getattr(config, "is_decoder", False))
+        states = vectors.transpose(0, 1)
+        seq_len, batch, _ = states.shape
+        for layer in range(self.lstm.num_layers):
+            input_weights, recurrent_weights, input_biases, recurrent_biases = (
+                torch.stack([
+                    reorder(getattr(self.lstm, f"{name}_l{layer}{side}")) for side in ("", "_reverse")
+                ])
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )  # fmt: skip
+            biases = torch.cat([input_biases, recurrent_biases], 1)
+            outputs = torch.onnx.ops.symbolic(
+                "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
+                {"hidden_size": self.lstm.hidden_size, "direction": "bidirectional"},
+                dtype=states.dtype, shape=(seq_len, 2, batch, self.lstm.hidden_size),
+                version=ONNX_LSTM_OPSET,
+            )  # fmt: skip
+            states = outputs.transpose(1, 2).flatten(2)
+        return states.transpose(0, 1)
 
 
 def load_with_pooling(
@@ -292,22 +273,20 @@ def load_with_pooling(
     """Load a transformers model, and add a BiLSTM and pooling if it needs them.
 
     Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
-        new_head: Whether to re-initialize the head, including the BiLSTM.
         head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
         pooling: What the head reads: "mean" for the mean over all tokens except padding, or "cls" for [CLS],
             or the last token of a causal model.
-
-    Raises:
-        UserError: The weights cannot be read or do not fit, or a BiLSTM is added to a model whose hidden size
-            is odd.
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
+        size = model.config.hidden_size
+        if size % 2:
+            raise UserError(
+                f"--head bilstm: the model's hidden size is {size}, but must be even; use --head linear"
+            )
         model.config.update({HEAD_KEY: head})
-        model.add_module(BILSTM, _build_bilstm(model.config))
+        # its output has the model's hidden size, which the output layer expects
+        model.add_module(BILSTM, BiLstm(size, size // 2, get_head_dropout(model.config)))
         if not new_head:
             _load_bilstm(model, source)
     if pooling != "cls":
@@ -315,6 +294,18 @@ def load_with_pooling(
     if is_causal(model.config):
         model.config.use_cache = False  # the key/value cache only serves generation
     return add_pooling(model)
+
+
+def _load_bilstm(model: Any, source: ModelSource) -> None:
+    prefix = BILSTM + "."
+    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
+    try:
+        model.get_submodule(BILSTM).load_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"{source.label}: its BiLSTM does not fit ({reason}); {source.head_fix}") from error
 
 
 def add_pooling(model: Any) -> Any:
@@ -335,125 +326,12 @@ def add_pooling(model: Any) -> Any:
             positions = get_pooled_positions(mask, model_is_causal)
             output.last_hidden_state = gather_positions(states, positions)
         if output.get("pooler_output") is not None:
-            output.pooler_output = _run_pooler(encoder, output.last_hidden_state)
+            states, pooler = output.last_hidden_state, encoder.pooler
+            # in some architectures, the pooler is a linear layer only
+            is_linear = isinstance(pooler, nn.Linear)
+            output.pooler_output = pooler(states[:, 0]).tanh() if is_linear else pooler(states)
         return output
 
     if model_is_causal or bilstm is not None or uses_mean:
         model.base_model.register_forward_hook(pool, with_kwargs=True)
     return model
-
-
-def compute_mean_vectors(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean over all tokens except padding in fp32, `[batch, hidden_size]`.
-
-    Args:
-        states: `[batch, seq_len, hidden_size]`. Models with block-sparse attention return more positions.
-        attention_mask: `[batch, seq_len]`, 0 at padding.
-    """
-    weights = attention_mask.unsqueeze(-1).float()
-    return (states[:, : weights.shape[1]].float() * weights).sum(1) / weights.sum(1)
-
-
-def get_pooled_positions(mask: torch.Tensor, model_is_causal: bool) -> torch.Tensor:
-    """Return the position of the vector that the head reads at each position `[batch, seq_len]`.
-
-    In a causal model, the vectors of the first and the last real token are swapped; both are special tokens.
-    Position 0 always gets the vector that represents the text, even if position 0 is padding.
-    """
-    batch_size, seq_len = mask.shape  # len() would be a constant in an exported graph
-    rows = torch.arange(batch_size, device=mask.device)
-    positions = torch.arange(seq_len, device=mask.device).repeat(batch_size, 1)
-    first, last = mask.argmax(1), seq_len - 1 - mask.flip(1).argmax(1)
-    if model_is_causal:
-        positions[rows, first], positions[rows, last] = last, first
-    positions[:, 0] = last if model_is_causal else first
-    return positions
-
-
-def _run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:
-    """Apply the encoder's pooler to position 0. In some architectures, the pooler is a linear layer only."""
-    pooler = encoder.pooler
-    return pooler(states[:, 0]).tanh() if isinstance(pooler, nn.Linear) else pooler(states)
-
-
-def _build_bilstm(config: Any) -> BiLstm:
-    """Build a BiLSTM whose output has the model's hidden size, which the output layer expects."""
-    hidden_size = config.hidden_size
-    if hidden_size % 2:
-        raise UserError(
-            f"--head bilstm: the model's hidden size is {hidden_size}, but must be even; use --head linear"
-        )
-    return BiLstm(hidden_size, hidden_size // 2, get_head_dropout(config))
-
-
-def _load_bilstm(model: Any, source: ModelSource) -> None:
-    prefix = BILSTM + "."
-    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
-    try:
-        model.get_submodule(BILSTM).load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-        )
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(
-            f"--model {source.name}: its BiLSTM does not fit ({reason}); pass --new-head"
-        ) from error
-
-
-TEMPERATURE_KEY = "bertkit_temperature"  # in the metadata of the file of weights
-
-
-def read_temperature(run: Path) -> float:
-    """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
-
-    The file of weights itself states the temperature, so that both are always replaced together.
-
-    Raises:
-        UserError: The weights are not in a single file.
-    """
-    path = run / WEIGHTS_FILE
-    if not path.exists():
-        raise UserError(
-            f"{run}: has no {WEIGHTS_FILE}; pass the output directory of a training command with this file"
-        )
-    with safe_open(path, "pt") as file:
-        return float((file.metadata() or {}).get(TEMPERATURE_KEY, 1.0))
-
-
-def divide_output_layer(model: Any, divisor: float) -> list[str]:
-    """Divide the weight and the bias of a loaded model's output layer; return the names of both parameters.
-
-    Raises:
-        UserError: The model has no linear output layer.
-    """
-    name, layer = find_output_layer(model)
-    parameters = dict(layer.named_parameters(name))
-    with torch.no_grad():
-        for parameter in parameters.values():
-            parameter.div_(divisor)
-    return list(parameters)
-
-
-def write_divided_weights(
-    run: Path, staging: Path, names: list[str], divisor: float, temperature: float
-) -> None:
-    """Write the weights of a run into another directory, with some parameters divided.
-
-    Args:
-        run: The run directory.
-        staging: The other directory.
-        names: Names of the parameters of the output layer.
-        divisor: Number that these parameters are divided by.
-        temperature: The temperature that the new weights contain.
-
-    Raises:
-        UserError: The file has other names, those of the file that the model was loaded from in training.
-    """
-    with safe_open(run / WEIGHTS_FILE, "pt") as file:
-        metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    if missing := [name for name in names if name not in tensors]:
-        raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
-    for name in names:
-        tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
-    save_file(tensors, staging / WEIGHTS_FILE, metadata)

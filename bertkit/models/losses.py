@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.models.pretraining import PretrainingLogits
 from bertkit.utils.devices import copy_to_device
-
-PRETRAINING_PARTS = ("mlm", "nsp")
 
 
 class Loss(Protocol):
@@ -46,7 +44,6 @@ class LabelLoss(Loss, Protocol):
         Args:
             logits: fp32 logits of the student.
             teacher_logits: fp32 logits of the teacher, of the same shape, and -inf at the same positions.
-            temperature: Number by which the logits of both models are divided.
         """
 
 
@@ -81,14 +78,12 @@ class CrossEntropy:
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of labels, or their total class weight."""
         labels = batch["labels"]
         if self.class_weights is None:
             return {"loss": (labels != IGNORE_INDEX).sum().float()}
         return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropy in nats."""
         weights = None if self.class_weights is None else copy_to_device(self.class_weights, logits.device)
         loss = F.cross_entropy(
             logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
@@ -120,12 +115,10 @@ class BinaryCrossEntropy:
     smoothing: float = 0.0
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of labels: examples times classes."""
         labels = batch["labels"]
-        return {"loss": _full(labels.numel(), labels.device)}
+        return {"loss": make_scalar(labels.numel(), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed binary cross-entropy in nats."""
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
         pos_weights = None if self.pos_weights is None else copy_to_device(self.pos_weights, logits.device)
         loss = F.binary_cross_entropy_with_logits(
@@ -147,12 +140,10 @@ class SquaredError:
     """Squared error for regression: logits `[batch, 1]`, float labels `[batch]`."""
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of examples."""
         labels = batch["labels"]
-        return {"loss": _full(len(labels), labels.device)}
+        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed squared error."""
         error = logits.float().squeeze(-1) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
@@ -171,94 +162,31 @@ class CosineSimilarityLoss:
     """
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of pairs."""
         labels = batch["labels"]
-        return {"loss": _full(len(labels), labels.device)}
+        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the summed squared error."""
         first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
         error = F.cosine_similarity(first, second) - batch["labels"].float()
         return {"loss": error.square().sum()}
 
 
-@dataclass(frozen=True)
-class PretrainingLoss:
-    """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
+def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
+    """Return the weight of each class `[num_classes]`.
 
-    `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
-    `[batch]` exists only if the examples are sentence pairs.
+    Of label ids `[n]`, it is n / (num_classes * count), as in scikit-learn. Of `[n, num_classes]` with 0 and
+    1, it is the number of zeros per one, or 1 without zeros.
     """
-
-    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of predicted tokens and, for sentence pairs, the number of pairs."""
-        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
-        if "next_sentence_label" in batch:
-            pairs = batch["next_sentence_label"]
-            counts["nsp"] = _full(len(pairs), pairs.device)
-        return counts
-
-    def sum_losses(
-        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropy in nats."""
-        return {
-            part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
-        }
-
-    def count_correct(
-        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Return the number of correctly predicted tokens and, for sentence pairs, of correct pairs."""
-        return {
-            part: (part_logits.argmax(-1) == labels).sum()
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
-        }
+    if labels.ndim == 2:
+        positives = labels.sum(0)
+        negatives = len(labels) - positives
+        # A label that every row has would get the weight 0, and the model would not learn it.
+        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
+        return torch.tensor(weights, dtype=torch.float32)
+    counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
+    return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
 
 
-def pair_logits_with_labels(
-    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
-
-    The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
-    head or the examples are not pairs.
-    """
-    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
-    if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
-        parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
-    return parts
-
-
-def reduce_pretraining_logits(
-    logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
-) -> torch.Tensor:
-    """Sum loss and predictions over each example.
-
-    Returns:
-        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
-        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
-    """
-    logits_and_labels = pair_logits_with_labels(logits, batch)
-    zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
-    sums = [
-        sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
-        for part in PRETRAINING_PARTS
-    ]
-    return torch.cat(sums, 1)
-
-
-def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
-    """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
-
-    The predictions are sorted by example, and each example has the same number of them (used or unused).
-    """
-    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
-    values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
-    return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
-
-
-def _full(value: int, device: torch.device) -> torch.Tensor:
+def make_scalar(value: int, device: torch.device) -> torch.Tensor:
     """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
     return torch.full((), float(value), device=device)

@@ -1,32 +1,19 @@
-"""The base class of bertkit's own models: an encoder that `AutoModel` loads, and a head."""
+"""Models that transformers lacks: an encoder that `AutoModel` loads, with another head. Files of models."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel
 from transformers.modeling_outputs import ModelOutput, TokenClassifierOutput
 
-from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_list
-from bertkit.models.heads import (
-    TAGGER_HEAD,
-    VECTOR_HEAD,
-    BiLstm,
-    ScalarMix,
-    compute_mean_vectors,
-    get_head_dropout,
-    get_pooled_positions,
-    has_head,
-    is_causal,
-)
+from bertkit.models.heads import TAGGER_HEAD, VECTOR_HEAD, BiLstm, ScalarMix, get_head_dropout, has_head
 from bertkit.models.loading import (
     HEAD_KEY,
     INITIALIZER_RANGE,
@@ -38,6 +25,12 @@ from bertkit.models.loading import (
     read_weights,
     takes_token_type_ids,
 )
+from bertkit.models.pooling import (
+    compute_mean_vectors,
+    get_pooled_positions,
+    is_causal,
+    read_sentence_modules,
+)
 from bertkit.models.replaced_tokens import ReplacedTokenModel
 from bertkit.settings.run_settings import Head
 from bertkit.settings.setting import Pooling
@@ -45,13 +38,10 @@ from bertkit.utils.compat import enable_activation_checkpointing
 
 
 class EncoderWithHead(nn.Module):
-    """An encoder with a head that transformers does not know.
+    """An encoder of `AutoModel`, with a head that transformers does not know. The config has the labels.
 
     The submodules of the head must not have the names of those in transformers' heads, such as "classifier".
     A model of transformers would otherwise load the saved weights of the head, and predict wrongly.
-
-    Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -62,7 +52,6 @@ class EncoderWithHead(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """The encoder, as in transformers' models."""
         return getattr(self, self.base_model_prefix)
 
     def select_inputs(
@@ -75,11 +64,7 @@ class EncoderWithHead(nn.Module):
         return inputs
 
     def load_head(self, source: ModelSource) -> None:
-        """Load the weights of the head, all of which must exist.
-
-        Raises:
-            UserError: The weights cannot be read, or do not match.
-        """
+        """Load the weights of the head, all of which must exist."""
         encoder_prefix = self.base_model_prefix + "."
         try:
             saved = read_weights(source.folder, lambda name: not name.startswith(encoder_prefix))
@@ -87,28 +72,25 @@ class EncoderWithHead(nn.Module):
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise UserError(
-                f"--model {source.name}: its head does not match ({reason}); pass --new-head"
+                f"{source.label}: its head does not match ({reason}); {source.head_fix}"
             ) from error
         missing_in_head = [name for name in missing if not name.startswith(encoder_prefix)]
         mismatched = sorted([*unexpected, *missing_in_head])
         if mismatched:
             raise UserError(
-                f"--model {source.name}: its head does not match "
-                f"(missing or unknown: {format_list(mismatched)}); pass --new-head"
+                f"{source.label}: its head does not match "
+                f"(missing or unknown: {format_list(mismatched)}); {source.head_fix}"
             )
 
     # ---- methods of transformers' models that bertkit calls
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the word embeddings."""
         return self.base_model.get_input_embeddings()
 
     def resize_token_embeddings(self, num_tokens: int) -> None:
-        """Change the number of word embeddings."""
         self.base_model.resize_token_embeddings(num_tokens)
 
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
-        """Enable activation checkpointing in the encoder."""
         enable_activation_checkpointing(self.base_model, kwargs)
 
     gradient_checkpointing_enable = activation_checkpointing_enable  # its name until transformers 5.23
@@ -124,6 +106,8 @@ class EncoderWithHead(nn.Module):
         }
         save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
 
+
+# ---- token classification
 
 # By name: a slice of the hidden states (0: embeddings, 1 to L: layers), and how several are combined.
 FEATURE_LAYERS: dict[str, tuple[slice, Literal["concat", "sum"]]] = {
@@ -141,9 +125,6 @@ def select_layers(config: Any, features: str | None) -> list[int]:
     """Return the indices of the hidden states that `features` selects (0: embeddings, 1 to L: layers).
 
     None selects the last layer.
-
-    Raises:
-        UserError: The encoder has too few layers.
     """
     num_layers = config.num_hidden_layers
     if features is not None and num_layers < _count_required_layers(features):
@@ -163,11 +144,8 @@ def _count_required_layers(features: str) -> int:
 class Tagger(EncoderWithHead):
     """A token classifier that consists of an encoder, an optional BiLSTM, and a linear layer.
 
-    Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
-        features: A name in `FEATURE_LAYERS`. None selects the last layer of an encoder that is trained with
-            the head; otherwise, the encoder is frozen.
-        head: Type of the head, "linear" or "bilstm".
+    `features` is a name in `FEATURE_LAYERS`, and freezes the encoder. None selects the last layer of an
+    encoder that is trained with the head.
     """
 
     def __init__(self, encoder: Any, features: str | None, head: Head) -> None:
@@ -225,10 +203,9 @@ class Tagger(EncoderWithHead):
         """Return logits [batch, seq_len, num_labels].
 
         Args:
-            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed.
+            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed, the result of
+                `compute_hidden_states`.
             attention_mask: [batch, seq_len], 0 at padding; None without padding.
-            token_type_ids: [batch, seq_len], or None.
-            vectors: Result of `compute_hidden_states`, which replaces the tokens.
         """
         inputs = input_ids if vectors is None else vectors
         assert inputs is not None
@@ -252,257 +229,27 @@ class Tagger(EncoderWithHead):
 def load_tagger(
     source: ModelSource, model_config: Any, features: str | None, head: Head, new_head: bool
 ) -> Tagger:
-    """Load a tagger: the encoder, and also the head unless a new head is requested.
-
-    Args:
-        source: The model whose weights are loaded.
-        model_config: The model's config.
-        features: Layers of a frozen encoder, or None, see `Tagger`.
-        head: Type of the head.
-        new_head: Whether to initialize a new head.
-
-    Raises:
-        UserError: The encoder has too few layers, the weights cannot be read, or the saved head differs from
-            the requested one.
-    """
+    """Load a tagger: the encoder, and also the head unless a new one is requested; see `Tagger`."""
     select_layers(model_config, features)
     if not new_head:
-        _check_head(source, model_config, features, head)
+        if not has_head(model_config, TAGGER_HEAD):
+            fix = source.fix if source.is_run else "pass --new-head to initialize one"
+            raise UserError(f"{source.label}: has no head of the requested kind; {fix}")
+        saved = getattr(model_config, FEATURES_KEY, None), getattr(model_config, HEAD_KEY, None)
+        if saved != (features, head):
+            features_flag = f"--features {saved[0]}" if saved[0] else "no --features"
+            fix = "pass the same, or --new-head to initialize another head"
+            raise UserError(
+                f"{source.label}: its head was trained with --head {saved[1]} and {features_flag}; "
+                f"{source.fix if source.is_run else fix}"
+            )
     model = Tagger(load_model(AutoModel, source, model_config), features, head)
     if not new_head:
         model.load_head(source)
     return model
 
 
-def _check_head(source: ModelSource, config: Any, features: str | None, head: Head) -> None:
-    if not has_head(config, TAGGER_HEAD):
-        raise UserError(
-            f"--model {source.name}: has no head of the requested kind; pass --new-head to initialize one"
-        )
-    saved_features, saved_head = getattr(config, FEATURES_KEY, None), getattr(config, HEAD_KEY, None)
-    if (saved_features, saved_head) != (features, head):
-        features_flag = f"--features {saved_features}" if saved_features else "no --features"
-        raise UserError(
-            f"--model {source.name}: its head was trained with --head {saved_head} and {features_flag}; "
-            "pass the same, or --new-head to initialize another head"
-        )
-
-
-MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
-MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
-# Settings of the module `Transformer`: sentence_bert_config.json; older names have the architecture.
-TRANSFORMER_FILES = "sentence_*_config.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-# Modes by the keys of older files, in the order in which their vectors are concatenated.
-MODES_BY_KEY = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
-}  # fmt: skip
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Identity": lambda vectors: vectors, "Tanh": torch.tanh, "ReLU": torch.relu,
-    "GELU": torch.nn.functional.gelu,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LinearLayer:
-    """A module `Dense`: `activation(x @ weight.T + bias)`.
-
-    Attributes:
-        name: Its folder.
-        weight: `[out_features, in_features]`.
-        bias: `[out_features]`, or None.
-        activation: Function of the outputs.
-    """
-
-    name: str
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    activation: Callable[[torch.Tensor], torch.Tensor]
-
-    def compute(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Turn `[batch, in_features]` into `[batch, out_features]`."""
-        bias = None if self.bias is None else self.bias.to(vectors.device)
-        return self.activation(torch.nn.functional.linear(vectors, self.weight.to(vectors.device), bias))
-
-
-@dataclass(frozen=True)
-class SentenceModules:
-    """How the hidden states of a text become one vector.
-
-    Attributes:
-        modes: Pooling modes, whose vectors are concatenated.
-        linear_layers: The linear layers after the pooling.
-        normalize: Whether vectors are scaled to unit length at the end.
-    """
-
-    modes: tuple[str, ...] = ("cls",)
-    linear_layers: tuple[LinearLayer, ...] = ()
-    normalize: bool = False
-
-    @property
-    def pooling(self) -> str:
-        """The modes, such as "mean" or "cls+max"."""
-        return "+".join(self.modes)
-
-    @property
-    def name(self) -> str:
-        """The pooling and the linear layers, such as "mean" or "mean, 2_Dense"."""
-        return ", ".join([self.pooling, *(layer.name for layer in self.linear_layers)])
-
-    def compute(self, states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the vectors of texts before they are scaled to unit length, `[batch, dimension]`.
-
-        Args:
-            states: `[batch, seq_len, hidden_size]` in fp32; padding is on the right.
-            lengths: `[batch]` number of tokens of each text.
-        """
-        vectors = torch.cat([_pool(states, lengths, mode) for mode in self.modes], -1)
-        for layer in self.linear_layers:
-            vectors = layer.compute(vectors)
-        return vectors
-
-    def get_dimension(self, hidden_size: int) -> int:
-        """Return the size of a vector, given the size of a hidden state."""
-        if self.linear_layers:
-            return len(self.linear_layers[-1].weight)
-        return len(self.modes) * hidden_size
-
-
-def _pool(states: torch.Tensor, lengths: torch.Tensor, mode: str) -> torch.Tensor:
-    """Turn hidden states `[batch, seq_len, hidden_size]` into vectors `[batch, hidden_size]`."""
-    positions = torch.arange(states.shape[1], device=states.device)
-    is_token = (positions < lengths.unsqueeze(-1)).unsqueeze(-1)  # [batch, seq_len, 1]
-    if mode == "cls":
-        return states[:, 0]
-    if mode == "lasttoken":
-        return states[torch.arange(len(states), device=states.device), lengths - 1]
-    if mode == "max":
-        return states.masked_fill(~is_token, -torch.inf).amax(1)
-    weights = is_token.to(states.dtype)
-    if mode == "weightedmean":  # later tokens of a causal model have seen more of the text
-        weights = weights * (positions + 1).unsqueeze(-1)
-    total = weights.sum(1)
-    return (states * weights).sum(1) / (total.sqrt() if mode == "mean_sqrt_len_tokens" else total)
-
-
-def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules | None:
-    """Return the modules that a model was trained with; None for models without them.
-
-    Args:
-        source: The model; that of sentence-transformers has files of its modules.
-        config: The model's config, which has the pooling mode if bertkit trained the model.
-
-    Raises:
-        UserError: A file cannot be read, or bertkit cannot compute a module.
-    """
-    if pooling := getattr(config, POOLING_KEY, None):
-        return SentenceModules((str(pooling),))
-    if not (source.folder / MODULES_FILE).is_file():
-        folder = source.folder / POOLING_FOLDER
-        return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
-    modes: tuple[str, ...] = ()
-    linear_layers: list[LinearLayer] = []
-    normalize = False
-    for number, (type, path) in enumerate(_read_modules(source.folder / MODULES_FILE)):
-        kind, folder = type.split(".")[-1], source.folder / path
-        name = path or kind
-        if not type.startswith(MODULES_PACKAGE):
-            raise _make_error(source, name, f"{type} is custom code, which bertkit never runs")
-        if kind == "Pooling" and not modes:
-            modes = _read_modes(folder, source)
-        elif kind == "Dense" and modes and not normalize:
-            linear_layers.append(_read_linear_layer(folder, source))
-        elif kind == "Normalize" and modes:
-            normalize = True
-        elif kind == "Dense":
-            raise _make_error(source, name, "a linear layer must follow the pooling, without unit length")
-        elif kind != "Dropout" and (kind != "Transformer" or number):  # Dropout has no effect in inference
-            raise _make_error(source, name, "the module is not known")
-    return SentenceModules(modes, tuple(linear_layers), normalize) if modes else None
-
-
-def read_default_prompt(source: ModelSource) -> str | None:
-    """Return the text that sentence-transformers puts before each text by default, or None."""
-    path = source.folder / PROMPTS_FILE
-    config = _read_json(path) if path.is_file() else {}
-    return (config.get("prompts") or {}).get(config.get("default_prompt_name")) or None
-
-
-def read_max_length(source: ModelSource) -> int | None:
-    """Return the length in tokens to which sentence-transformers truncates texts, or None without one."""
-    value = _read_transformer_settings(source).get("max_seq_length")
-    return value if isinstance(value, int) and value > 0 else None
-
-
-def lowers_case(source: ModelSource) -> bool:
-    """Return whether sentence-transformers lower-cases texts before the tokenizer does its part."""
-    return bool(_read_transformer_settings(source).get("do_lower_case"))
-
-
-def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
-    path = next(source.folder.glob(TRANSFORMER_FILES), None)
-    settings = {} if path is None else _read_json(path)
-    return settings if isinstance(settings, dict) else {}
-
-
-def _read_modules(path: Path) -> list[tuple[str, str]]:
-    """Return the type and the path of each module."""
-    try:
-        return [(str(module["type"]), str(module["path"])) for module in _read_json(path)]
-    except (TypeError, KeyError) as error:
-        raise UserError(f"{path}: is not a list of modules with type and path; download it again") from error
-
-
-def _make_error(source: ModelSource, module: str, reason: str) -> UserError:
-    return UserError(
-        f"{source.folder}: bertkit cannot compute its module {module} ({reason}); use another model, or "
-        "bertkit embed with --pooling cls or --pooling mean for vectors without it"
-    )
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({summarize_error(error)}); download it again") from error
-
-
-def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
-    """Return the modes of a module `Pooling`."""
-    config: Mapping[str, Any] = _read_json(folder / "config.json")
-    value = config.get("pooling_mode")
-    modes: Sequence[str] = [value] if isinstance(value, str) else value or []
-    if not modes:
-        modes = [mode for key, mode in MODES_BY_KEY.items() if config.get(key)] or ["mean"]
-    if unknown := set(modes) - set(MODES_BY_KEY.values()):
-        raise _make_error(source, folder.name, f"the pooling {format_list(sorted(unknown))} is not known")
-    return tuple(modes)
-
-
-def _read_linear_layer(folder: Path, source: ModelSource) -> LinearLayer:
-    """Return the linear layer of a module `Dense`."""
-    config = _read_json(folder / "config.json")
-    activation = config.get("activation_function", "Tanh").split(".")[-1]
-    if activation not in ACTIVATIONS:
-        raise _make_error(source, folder.name, f"the activation function {activation} is not known")
-    inputs = config.get("module_input_name", "sentence_embedding")
-    outputs = config.get("module_output_name") or inputs
-    if config.get("use_residual") or {inputs, outputs} != {"sentence_embedding"}:
-        raise _make_error(source, folder.name, "it is more than a linear layer")
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise _make_error(source, folder.name, f"it has no {WEIGHTS_FILE}")
-    try:
-        weights = load_file(folder / WEIGHTS_FILE)
-    except (OSError, SafetensorError) as error:
-        raise _make_error(source, folder.name, summarize_error(error)) from error
-    if "linear.weight" not in weights:
-        raise _make_error(source, folder.name, f"its {WEIGHTS_FILE} has no linear.weight")
-    weight, bias = weights["linear.weight"], weights.get("linear.bias")
-    return LinearLayer(
-        folder.name, weight.float(), None if bias is None else bias.float(), ACTIVATIONS[activation]
-    )
+# ---- classification of vectors
 
 
 @dataclass
@@ -522,10 +269,8 @@ class VectorClassifier(EncoderWithHead):
     """A linear classifier of the vectors of texts.
 
     Args:
-        encoder: An encoder loaded by `AutoModel`, whose config contains the labels.
         pooling: How the last layer becomes one vector: "mean" over all tokens except padding, or "cls" for
             the vector of [CLS] (in a causal model, of the last token).
-        normalize: Whether to scale vectors to unit length.
     """
 
     def __init__(self, encoder: Any, pooling: Pooling, normalize: bool) -> None:
@@ -541,12 +286,7 @@ class VectorClassifier(EncoderWithHead):
         self.config.update({POOLING_KEY: pooling, NORMALIZE_KEY: normalize})
 
     def set_output_layer(self, weight: np.ndarray, bias: np.ndarray) -> None:
-        """Set the linear layer.
-
-        Args:
-            weight: [num_labels, hidden_size].
-            bias: [num_labels].
-        """
+        """Set the weight [num_labels, hidden_size] and the bias [num_labels] of the linear layer."""
         with torch.no_grad():
             self.output.weight.copy_(torch.from_numpy(weight))
             self.output.bias.copy_(torch.from_numpy(bias))
@@ -555,35 +295,23 @@ class VectorClassifier(EncoderWithHead):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None, **_: Any,
     ) -> VectorClassifierOutput:  # fmt: skip
-        """Return logits and vectors.
-
-        Args:
-            input_ids: [batch, seq_len] tokens.
-            attention_mask: [batch, seq_len], 0 at padding; None without padding.
-            token_type_ids: [batch, seq_len], or None.
-        """
+        """Return logits and vectors of tokens [batch, seq_len]; without padding, the mask may be None."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
-        vectors = self._pool(self.base_model(**inputs).last_hidden_state.float(), attention_mask)
-        return VectorClassifierOutput(logits=self.output(vectors), vectors=vectors)
-
-    def _pool(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Turn hidden states [batch, seq_len, hidden_size] into vectors [batch, hidden_size]."""
+        states = self.base_model(**inputs).last_hidden_state.float()
         if self.pooling == "cls":
             positions = get_pooled_positions(attention_mask, is_causal(self.config))[:, 0]
             vectors = states[torch.arange(len(positions), device=states.device), positions]
         else:
             vectors = compute_mean_vectors(states, attention_mask)
-        return nn.functional.normalize(vectors) if self.normalize else vectors
+        if self.normalize:
+            vectors = nn.functional.normalize(vectors)
+        return VectorClassifierOutput(logits=self.output(vectors), vectors=vectors)
 
 
 def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
-    """Return the pooling that a model was trained with; "mean" if it is not known.
-
-    Raises:
-        UserError: The model was trained with another pooling.
-    """
+    """Return the pooling that a model was trained with; "mean" if it is not known."""
     modules = read_sentence_modules(source, model_config)
     pooling = "mean" if modules is None else modules.pooling
     if pooling == "mean":
@@ -599,19 +327,7 @@ def read_vector_pooling(source: ModelSource, model_config: Any) -> Pooling:
 def load_vector_classifier(
     source: ModelSource, model_config: Any, new_head: bool, pooling: Pooling
 ) -> VectorClassifier:
-    """Load a classifier: the encoder, and also the head of a finished run unless a new head is requested.
-
-    A new head reads vectors of unit length.
-
-    Args:
-        source: The model whose weights are loaded.
-        model_config: The model's config.
-        new_head: Whether to initialize a new head.
-        pooling: See `VectorClassifier`.
-
-    Raises:
-        UserError: The weights cannot be read or do not match.
-    """
+    """Load the encoder, and the head unless a new one is requested; it reads vectors of unit length."""
     normalize = new_head or getattr(model_config, NORMALIZE_KEY)
     if is_causal(model_config):
         model_config.use_cache = False  # the key/value cache only serves generation
@@ -621,18 +337,15 @@ def load_vector_classifier(
     return model
 
 
+# ---- files
+
+
 def save_model(model: Any, folder: Path, weights: dict[str, Any] | None, tokenizer: Any) -> None:
     """Save a model with its tokenizer, or each of its submodels in a directory that transformers can load.
 
     The file has the names that the weights have in the model. By default, transformers would write the names
-    of the file that the model was loaded from, and change those of the head with them.
-
-    Args:
-        model: The model.
-        folder: The directory of the model.
-        weights: Complete state dict if the weights are sharded, else None. Those of a `ReplacedTokenModel`
-            are never sharded.
-        tokenizer: The tokenizer.
+    of the file that the model was loaded from, and change those of the head with them. `weights` are the
+    complete state dict of sharded weights; a `ReplacedTokenModel` is never sharded.
     """
     submodels = model.submodels if isinstance(model, ReplacedTokenModel) else {"": model}
     for name, submodel in submodels.items():

@@ -1,7 +1,7 @@
-"""Attention over packed sequences of different lengths.
+"""Batches of sequences of different lengths: masks from lengths that the host knows, and packing.
 
-On a GPU, a kernel for variable-length sequences reads the packed row directly. Elsewhere, the row is padded,
-and a mask is passed to the attention function of the model. Both give the same result.
+A packed batch is one row without padding. On a GPU, a kernel for variable-length sequences reads this row
+directly. Elsewhere, attention pads the row, and gets a mask. Both give the same result.
 """
 
 import functools
@@ -13,154 +13,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from bertkit.errors import UserError, format_list
+from bertkit.models.layers import get_attention_dropout
 from bertkit.utils.compat import has_varlen_attention
 from bertkit.utils.devices import copy_to_device, get_device
-
-VARLEN_DTYPES = (torch.float16, torch.bfloat16)
-MIN_CAPABILITY = (8, 0)  # compute capability that the kernel requires (Ampere)
-MAX_HEAD_DIM = 256
-FULL_ATTENTION = (-1, -1)
-
-Window = tuple[int, int]  # number of visible tokens to the left and to the right; -1 for all
-
-
-def get_window(module: Any, options: dict[str, Any]) -> Window:
-    """Return how far a token of this layer sees.
-
-    Args:
-        module: The attention layer.
-        options: Arguments of its attention function. `sliding_window` counts the token itself.
-
-    Returns:
-        Number of visible tokens to the left and to the right; -1 for all.
-    """
-    is_causal = options.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", False)
-    size = options.get("sliding_window")
-    distance = -1 if size is None else size - 1
-    return distance, 0 if is_causal else distance
-
-
-# ---- the kernel
-
-
-def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
-    """Return whether the kernel for variable-length sequences can process these queries on a GPU that has it.
-
-    The kernel has no dropout. To leave out the dropout of the attention weights would change the
-    regularization, so a model with dropout gets padded attention.
-
-    Args:
-        query: `[1, heads, num_tokens, head_dim]`.
-        dropout: Dropout probability of the attention weights.
-    """
-    head_dim = query.shape[-1]
-    is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
-    return dropout == 0 and is_supported
-
-
-@lru_cache
-def supports_varlen(device: torch.device) -> bool:
-    """Return whether a device can run the kernel: an NVIDIA GPU of the generation Ampere or newer."""
-    is_cuda = device.type == "cuda" and torch.version.hip is None
-    return is_cuda and has_varlen_attention() and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
-
-
-def attend_varlen(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens: torch.Tensor, max_length: int,
-    window: Window, options: dict[str, Any],
-) -> torch.Tensor:  # fmt: skip
-    """Return the attention output `[1, num_tokens, heads, head_dim]`.
-
-    Args:
-        query, key, value: `[1, heads, num_tokens, head_dim]`.
-        cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence.
-        max_length: Upper bound of the length of a sequence.
-        window: Number of visible tokens to the left and to the right.
-        options: Arguments of the attention function.
-    """
-    from torch.nn.attention.varlen import varlen_attn
-
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    output = varlen_attn(
-        query, key, value, cu_seqlens, cu_seqlens, max_length, max_length,
-        scale=options.get("scaling"), window_size=window,
-    )  # fmt: skip
-    assert isinstance(output, torch.Tensor)  # a tuple only with return_aux
-    return output.unsqueeze(0)
-
-
-# ---- padded attention
-
-
-def build_mask(cu_seqlens: torch.Tensor, seq_len: int, window: Window) -> torch.Tensor:
-    """Return the bool mask `[batch, 1, seq_len, seq_len]` of the padded batch, true for pairs that attend.
-
-    The queries at padding attend as well, because a softmax over nothing would give NaN. Their outputs are
-    dropped.
-
-    Args:
-        cu_seqlens: `[batch + 1]` index of the first token of each sequence in the packed row.
-        seq_len: Length of the padded sequences.
-        window: Number of visible tokens to the left and to the right; -1 for all.
-    """
-    positions = torch.arange(seq_len, device=cu_seqlens.device)
-    is_token = positions < cu_seqlens.diff().unsqueeze(1)
-    mask = is_token[:, None, None, :].expand(-1, -1, seq_len, -1)
-    if window == FULL_ATTENTION:
-        return mask
-    distance = positions - positions.unsqueeze(1)  # of the key from the query
-    is_near = torch.ones_like(distance, dtype=torch.bool)
-    left, right = window
-    if left >= 0:
-        is_near &= distance >= -left
-    if right >= 0:
-        is_near &= distance <= right
-    return (mask | ~is_token[:, None, :, None]) & is_near
-
-
-QUERY_LAYERS = ("query", "query_proj", "q", "q_lin", "Wqkv")  # names of the projection in attention layers
-DROPOUT_NAMES = ("attention_dropout", "dropout")
-
-
-def set_attention_dropout(model: Any, p: float) -> None:
-    """Set the dropout probability of all attention weights; the config keeps the original value.
-
-    Raises:
-        UserError: The attention layers of the architecture have no dropout.
-    """
-    attributes = list(_find_attention_dropouts(model))
-    if not attributes:
-        raise UserError(
-            f"--attention-dropout: {model.config.model_type} drops no attention weights; leave it out"
-        )
-    for layer, name in attributes:
-        dropout = getattr(layer, name)
-        if isinstance(dropout, nn.Dropout):
-            dropout.p = p
-        else:
-            setattr(layer, name, p)
-
-
-def get_attention_dropout(model: Any) -> float:
-    """Return the highest dropout probability of attention weights; 0 if there is no dropout."""
-    dropouts = [getattr(layer, name) for layer, name in _find_attention_dropouts(model)]
-    return max((d.p if isinstance(d, nn.Dropout) else d for d in dropouts), default=0.0)
-
-
-def _find_attention_dropouts(model: Any) -> Iterator[tuple[nn.Module, str]]:
-    """Yield each attention layer with the name of its dropout, a module or a probability."""
-    for module in model.base_model.modules():
-        if any(hasattr(module, name) for name in QUERY_LAYERS):
-            name = next((name for name in DROPOUT_NAMES if hasattr(module, name)), None)
-            if name is not None:
-                yield module, name
-
 
 AttentionFunction = Callable[..., tuple["torch.Tensor", Any]]
 
@@ -174,21 +32,29 @@ def set_attention(model: Any, name: str, attention: AttentionFunction, mask_func
     model.set_attn_implementation(name)
 
 
+def attends_causally(module: Any, options: dict[str, Any]) -> bool:
+    """Return whether an attention layer masks later tokens, given the arguments of its attention function."""
+    is_causal = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+
+
+# ---- lengths
+
 LENGTHS = "batch_lengths"  # attribute of the encoder
 UNREAD_MASK_PREFIX = "unread_mask_"  # of the names under which attention functions are registered
 
 
 @contextmanager
-def provide_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
-    """Provide the number of tokens of each sequence to the forward passes in the block.
+def provide_lengths(model: Any, lengths: Sequence[int] | None) -> Iterator[None]:
+    """Provide the number of tokens of each sequence, if it is known, to the forward passes in the block.
 
-    The lengths are not passed as a model input, because not every architecture passes unknown inputs to its
-    encoder.
-
-    Args:
-        model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
-        lengths: Number of tokens of each sequence; the sequences are padded on the right.
+    The sequences are padded on the right. The lengths are not passed as a model input, because not every
+    architecture passes unknown inputs to its encoder. The model may be a forward method, or a wrapper such as
+    `DistributedDataParallel`.
     """
+    if lengths is None:
+        yield
+        return
     model = getattr(model, "__self__", model)
     unwrapped = getattr(model, "module", model)
     setattr(unwrapped.base_model, LENGTHS, lengths)
@@ -200,8 +66,7 @@ def provide_lengths(model: Any, lengths: Sequence[int]) -> Iterator[None]:
 
 def get_lengths(encoder: Any) -> Sequence[int] | None:
     """Return the lengths that `provide_lengths` gives for the current batch, or None outside of it."""
-    lengths: Sequence[int] | None = getattr(encoder, LENGTHS, None)
-    return lengths
+    return getattr(encoder, LENGTHS, None)
 
 
 def map_inputs(
@@ -209,14 +74,9 @@ def map_inputs(
     map_kwargs: Callable[[dict[str, Any]], dict[str, Any]],
     edit_output: Callable[[Any], None] = lambda _: None,
 ) -> None:
-    """Change the inputs and the output of `encoder.forward`.
+    """Change the inputs of `encoder.forward`, which are passed by name, and edit its output in place.
 
     Unlike in a forward pre-hook, the forward hooks of the encoder still receive the original inputs.
-
-    Args:
-        encoder: A model of transformers without a head.
-        map_kwargs: Receives all inputs by name, and returns the inputs that `encoder.forward` gets.
-        edit_output: Edits the output in place.
     """
     forward = encoder.forward
     signature = inspect.signature(forward)
@@ -232,9 +92,6 @@ def map_inputs(
     encoder.forward = forward_mapped
 
 
-# ---- attention masks
-
-
 def build_masks_from_lengths(model: Any) -> None:
     """Make `model` decide by the known lengths whether a batch has padding, and needs an attention mask.
 
@@ -244,31 +101,29 @@ def build_masks_from_lengths(model: Any) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     encoder = model.base_model
+
+    def drop_mask_without_padding(inputs: dict[str, Any]) -> dict[str, Any]:
+        mask, lengths = inputs.get("attention_mask"), get_lengths(encoder)
+        if mask is None:
+            return inputs
+        has_padding = not mask.all() if lengths is None else min(lengths) < mask.shape[1]
+        return inputs if has_padding else inputs | {"attention_mask": None}
+
+    def build_unread_mask(**options: Any) -> torch.Tensor | None:
+        """Build the mask of a batch with padding, without reading the values of the padding mask."""
+        if options.get("attention_mask") is not None:
+            options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        mask: torch.Tensor | None = sdpa_mask(**options)
+        return mask
+
     name = encoder.config._attn_implementation
     uses_sdpa_mask = ALL_MASK_ATTENTION_FUNCTIONS.get(name) is sdpa_mask
     if uses_sdpa_mask and encoder._can_set_attn_implementation():
-        set_attention(encoder, UNREAD_MASK_PREFIX + name, ALL_ATTENTION_FUNCTIONS[name], _build_unread_mask)
-        map_inputs(encoder, lambda inputs: _drop_mask_without_padding(encoder, inputs))
+        set_attention(encoder, UNREAD_MASK_PREFIX + name, ALL_ATTENTION_FUNCTIONS[name], build_unread_mask)
+        map_inputs(encoder, drop_mask_without_padding)
 
 
-def _drop_mask_without_padding(encoder: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a batch, without its attention mask if no sequence is padded."""
-    mask, lengths = inputs.get("attention_mask"), get_lengths(encoder)
-    if mask is None:
-        return inputs
-    has_padding = not mask.all() if lengths is None else min(lengths) < mask.shape[1]
-    return inputs if has_padding else inputs | {"attention_mask": None}
-
-
-def _build_unread_mask(**options: Any) -> torch.Tensor | None:
-    """Build the mask of a batch with padding, without reading the values of the padding mask."""
-    from transformers.masking_utils import sdpa_mask
-
-    if options.get("attention_mask") is not None:
-        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    mask: torch.Tensor | None = sdpa_mask(**options)
-    return mask
-
+# ---- packing
 
 PACKED_PREFIX = "packed_"
 PACKS_TOKEN_IDS = ("modernbert",)  # architectures whose tokens are packed before the embeddings
@@ -283,9 +138,7 @@ class Packing(NamedTuple):
         positions: `[num_tokens]` indices of the real tokens in the flattened batch.
         cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
             and the number of tokens.
-        seq_len: Length of the padded sequences.
-        supports_varlen: Whether the device can run the kernel for variable-length sequences. It is determined
-            here, because compiled layers cannot query the device.
+        supports_varlen: Whether the device has the kernel. Compiled layers cannot query the device.
     """
 
     positions: torch.Tensor
@@ -295,13 +148,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":
-        """Build the packing of sequences that are padded on the right, without waiting for a GPU.
-
-        Args:
-            lengths: Number of tokens of each sequence.
-            seq_len: Length of the padded sequences.
-            device: Device of the model.
-        """
+        """Build the packing of sequences that are padded on the right, without waiting for a GPU."""
         cu_seqlens = copy_to_device(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
         sequences = torch.repeat_interleave(cu_seqlens.diff(), output_size=sum(lengths))
         positions = torch.arange(len(sequences), device=device) - cu_seqlens[sequences]
@@ -346,58 +193,36 @@ def enable_packing(model: Any) -> None:
 
     Within a layer, only attention relates tokens to each other. The tokens are packed once, before the first
     layer, and unpacked once, after the last layer, since heads expect padded sequences. Between the two,
-    attention treats the sequences separately (see `bertkit.models.packing`). The results equal those of the
+    attention treats the sequences separately (see `_wrap_attention`). The results equal those of the
     padded batch.
 
     transformers' flattening collator cannot replace packing, because BERT would attend across examples.
-
-    Raises:
-        UserError: The architecture has an attention of its own (DeBERTa, Longformer), no module that holds
-            all layers, or layers with further inputs (X-MOD).
     """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     encoder = model.base_model
     layer_stack = getattr(encoder, "encoder", None) or getattr(encoder, "transformer", None)
     packs_token_ids = model.config.model_type in PACKS_TOKEN_IDS
     has_layers = packs_token_ids or layer_stack is not None
-    if not (has_layers and encoder._supports_attention_backend and _can_set_attention(encoder)):
+    name = encoder.config._attn_implementation
+    can_set_attention = encoder._can_set_attn_implementation() and name != "eager"
+    if not (has_layers and encoder._supports_attention_backend and can_set_attention):
         raise UserError(
             f"--pack: {model.config.model_type} has its own attention, which cannot be packed; "
             "leave out --pack"
         )
-    if not packs_token_ids and (names := _find_further_inputs(encoder, layer_stack)):
+    if not packs_token_ids and (further := _find_further_inputs(encoder, layer_stack)):
         raise UserError(
-            f"--pack: the layers of {model.config.model_type} also read {format_list(names)}, which cannot "
+            f"--pack: the layers of {model.config.model_type} also read {format_list(further)}, which cannot "
             "be packed; leave out --pack"
         )
-    _enable_packed_attention(encoder)
+    packed_attention = _wrap_attention(ALL_ATTENTION_FUNCTIONS[name])
+    set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])
     if packs_token_ids:
         _pack_token_ids(encoder)
     else:
         _pack_hidden_states(encoder, layer_stack)
-
-
-def describe_packed_attention(model: Any, precision: str) -> str | None:
-    """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model.
-
-    Args:
-        model: A model with packing.
-        precision: Training precision: "fp32", "bf16" or "fp16".
-    """
-    if not supports_varlen(get_device()):
-        return None
-    dropout = get_attention_dropout(model)
-    if precision == "fp32":
-        return "--pack: attention is padded, because the kernel for packed sequences does not compute in fp32"
-    if dropout == 0:
-        return None
-    return (
-        "--pack: attention is padded, because the kernel for packed sequences has no dropout, and this model "
-        f"has an attention dropout of {dropout:g}; --attention-dropout 0 is faster, but regularizes less"
-    )
-
-
-def _can_set_attention(encoder: Any) -> bool:
-    return encoder._can_set_attn_implementation() and encoder.config._attn_implementation != "eager"
 
 
 def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
@@ -419,19 +244,14 @@ def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
         )
 
     hook = layer_stack.register_forward_pre_hook(find_tensors, with_kwargs=True)
-    _run_two_tokens(encoder)
-    hook.remove()
-    return names
-
-
-def _run_two_tokens(encoder: Any) -> None:
-    """Run a forward pass in evaluation mode, so that hooks see the inputs of the layers."""
     was_training = encoder.training
     encoder.eval()
     ones = torch.ones(1, 2, dtype=torch.long, device=encoder.device)
     with torch.no_grad():
         encoder(input_ids=ones, attention_mask=ones)
     encoder.train(was_training)
+    hook.remove()
+    return names
 
 
 def _pack_hidden_states(encoder: Any, layer_stack: Any) -> None:
@@ -491,14 +311,20 @@ def _pack_batch(encoder: Any, inputs: dict[str, Any]) -> Packing:
     return Packing.from_lengths(lengths, mask.shape[1], mask.device)
 
 
-def _enable_packed_attention(encoder: Any) -> None:
-    """Replace the encoder's attention with a function that unpacks the inputs and packs the output."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+# ---- attention over a packed row
 
-    name = encoder.config._attn_implementation
-    packed_attention = _wrap_attention(ALL_ATTENTION_FUNCTIONS[name])
-    set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])
+Window = tuple[int, int]  # number of visible tokens to the left and to the right; -1 for all
+VARLEN_DTYPES = (torch.float16, torch.bfloat16)
+MIN_CAPABILITY = (8, 0)  # compute capability that the kernel requires (Ampere)
+MAX_HEAD_DIM = 256
+FULL_ATTENTION = (-1, -1)
+
+
+def get_window(module: Any, options: dict[str, Any]) -> Window:
+    """Return how far a token of this layer sees. The option `sliding_window` counts the token itself."""
+    size = options.get("sliding_window")
+    distance = -1 if size is None else size - 1
+    return distance, 0 if attends_causally(module, options) else distance
 
 
 def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
@@ -522,3 +348,73 @@ def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
         return packing.pack(output), weights
 
     return attend
+
+
+def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
+    """Return whether the kernel can process queries `[1, heads, num_tokens, head_dim]` on a GPU that has it.
+
+    The kernel has no dropout. To leave out the dropout of the attention weights would change the
+    regularization, so a model with dropout gets padded attention.
+    """
+    head_dim = query.shape[-1]
+    is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
+    return dropout == 0 and is_supported
+
+
+@lru_cache
+def supports_varlen(device: torch.device) -> bool:
+    """Return whether a device can run the kernel: an NVIDIA GPU of the generation Ampere or newer."""
+    is_cuda = device.type == "cuda" and torch.version.hip is None
+    return is_cuda and has_varlen_attention() and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+
+
+def attend_varlen(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens: torch.Tensor, max_length: int,
+    window: Window, options: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    """Return the output `[1, num_tokens, heads, head_dim]` for inputs `[1, heads, num_tokens, head_dim]`."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    output = varlen_attn(
+        query, key, value, cu_seqlens, cu_seqlens, max_length, max_length,
+        scale=options.get("scaling"), window_size=window,
+    )  # fmt: skip
+    assert isinstance(output, torch.Tensor)  # a tuple only with return_aux
+    return output.unsqueeze(0)
+
+
+def build_mask(cu_seqlens: torch.Tensor, seq_len: int, window: Window) -> torch.Tensor:
+    """Return the bool mask `[batch, 1, seq_len, seq_len]` of the padded batch, true for pairs that attend.
+
+    The queries at padding attend as well, because a softmax over nothing would give NaN. Their outputs are
+    dropped.
+    """
+    positions = torch.arange(seq_len, device=cu_seqlens.device)
+    is_token = positions < cu_seqlens.diff().unsqueeze(1)
+    mask = is_token[:, None, None, :].expand(-1, -1, seq_len, -1)
+    if window == FULL_ATTENTION:
+        return mask
+    distance = positions - positions.unsqueeze(1)  # of the key from the query
+    is_near = torch.ones_like(distance, dtype=torch.bool)
+    left, right = window
+    if left >= 0:
+        is_near &= distance >= -left
+    if right >= 0:
+        is_near &= distance <= right
+    return (mask | ~is_token[:, None, :, None]) & is_near
+
+
+def describe_packed_attention(model: Any, precision: str) -> str | None:
+    """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model."""
+    if not supports_varlen(get_device()):
+        return None
+    dropout = get_attention_dropout(model)
+    if precision == "fp32":
+        return "--pack: attention is padded, because the kernel for packed sequences does not compute in fp32"
+    if dropout == 0:
+        return None
+    return (
+        "--pack: attention is padded, because the kernel for packed sequences has no dropout, and this model "
+        f"has an attention dropout of {dropout:g}; --attention-dropout 0 is faster, but regularizes less"
+    )

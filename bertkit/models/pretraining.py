@@ -1,21 +1,16 @@
-"""Configs and initial weights of models for pre-training, and logits at the masked positions only."""
+"""Pre-training on masked tokens and sentence pairs: logits at the masked positions only, loss and heads."""
 
-import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 
-from bertkit.models.loading import (
-    INITIALIZER_RANGE,
-    ModelSource,
-    is_head_missing,
-    list_weight_names,
-    make_head_error,
-)
+from bertkit.data.masking import IGNORE_INDEX
+from bertkit.models.loading import ModelSource, is_head_missing, list_weight_names, make_head_error
+from bertkit.models.losses import make_scalar
 
-MAX_POSITION_EMBEDDINGS = 512
-BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
+PRETRAINING_PARTS = ("mlm", "nsp")
 MASKED_POSITIONS = "masked_lm_positions"
 
 
@@ -32,89 +27,10 @@ class PretrainingLogits(NamedTuple):
     seq_relationship_logits: torch.Tensor | None
 
     def float(self) -> "PretrainingLogits":
-        """Return the logits in fp32."""
         return PretrainingLogits(
             self.prediction_logits.float(),
             None if self.seq_relationship_logits is None else self.seq_relationship_logits.float(),
         )
-
-
-def build_bert_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
-    """Return the config of a BERT of any size, with intermediate size 4 * hidden and dropout 0.1.
-
-    A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
-    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
-    narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
-
-    Args:
-        vocab_size: Size of the vocabulary.
-        shape: Number of layers, hidden size and number of attention heads.
-        pad_token_id: Id of [PAD].
-    """
-    from transformers import BertConfig
-
-    layers, hidden, heads = shape
-    return BertConfig(
-        vocab_size=vocab_size, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=4 * hidden, max_position_embeddings=MAX_POSITION_EMBEDDINGS,
-        pad_token_id=pad_token_id,
-        initializer_range=compute_initializer_range(hidden),
-    )  # fmt: skip
-
-
-def build_electra_config(vocab_size: int, shape: tuple[int, int, int], pad_token_id: int) -> Any:
-    """Return the config of an ELECTRA discriminator of the same shape as a BERT, see `build_bert_config`.
-
-    As in ELECTRA-Base, the embeddings have the hidden size.
-    """
-    from transformers import ElectraConfig
-
-    layers, hidden, heads = shape
-    return ElectraConfig(
-        vocab_size=vocab_size, embedding_size=hidden, num_hidden_layers=layers, hidden_size=hidden,
-        num_attention_heads=heads, intermediate_size=4 * hidden,
-        max_position_embeddings=MAX_POSITION_EMBEDDINGS, pad_token_id=pad_token_id,
-        initializer_range=compute_initializer_range(hidden),
-    )  # fmt: skip
-
-
-def compute_initializer_range(hidden_size: int) -> float:
-    """Return the standard deviation of the initial weights; see `build_bert_config`."""
-    return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
-
-
-def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
-    """Replace token embeddings by vectors, scaled to the standard deviation of the previous embeddings.
-
-    Args:
-        model: The model.
-        vectors: `[vocab_size, embedding_size]`; a token whose vector is zero keeps its embedding.
-    """
-    embeddings = model.base_model.get_input_embeddings().weight
-    token_ids = np.flatnonzero(vectors.any(1))
-    scale = embeddings.std().item() / vectors[token_ids].std()
-    with torch.no_grad():
-        embeddings[token_ids] = torch.from_numpy(vectors[token_ids] * scale)
-
-
-def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
-    """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
-    try:
-        with torch.device("meta"):
-            model = auto_class.from_config(config)
-    except ValueError as error:
-        if is_head_missing(error):
-            raise make_head_error(source, auto_class, config) from error
-        raise
-    encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
-    missing = [
-        weight
-        for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
-        if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
-    ]
-    is_pair_head = [len(weight) == 2 for weight in missing]
-    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
-    return [name for name, is_missing in heads.items() if is_missing]
 
 
 def add_masked_position_hook(model: Any) -> Any:
@@ -137,14 +53,10 @@ def add_masked_position_hook(model: Any) -> Any:
 
 
 def set_masked_positions(model: Any, positions: torch.Tensor) -> None:
-    """Set the masked positions for the next forward pass of a model.
+    """Set the masked positions [batch, P] for the next forward pass of a model.
 
-    The positions are not passed as a model input, because not every architecture passes unknown inputs to
-    its encoder.
-
-    Args:
-        model: A model, its forward method, or a wrapper such as `DistributedDataParallel`.
-        positions: [batch, P] masked positions.
+    The positions are not passed as a model input, because not every architecture passes unknown inputs to its
+    encoder. The model may be a forward method, or a wrapper such as `DistributedDataParallel`.
     """
     model = getattr(model, "__self__", model)
     unwrapped = getattr(model, "module", model)
@@ -156,3 +68,103 @@ def extract_logits(output: Any) -> PretrainingLogits:
     prediction_logits = output.get("prediction_logits", output.get("logits"))
     pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
     return PretrainingLogits(prediction_logits, pair_logits)
+
+
+# ---- the loss
+
+
+@dataclass(frozen=True)
+class PretrainingLoss:
+    """Mean masked-LM loss plus mean sentence-pair loss (Devlin et al. 2018, A.2).
+
+    `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
+    `[batch]` exists only if the examples are sentence pairs.
+    """
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
+        if "next_sentence_label" in batch:
+            pairs = batch["next_sentence_label"]
+            counts["nsp"] = make_scalar(len(pairs), pairs.device)
+        return counts
+
+    def sum_losses(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        return {
+            part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+        }
+
+    def count_correct(
+        self, logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        return {
+            part: (part_logits.argmax(-1) == labels).sum()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+        }
+
+
+def pair_logits_with_labels(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
+
+    The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
+    head or the examples are not pairs.
+    """
+    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
+    if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
+        parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
+    return parts
+
+
+def reduce_pretraining_logits(
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
+) -> torch.Tensor:
+    """Sum loss and predictions over each example.
+
+    Returns:
+        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
+        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
+    """
+    logits_and_labels = pair_logits_with_labels(logits, batch)
+    zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
+    sums = [
+        sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
+        for part in PRETRAINING_PARTS
+    ]
+    return torch.cat(sums, 1)
+
+
+def sum_per_example(logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
+    """Return the loss, the correct predictions and the predictions of each example `[examples, 3]`.
+
+    The predictions are sorted by example, and each example has the same number of them (used or unused).
+    """
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
+    values = (loss, logits.argmax(-1) == labels, labels != IGNORE_INDEX)
+    return torch.stack([value.float().view(num_examples, -1).sum(1) for value in values], 1)
+
+
+# ---- heads that the weights lack
+
+
+def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> list[str]:
+    """Return what a model has heads for, and its weights do not: "tokens", "sentence pairs", both or none."""
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config)
+    except ValueError as error:
+        if is_head_missing(error):
+            raise make_head_error(source, auto_class, config) from error
+        raise
+    encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
+    missing = [
+        weight
+        for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
+        if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
+    ]
+    is_pair_head = [len(weight) == 2 for weight in missing]
+    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
+    return [name for name, is_missing in heads.items() if is_missing]

@@ -13,13 +13,9 @@ from transformers.models.electra.modeling_electra import ElectraPreTrainedModel
 from bertkit.data.masking import IGNORE_INDEX
 from bertkit.errors import UserError
 from bertkit.models.loading import ModelSource, load_config, load_model
-from bertkit.models.losses import sum_per_example
 from bertkit.models.packing import get_lengths, provide_lengths
-from bertkit.models.pretraining import (
-    add_masked_position_hook,
-    compute_initializer_range,
-    set_masked_positions,
-)
+from bertkit.models.pretraining import add_masked_position_hook, set_masked_positions, sum_per_example
+from bertkit.models.scratch import compute_initializer_range
 from bertkit.stats.scores import DISCRIMINATOR_WEIGHT
 
 GENERATOR_FOLDER = "generator"  # subdirectory of a run
@@ -43,7 +39,6 @@ class ReplacedTokenLogits(NamedTuple):
     is_replaced: torch.Tensor
 
     def float(self) -> "ReplacedTokenLogits":
-        """Return the logits in fp32."""
         return ReplacedTokenLogits(
             self.prediction_logits.float(), self.replaced_logits.float(), self.is_replaced
         )
@@ -54,10 +49,6 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
     The generator has the embeddings of the discriminator, and its output layer has their weights. As in
     google-research/electra, each of the two has its own projection from the embeddings to its hidden size.
-
-    Args:
-        discriminator: An `ElectraForPreTraining`.
-        generator: An `ElectraForMaskedLM` with the same embedding size.
     """
 
     base_model_prefix = "discriminator.electra"
@@ -76,7 +67,6 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
     @property
     def base_model(self) -> Any:
-        """The encoder of the discriminator."""
         return self.discriminator.electra
 
     @property
@@ -98,41 +88,28 @@ class ReplacedTokenModel(ElectraPreTrainedModel):
 
         Args:
             input_ids: [batch, seq_len] masked tokens, which the generator reads.
-            attention_mask: [batch, seq_len], 0 at padding.
             masked_lm_positions: [batch, P] positions to predict.
             original_ids: [batch, seq_len] tokens without masks.
             sampling_uniform: [batch, P] uniform random numbers in [0, 1).
             is_masked: [batch, P] bool, whether a prediction is used.
-            token_type_ids: [batch, seq_len], or None.
         """
         inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         set_masked_positions(self.generator, masked_lm_positions)
-        prediction_logits = self._run_generator(input_ids, inputs)
+        with provide_lengths(self.generator, get_lengths(self.base_model)):
+            prediction_logits = self.generator(input_ids=input_ids, **inputs).logits
         sampled = sample_tokens(prediction_logits.detach(), sampling_uniform)
-        replaced_ids = _replace_tokens(original_ids, masked_lm_positions, sampled, is_masked)
+        seq_len = original_ids.shape[1]
+        # unused predictions write to a further column
+        positions = masked_lm_positions.masked_fill(~is_masked, seq_len)
+        replaced_ids = F.pad(original_ids, (0, 1)).scatter(1, positions, sampled)[:, :seq_len]
         replaced_logits = self.discriminator(input_ids=replaced_ids, **inputs).logits
         return ReplacedTokenLogits(prediction_logits, replaced_logits, replaced_ids != original_ids)
 
-    def _run_generator(self, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        lengths = get_lengths(self.base_model)
-        if lengths is None:
-            logits: torch.Tensor = self.generator(input_ids=input_ids, **inputs).logits
-            return logits
-        with provide_lengths(self.generator, lengths):
-            return self.generator(input_ids=input_ids, **inputs).logits
-
 
 def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Sample a token from each distribution with a given random number, by the inverse CDF.
+    """Sample a token from each distribution [..., vocabulary] by the inverse CDF of a number [...] in [0, 1).
 
     A sample depends only on its logits and its random number, so it is the same in any batch.
-
-    Args:
-        logits: [..., vocabulary].
-        uniform: [...] uniform random numbers in [0, 1).
-
-    Returns:
-        [...] token ids.
     """
     # Sums of integers do not depend on their order; those of floats have no deterministic kernel on GPUs.
     counts = (logits.float().softmax(-1) * NUM_COUNTS).to(torch.int32)
@@ -143,74 +120,7 @@ def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     return ids.clamp(max=logits.shape[-1] - 1)  # NaN logits must not give an invalid token
 
 
-def _replace_tokens(
-    original_ids: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor, is_masked: torch.Tensor
-) -> torch.Tensor:
-    """Return the original tokens [batch, seq_len] with samples [batch, P] at the masked positions."""
-    seq_len = original_ids.shape[1]
-    padded = torch.nn.functional.pad(original_ids, (0, 1))  # unused predictions write to the last column
-    return padded.scatter(1, positions.masked_fill(~is_masked, seq_len), sampled)[:, :seq_len]
-
-
-# ---- creation and loading
-
-
-def build_generator_config(config: Any, size: float) -> Any:
-    """Return the config of a generator with `size` times the hidden size of the discriminator.
-
-    As in google-research/electra, the generator has the same number of layers, 64 hidden units per attention
-    head, and the embedding size of the discriminator.
-    """
-    hidden = max(1, round(config.hidden_size * size))
-    heads = max(count for count in range(1, max(1, hidden // HEAD_SIZE) + 1) if hidden % count == 0)
-    generator_config = copy.deepcopy(config)
-    generator_config.update({
-        "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
-        "initializer_range": compute_initializer_range(hidden),
-    })  # fmt: skip
-    return generator_config
-
-
-def find_generator(source: ModelSource) -> ModelSource | None:
-    """Return the generator that was saved with a run, or None."""
-    folder = source.folder / GENERATOR_FOLDER
-    if not folder.is_dir():
-        return None
-    return dataclasses.replace(source, name=f"{source.name}/{GENERATOR_FOLDER}", folder=folder)
-
-
-def build_replaced_token_model(
-    config: Any, source: ModelSource, generator_size: float | None
-) -> ReplacedTokenModel:
-    """Return the discriminator of a source with its generator; what the source lacks is initialized.
-
-    Raises:
-        UserError: The weights cannot be read, or the saved generator does not fit the discriminator.
-    """
-    has_weights = any(source.folder.glob("*.safetensors"))
-    discriminator = (
-        load_model(AutoModelForPreTraining, source, config, may_lack_head=not source.is_run)
-        if has_weights
-        else AutoModelForPreTraining.from_config(config)
-    )
-    saved = find_generator(source)
-    if saved is None:
-        generator_config = build_generator_config(config, generator_size or DEFAULT_GENERATOR_SIZE)
-        return ReplacedTokenModel(discriminator, AutoModelForMaskedLM.from_config(generator_config))
-    saved_config = load_config(saved)
-    if saved_config.model_type != config.model_type:
-        raise UserError(
-            f"{saved.folder}: is a {saved_config.model_type} model, not an ELECTRA generator; remove this "
-            "directory to start with a new generator"
-        )
-    generator = load_model(AutoModelForMaskedLM, saved, saved_config)
-    sizes = [(model.config.vocab_size, model.config.embedding_size) for model in (discriminator, generator)]
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"{saved.folder}: its embeddings differ in size from those of {source.name}; remove this "
-            "directory to start with a new generator"
-        )
-    return ReplacedTokenModel(discriminator, generator)
+# ---- the loss
 
 
 @dataclass(frozen=True)
@@ -220,22 +130,17 @@ class ReplacedTokenLoss:
     This is the loss of Clark et al. 2020, section 2, with the factor of appendix A. The generator's part
     "mlm" is over the masked tokens. The discriminator's part "rtd" is over all tokens, including special
     tokens, and not over padding.
-
-    Attributes:
-        part_weights: Factor of each part in the sum; see `sum_parts`.
     """
 
     part_weights: dict[str, float] = field(default_factory=lambda: {"rtd": DISCRIMINATOR_WEIGHT})
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the number of masked tokens and of all tokens."""
         is_predicted = batch["masked_lm_labels"] != IGNORE_INDEX
         return {"mlm": is_predicted.sum().float(), "rtd": batch["attention_mask"].sum().float()}
 
     def sum_losses(
         self, logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropies in nats."""
         predictions = logits.prediction_logits.float().flatten(0, 1)
         labels = batch["masked_lm_labels"].flatten()
         return {
@@ -246,7 +151,6 @@ class ReplacedTokenLoss:
     def count_correct(
         self, logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the number of correctly predicted and of correctly classified tokens."""
         is_correct = (logits.replaced_logits > 0) == logits.is_replaced
         return {
             "mlm": (logits.prediction_logits.argmax(-1) == batch["masked_lm_labels"]).sum(),
@@ -282,3 +186,60 @@ def _compute_token_losses(logits: ReplacedTokenLogits, mask: torch.Tensor) -> to
         logits.replaced_logits.float(), logits.is_replaced.float(), reduction="none"
     )
     return losses * mask
+
+
+# ---- creation and loading
+
+
+def build_generator_config(config: Any, size: float) -> Any:
+    """Return the config of a generator with `size` times the hidden size of the discriminator.
+
+    As in google-research/electra, the generator has the same number of layers, 64 hidden units per attention
+    head, and the embedding size of the discriminator.
+    """
+    hidden = max(1, round(config.hidden_size * size))
+    heads = max(count for count in range(1, max(1, hidden // HEAD_SIZE) + 1) if hidden % count == 0)
+    generator_config = copy.deepcopy(config)
+    generator_config.update({
+        "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
+        "initializer_range": compute_initializer_range(hidden),
+    })  # fmt: skip
+    return generator_config
+
+
+def find_generator(source: ModelSource) -> ModelSource | None:
+    """Return the generator that was saved with a run, or None."""
+    folder = source.folder / GENERATOR_FOLDER
+    if not folder.is_dir():
+        return None
+    return dataclasses.replace(source, name=f"{source.name}/{GENERATOR_FOLDER}", folder=folder)
+
+
+def build_replaced_token_model(
+    config: Any, source: ModelSource, generator_size: float | None
+) -> ReplacedTokenModel:
+    """Return the discriminator of a source with its generator; what the source lacks is initialized."""
+    has_weights = any(source.folder.glob("*.safetensors"))
+    discriminator = (
+        load_model(AutoModelForPreTraining, source, config, may_lack_head=not source.is_run)
+        if has_weights
+        else AutoModelForPreTraining.from_config(config)
+    )
+    saved = find_generator(source)
+    if saved is None:
+        generator_config = build_generator_config(config, generator_size or DEFAULT_GENERATOR_SIZE)
+        return ReplacedTokenModel(discriminator, AutoModelForMaskedLM.from_config(generator_config))
+    saved_config = load_config(saved)
+    if saved_config.model_type != config.model_type:
+        raise UserError(
+            f"{saved.folder}: is a {saved_config.model_type} model, not an ELECTRA generator; remove this "
+            "directory to start with a new generator"
+        )
+    generator = load_model(AutoModelForMaskedLM, saved, saved_config)
+    sizes = [(model.config.vocab_size, model.config.embedding_size) for model in (discriminator, generator)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{saved.folder}: its embeddings differ in size from those of {source.name}; remove this "
+            "directory to start with a new generator"
+        )
+    return ReplacedTokenModel(discriminator, generator)

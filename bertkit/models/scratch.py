@@ -1,11 +1,14 @@
-"""Prepare a model that is trained from scratch: write a tokenizer and a config to a temporary folder."""
+"""New models for pre-training: their config, initial weights and tokenizer, in a temporary folder."""
 
 import json
+import math
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from tokenizers import processors
 
 from bertkit.data.corpus.documents import TextOptions, TextSource, iter_raw_texts
@@ -14,8 +17,14 @@ from bertkit.data.readers.text_files import describe_files, hash_json
 from bertkit.data.tokens import SequenceTemplate
 from bertkit.data.wordpiece import WordPieceResult, train_wordpiece
 from bertkit.errors import UserError
-from bertkit.models.loading import ModelSource, count_token_types, find_model, load_tokenizer
-from bertkit.models.pretraining import build_bert_config, build_electra_config
+from bertkit.models.loading import (
+    INITIALIZER_RANGE,
+    ModelSource,
+    count_token_ids,
+    count_token_types,
+    find_model,
+    load_tokenizer,
+)
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
 from bertkit.utils.cache import get_or_create
@@ -24,20 +33,13 @@ from bertkit.utils.reporting import report_info
 
 ModelShape = tuple[int, int, int]  # layers, hidden size, attention heads
 CACHE_VERSION = 4  # must be increased if a code change leads to another tokenizer, or to other notes
+MAX_POSITION_EMBEDDINGS = 512
+BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
 NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
 
 
 def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
-    """Return the name and the shape of the model, from the settings and the shapes of named sizes.
-
-    Args:
-        config: Settings `size`, `num_layers`, `hidden_size` and `num_heads`, any of which may be None, and
-            `model_type`.
-        sizes: Shapes by the name of the size.
-
-    Raises:
-        UserError: The number of heads does not divide the hidden size.
-    """
+    """Return the name and the shape of the model, from the settings and the shapes of named sizes."""
     size = config.size or ("base" if devices.has_accelerator() else "tiny")
     requested = (config.num_layers, config.hidden_size, config.num_heads)
     layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))
@@ -58,26 +60,77 @@ def create_model_folder(
     """
     name, shape = resolve_model_shape(config, sizes)
     if config.tokenizer:
-        tokenizer = _load_named_tokenizer(config)
+        for flag, is_set in {"--vocab-size": config.vocab_size is not None, "--cased": config.cased}.items():
+            if is_set:
+                raise UserError(f"{flag}: applies only to a new tokenizer; remove it or --tokenizer")
+        tokenizer = load_tokenizer(find_tokenizer(config.tokenizer))
     else:
         tokenizer = _load_trained_tokenizer(config, text, options)
     if config.has_pairs:
         tokenizer = add_segments(tokenizer)
     folder = create_process_directory()
     tokenizer.save_pretrained(folder)
-    vocab_size = max(tokenizer.get_vocab().values()) + 1
     build_config = build_electra_config if config.model_type == "electra" else build_bert_config
-    model_config = build_config(vocab_size, shape, tokenizer.pad_token_id)
+    model_config = build_config(count_token_ids(tokenizer), shape, tokenizer.pad_token_id)
     model_config.type_vocab_size = max(model_config.type_vocab_size, count_token_types(tokenizer))
     model_config.save_pretrained(folder)
     return ModelSource(name, folder, is_new=True)
 
 
-def _load_named_tokenizer(config: Any) -> Any:
-    for flag, is_set in {"--vocab-size": config.vocab_size is not None, "--cased": config.cased}.items():
-        if is_set:
-            raise UserError(f"{flag}: applies only to a new tokenizer; remove it or --tokenizer")
-    return load_tokenizer(find_tokenizer(config.tokenizer))
+# ---- configs and weights
+
+
+def build_bert_config(vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
+    """Return the config of a BERT of any shape, with intermediate size 4 * hidden and dropout 0.1.
+
+    A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
+    The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
+    narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
+    """
+    from transformers import BertConfig
+
+    return BertConfig(vocab_size=vocab_size, pad_token_id=pad_token_id, **_list_sizes(shape))
+
+
+def build_electra_config(vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
+    """Return the config of an ELECTRA discriminator of the same shape as a BERT, see `build_bert_config`.
+
+    As in ELECTRA-Base, the embeddings have the hidden size.
+    """
+    from transformers import ElectraConfig
+
+    return ElectraConfig(
+        vocab_size=vocab_size, embedding_size=shape[1], pad_token_id=pad_token_id, **_list_sizes(shape)
+    )
+
+
+def _list_sizes(shape: ModelShape) -> dict[str, Any]:
+    layers, hidden, heads = shape
+    return {
+        "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "max_position_embeddings": MAX_POSITION_EMBEDDINGS,
+        "initializer_range": compute_initializer_range(hidden),
+    }  # fmt: skip
+
+
+def compute_initializer_range(hidden_size: int) -> float:
+    """Return the standard deviation of the initial weights; see `build_bert_config`."""
+    return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
+
+
+def set_token_embeddings(model: Any, vectors: np.ndarray) -> None:
+    """Replace token embeddings by vectors `[vocab_size, embedding_size]`, except where a vector is zero.
+
+    The vectors are scaled to the standard deviation of the previous embeddings.
+    """
+    embeddings = model.base_model.get_input_embeddings().weight
+    token_ids = np.flatnonzero(vectors.any(1))
+    scale = embeddings.std().item() / vectors[token_ids].std()
+    with torch.no_grad():
+        embeddings[token_ids] = torch.from_numpy(vectors[token_ids] * scale)
+
+
+# ---- tokenizers
 
 
 def add_segments(tokenizer: Any) -> Any:
@@ -131,9 +184,13 @@ def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions)
     settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
     result: WordPieceResult | None = None
 
+    def train() -> WordPieceResult:
+        report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
+        return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)
+
     def write(folder: Path) -> None:
         nonlocal result
-        result = _train(text, options, settings)
+        result = train()
         result.tokenizer.save_pretrained(folder)
         (folder / NOTES_FILE).write_text(json.dumps(result.notes), "utf-8")
 
@@ -141,7 +198,7 @@ def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions)
     folder = get_or_create("tokenizer", key, write)
     is_cached = folder is not None and result is None
     if folder is None:
-        result = result or _train(text, options, settings)
+        result = result or train()
         tokenizer, notes = result.tokenizer, result.notes
     else:
         tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
@@ -151,8 +208,3 @@ def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions)
     suffix = " (cached: trained on this text before)" if is_cached else ""
     report_info(f"WordPiece tokenizer with {len(tokenizer):,} tokens{suffix}")
     return tokenizer
-
-
-def _train(text: TextSource, options: TextOptions, settings: tuple[int, bool]) -> WordPieceResult:
-    report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
-    return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)

@@ -37,23 +37,17 @@ LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
 def build_model_card(
     folder: Path, metrics: Mapping[str, Any], task: Task, provenance: Mapping[str, Any]
 ) -> str:
-    """Return the model card in Markdown: data, scores, usage, settings and versions.
-
-    Args:
-        folder: The run directory.
-        metrics: Content of `metrics.json`.
-        task: The task of the run.
-        provenance: Provenance of the run, from `run.yaml`.
-    """
-    settings, data = serialize_settings(task.config), metrics["data"]
-    validation_rows = format_count(data["validation"], f"validation {task.spec.unit}")
+    """Return the model card in Markdown: data, scores, usage, settings and versions."""
+    settings, data, training = serialize_settings(task.config), metrics["data"], metrics["training"]
+    validation_rows = format_count(data["validation"], f"validation {task.definition.unit}")
     parts = [
         f"# {folder.name}",
-        f"`{metrics['model']}` {task.spec.training_phrase} `{metrics['task']}` on `{data['name']}` "
+        f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
         f"({data['source']}; {data['train']:,} training and {validation_rows}; "
         f"fingerprint `{data['fingerprint']}`).",
         f"Task: {task.describe()}.",
-        _describe_training(metrics["training"]),
+        f"Training: {training['seconds']:.0f} s, {training['examples_per_second']:.1f} examples/s in "
+        f"{training['precision']}.",
         "## Scores\n\n" + format_score_table(metrics),
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
         format_detail_table(metrics),
@@ -66,24 +60,14 @@ def build_model_card(
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _describe_training(training: Mapping[str, Any]) -> str:
-    """Return a sentence about the speed of training."""
-    speed = f"{training['examples_per_second']:.1f} examples/s in {training['precision']}"
-    return f"Training: {training['seconds']:.0f} s, {speed}."
-
-
 # ---- tables
 
 
 def format_markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in (header, *rows)]
+    """Return a Markdown table; labels and names of scores may contain any characters."""
+    escaped = [[" ".join(cell.split()).replace("|", "\\|") for cell in cells] for cells in (header, *rows)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in escaped]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
-
-
-def _escape_cell(cell: str) -> str:
-    """Return a text that stays in its table cell; labels and names of scores may contain any characters."""
-    return " ".join(cell.split()).replace("|", "\\|")
 
 
 def format_baseline_names(metrics: Mapping[str, Any]) -> list[str]:
@@ -125,11 +109,7 @@ def format_score_table(metrics: Mapping[str, Any]) -> str:
 
 
 def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return one row for each score that was compared with another run; empty without a comparison.
-
-    Returns:
-        Rows of (name, score of the other run, difference, interval of the difference, p-value and test).
-    """
+    """Return (name, score of the other run, difference, its interval, p-value and test) of each score."""
     comparison = metrics.get("compared", {})
     rows: list[tuple[str, ...]] = []
     for name, result in comparison.get("difference", {}).items():
@@ -213,7 +193,7 @@ def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     """Return Python code that loads the model; the code uses transformers if its predictions are the same."""
     example = task.input_schema.make_example_row()
     load_code = LOAD_TEMPLATE.format(path=str(folder), example=example)
-    pipeline = task.spec.pipeline
+    pipeline = task.pipeline
     if pipeline.caveat is not None or settings.get("long_texts") in BERTKIT_ONLY_LONG_TEXTS:
         return load_code
     is_pair = len(task.input_schema.text_columns) == 2
@@ -222,7 +202,7 @@ def _format_usage(folder: Path, task: Task, settings: Mapping[str, Any]) -> str:
     options = [repr(pipeline.task), repr(str(folder)), *_format_kwargs(pipeline.init_kwargs)]
     call = [inputs, *_format_kwargs(pipeline.call_kwargs)]
     pipeline_code = PIPELINE_TEMPLATE.format(options=", ".join(options), call=", ".join(call))
-    if not task.spec.uses_windows:
+    if not task.uses_windows:
         return pipeline_code
     return f"{load_code}\n\n# without bertkit: only for texts that fit into one window\n{pipeline_code}"
 
@@ -234,17 +214,17 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
     """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
     max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
-    if task.spec.resamples_examples:
+    if task.definition.resamples_examples:
         return f"Training examples had up to {max_length} tokens."
-    if caveat := task.spec.pipeline.caveat:
-        treatment = "split into windows" if task.spec.uses_windows else "truncated"
+    if caveat := task.pipeline.caveat:
+        treatment = "split into windows" if task.uses_windows else "truncated"
         return f"`transformers.pipeline` {caveat}. Texts longer than {max_length} tokens are {treatment}."
     if long_texts in BERTKIT_ONLY_LONG_TEXTS:
         return (
             f"With `bertkit.load`, texts longer than {max_length} tokens are handled as in training "
             f"(`--long-texts {long_texts}`). `transformers.pipeline` would truncate them."
         )
-    if task.spec.uses_windows:
+    if task.uses_windows:
         return (
             f"`bertkit.load` splits texts longer than {max_length} tokens into windows, and merges the "
             "predictions into valid ones. `transformers.pipeline` does neither."
@@ -259,12 +239,7 @@ def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
 
 
 def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
-    """Return the card with a section on the calibration of the run; it replaces an earlier section.
-
-    Args:
-        card: The model card in Markdown.
-        calibration: Content of `calibration.json`.
-    """
+    """Return the card with a section on the calibration of the run; it replaces an earlier section."""
     card = CALIBRATION_SECTION.sub("", card)
     data, scores = calibration["data"], calibration["scores"]
     rows = [

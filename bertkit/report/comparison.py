@@ -11,7 +11,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.report.finished_run import FinishedRun
 from bertkit.report.page import compute_interval_bar, create_view, render_template
 from bertkit.stats.significance import ScoreDifference, compare_scorers
-from bertkit.tasks.view import ErrorBrowser, Example, Field, View, build_error_browser
+from bertkit.tasks.view import Example, Field, View, build_error_browser
 from bertkit.utils.reporting import report_info
 
 ALL_RUNS, NO_RUN = "all", "none"
@@ -39,41 +39,7 @@ class ComparisonCell:
 
 
 def compare_runs(runs: Sequence[FinishedRun]) -> tuple[str, dict[str, Any]]:
-    """Return the HTML page that compares all runs with the first one, and a summary as plain values.
-
-    Raises:
-        UserError: The runs belong to different tasks, or there are too many.
-    """
-    _check_runs(runs)
-    names = _build_names(runs)
-    views = _align_views(runs)
-    tests = _test_differences(views)
-    notes = [_explain_no_test(name, names[0]) for name, view in zip(names, views, strict=True) if not view]
-    for note in notes:
-        report_info(note)
-    aligned_views = [view for view in views if view]
-    html = render_template(
-        "comparison.html",
-        title=" · ".join(names),
-        runs=list(zip(names, runs, strict=True)),
-        table=_build_score_table(runs, tests),
-        notes=notes,
-        settings=_build_settings_table(runs),
-        charts=_build_charts(names, runs),
-        error_browser=(
-            _build_error_browser(names, aligned_views) if len(aligned_views) == len(runs) else None
-        ),
-    )
-    return html, {
-        "runs": [str(run.folder) for run in runs],
-        "scores": [run.metrics["validation"] for run in runs],
-        "differences": [
-            {name: test.to_dict() for name, test in run_tests.items()} for run_tests in tests[1:]
-        ],
-    }
-
-
-def _check_runs(runs: Sequence[FinishedRun]) -> None:
+    """Return the HTML page that compares all runs with the first one, and a summary as plain values."""
     tasks = list(dict.fromkeys(run.metrics["task"] for run in runs))
     if len(tasks) > 1:
         raise UserError(
@@ -82,19 +48,45 @@ def _check_runs(runs: Sequence[FinishedRun]) -> None:
         )
     if len(runs) > len(LINE_COLORS):
         raise UserError(f"runs: expected at most {len(LINE_COLORS)}, found {len(runs)}; pass fewer runs")
-
-
-def _explain_no_test(name: str, first: str) -> str:
-    return (
-        f"{name}: was not scored on the same rows as {first}, or lacks predictions of some rows; "
-        "its differences are not tested for significance"
-    )
-
-
-def _build_names(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return the directory name of each run, or its path if several have the same name."""
     counts = Counter(run.name for run in runs)
-    return [run.name if counts[run.name] == 1 else str(run.folder) for run in runs]
+    names = [run.name if counts[run.name] == 1 else str(run.folder) for run in runs]
+    views = _align_views(runs)
+    first, *scorers = [view.scorer() if view else None for view in views]
+    tests = [compare_scorers(first, scorer) if first and scorer else {} for scorer in scorers]
+    notes = [
+        f"{name}: was not scored on the same rows as {names[0]}, or lacks predictions of some rows; "
+        "its differences are not tested for significance"
+        for name, view in zip(names, views, strict=True)
+        if not view
+    ]
+    for note in notes:
+        report_info(note)
+    table = []
+    for name, value in runs[0].metrics["validation"].items():
+        others = [_build_cell(*pair, name, value) for pair in zip(runs[1:], tests, strict=True)]
+        table.append((name, [_build_cell(runs[0], {}, name, None), *others]))
+    aligned_views = [view for view in views if view]
+    error_browser = None
+    if len(aligned_views) == len(runs):
+        rows = zip(*(view.build_examples() for view in aligned_views), strict=True)
+        examples = [_merge_examples(names, row) for row in rows]
+        # Its filter is the set of correct runs; disagreements come first.
+        error_browser = build_error_browser(examples, "spread", ("gold", "correct runs"))
+    html = render_template(
+        "comparison.html",
+        title=" · ".join(names),
+        runs=list(zip(names, runs, strict=True)),
+        table=table,
+        notes=notes,
+        settings=_build_settings_table(runs),
+        charts=_build_charts(names, runs),
+        error_browser=error_browser,
+    )
+    return html, {
+        "runs": [str(run.folder) for run in runs],
+        "scores": [run.metrics["validation"] for run in runs],
+        "differences": [{name: test.to_dict() for name, test in run_tests.items()} for run_tests in tests],
+    }
 
 
 # ---- rows that all runs share
@@ -109,18 +101,16 @@ def _align_views(runs: Sequence[FinishedRun]) -> list[View | None]:
     if first is None or first.scorer() is None:
         return [None] * len(runs)
     keys = _build_keys(first)
-    return [first, *(_align_view(run, keys) for run in runs[1:])]
-
-
-def _align_view(run: FinishedRun, keys: Sequence[Any]) -> View | None:
-    """Return a view of a run with its rows in the order of `keys`; None if the run has other rows."""
-    view = create_view(run)
-    if view is None:
-        return None
-    index_by_key = {key: index for index, key in enumerate(_build_keys(view))}
-    if len(index_by_key) != len(keys) or any(key not in index_by_key for key in keys):
-        return None
-    return type(view)(run, [view.records[index_by_key[key]] for key in keys])
+    views: list[View | None] = [first]
+    for run in runs[1:]:
+        view = create_view(run)
+        if view is not None:
+            index_by_key = {key: index for index, key in enumerate(_build_keys(view))}
+            has_same_rows = len(index_by_key) == len(keys) and all(key in index_by_key for key in keys)
+            records = [view.records[index_by_key[key]] for key in keys] if has_same_rows else []
+            view = type(view)(run, records) if has_same_rows else None
+        views.append(view)
+    return views
 
 
 def _build_keys(view: View) -> list[tuple[str, int]]:
@@ -139,31 +129,11 @@ def _build_keys(view: View) -> list[tuple[str, int]]:
     return keys
 
 
-def _test_differences(views: Sequence[View | None]) -> list[dict[str, ScoreDifference]]:
-    """Return, for each run, the tests of its differences from the first run; empty for the first run."""
-    first, *others = [view.scorer() if view else None for view in views]
-    return [{}, *(compare_scorers(first, other) if first and other else {} for other in others)]
-
-
 # ---- content of the page
 
 
-def _build_score_table(
-    runs: Sequence[FinishedRun], tests: Sequence[Mapping[str, ScoreDifference]]
-) -> list[tuple[str, list[ComparisonCell]]]:
-    """Return a row for each score of the first run, with a cell for each run."""
-    rows = []
-    for name, first_value in runs[0].metrics["validation"].items():
-        others = [
-            _build_cell(run, name, first_value, run_tests)
-            for run, run_tests in zip(runs[1:], tests[1:], strict=True)
-        ]
-        rows.append((name, [_build_cell(runs[0], name, None, {}), *others]))
-    return rows
-
-
 def _build_cell(
-    run: FinishedRun, name: str, first_value: float | None, tests: Mapping[str, ScoreDifference]
+    run: FinishedRun, tests: Mapping[str, ScoreDifference], name: str, first_value: float | None
 ) -> ComparisonCell:
     value = run.metrics["validation"].get(name)
     if value is None:
@@ -202,13 +172,6 @@ def _build_charts(names: Sequence[str], runs: Sequence[FinishedRun]) -> list[Cha
     return charts
 
 
-def _build_error_browser(names: Sequence[str], views: Sequence[View]) -> ErrorBrowser:
-    """Build an error browser whose filter is the set of correct runs; disagreements come first."""
-    rows = zip(*(view.build_examples() for view in views), strict=True)
-    examples = [_merge_examples(names, row) for row in rows]
-    return build_error_browser(examples, "spread", ("gold", "correct runs"))
-
-
 def _merge_examples(names: Sequence[str], row: Sequence[Example]) -> Example:
     """Merge the examples that the runs have for one row into one example with all predictions."""
     priorities = [example.priority for example in row]
@@ -219,7 +182,10 @@ def _merge_examples(names: Sequence[str], row: Sequence[Example]) -> Example:
     label = ALL_RUNS if len(correct_runs) == len(row) else ", ".join(correct_runs) or NO_RUN
     gold = row[0].display_labels[0] if row[0].display_labels else ", ".join(row[0].gold)
     inputs = [field for field in row[0].fields if field.name not in ("predicted", "gold and predicted")]
-    predictions = [_build_prediction_field(name, example) for name, example in zip(names, row, strict=True)]
+    predictions = []  # the label of each run, or the text with its marks
+    for name, example in zip(names, row, strict=True):
+        text = example.display_labels[1] if example.display_labels else ", ".join(example.predicted)
+        predictions.append(Field(name, text) if text else replace(example.fields[-1], name=name))
     return replace(
         row[0],
         predicted=[label],
@@ -229,9 +195,3 @@ def _merge_examples(names: Sequence[str], row: Sequence[Example]) -> Example:
         fields=[*inputs, *predictions],
         display_labels=(gold, label),
     )
-
-
-def _build_prediction_field(name: str, example: Example) -> Field:
-    """Return the prediction of a run as a field: its label, or the text with its marks."""
-    text = example.display_labels[1] if example.display_labels else ", ".join(example.predicted)
-    return Field(name, text) if text else replace(example.fields[-1], name=name)

@@ -13,8 +13,7 @@ from bertkit.run_directory import EXTRA_SPLITS, RETRAIN_HINT, RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.validation import DataObject
 from bertkit.stats.scores import Scores
-from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.definition import TaskSpec
+from bertkit.tasks import TASKS, TaskDef, task_definition
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.text import validate
 
@@ -83,11 +82,11 @@ class FinishedRun(RunDir):
 
     Attributes:
         metrics: Content of `metrics.json`. When a run ends, the page is written before this file exists.
-        spec: Properties of the task.
+        definition: What the task is.
     """
 
     metrics: Mapping[str, Any]
-    spec: TaskSpec
+    definition: TaskDef
 
     @property
     def name(self) -> str:
@@ -97,7 +96,7 @@ class FinishedRun(RunDir):
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that differ from their defaults."""
-        recipe = read_recipe(str(self.settings_file), self.spec.name, self.spec.config)
+        recipe = read_recipe(str(self.settings_file), self.definition.name, self.definition.config)
         return {
             name: str(value) if isinstance(value, DataObject) else value
             for name, value in recipe.settings.items()
@@ -135,4 +134,4 @@ def load_finished_run(folder: Path) -> FinishedRun:
     missing += [f"compared.validation.{name}" for name in lost]
     if missing:
         raise UserError(f"{folder / RunDir.METRICS_FILE}: {format_list(missing)} missing; {RETRAIN_HINT}")
-    return FinishedRun(folder, metrics, task_spec(metrics["task"]))
+    return FinishedRun(folder, metrics, task_definition(metrics["task"]))

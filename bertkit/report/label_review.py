@@ -17,15 +17,12 @@ def render_review_page(
 ) -> str:
     """Render the page of all issues; if it would be too large, shorten texts and leave out the last issues.
 
-    Args:
-        study: Name of the study.
-        task: Name of the task.
-        num_rows: Number of rows with out-of-fold predictions.
-        issues: Records of `label_issues.jsonl`.
-        choices: Labels that the reviewer can choose from; empty if there is only the suggested one.
+    `choices` are the labels that the reviewer can choose from; empty if there is only the suggested one.
     """
     shown, length, data = list(issues[:MAX_EXAMPLES]), TEXT_LENGTHS[0], ""
-    settings = {"task": task, "choices": list(choices), "key": _make_storage_key(issues)}
+    digest = blake2b(dump_compact_json(list(issues)).encode(errors="replace"), digest_size=8)
+    # The browser stores the decisions under this key.
+    settings = {"task": task, "choices": list(choices), "key": digest.hexdigest()}
     for length in TEXT_LENGTHS:
         data = _dump(settings, shown, length)
         if len(data) <= MAX_BYTES:
@@ -37,11 +34,6 @@ def render_review_page(
         "label_review.html", "review.js", title=f"Label issues of {study}", task=task, num_rows=num_rows,
         num_issues=len(issues), num_shown=len(shown), text_length=length, data=data,
     )  # fmt: skip
-
-
-def _make_storage_key(issues: Sequence[Mapping[str, Any]]) -> str:
-    """Return a digest of the issues, under which the browser stores the decisions."""
-    return blake2b(dump_compact_json(list(issues)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def _dump(settings: Mapping[str, Any], issues: Sequence[Mapping[str, Any]], length: int | None) -> Any:

@@ -1,10 +1,6 @@
-"""Charts of a calibrated run: reliability, risk by coverage, and scores by threshold.
-
-Each chart has a table of its values.
-"""
+"""The page of a finished run, and what a notebook displays of it."""
 
 import base64
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -39,13 +35,8 @@ from bertkit.report.finished_run import FinishedRun
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.tasks import TASKS, task_spec
-from bertkit.tasks.choice.view import MultipleChoiceView
-from bertkit.tasks.ner.view import NerView
-from bertkit.tasks.pretrain.view import MlmView
-from bertkit.tasks.qa.view import QaView
-from bertkit.tasks.text.view import ClassificationView, MultiLabelView, RegressionView
-from bertkit.tasks.view import Attribution, Example, View, build_error_browser
+from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks.view import Attribution, View, build_error_browser
 
 RISK_NOTE = (
     "Fraction of wrong predictions among the answered rows, if the model answers only the most confident "
@@ -55,111 +46,9 @@ RISK_NOTE = (
 THRESHOLD_NOTE = (
     "Scores on the calibration rows if a label is predicted above this probability, the same for all labels."
 )
-
-
-def build_calibration_charts(run: FinishedRun) -> list[Chart]:
-    """Return the charts of a calibrated run; empty if the run is not calibrated."""
-    calibration = run.calibration
-    charts = [
-        _plot_reliability(Calibration.from_dict(reliability), part, _describe_rows(run))
-        for part, reliability in calibration.get("reliability", {}).items()
-    ]
-    if risk_coverage := calibration.get("risk_coverage"):
-        charts.append(_plot_risk_coverage(risk_coverage, calibration))
-    threshold = calibration.get("threshold")
-    if threshold and "curve" in threshold:
-        charts.append(_plot_thresholds(threshold))
-    return charts
-
-
-def _describe_rows(run: FinishedRun) -> str:
-    """Return one sentence on the calibration rows; empty if they are not known."""
-    if (data := run.calibration.get("data")) is None:
-        return ""
-    name = "the validation split" if run.is_calibrated_on_validation else data.get("name", "other data")
-    return f"Calibration rows: {data['rows']:,} of {name}. "
-
-
-def _plot_reliability(calibration: Calibration, part: str, rows_note: str) -> Chart:
-    chart = plot_reliability_diagram(calibration, title=f"Reliability {part} calibration")
-    columns = zip(calibration.count, calibration.confidence, calibration.accuracy, strict=True)
-    rows = [
-        [f"{count:,.0f}", f"{confidence:.3f}", f"{accuracy:.3f}"]
-        for count, confidence, accuracy in columns
-        if count
-    ]
-    table = [["predictions", "confidence", "accuracy"], *rows]
-    return replace(chart, note=rows_note + chart.note, table=table)
-
-
-def _plot_risk_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> Chart:
-    """Plot the risk by coverage, and mark the coverage at which the model abstains."""
-    chosen = _find_chosen_coverage(curve, calibration)
-
-    def draw(axes: Any) -> None:
-        axes.plot(curve["coverage"], curve["risk"], color=LINE_COLORS[0], marker="o", markersize=3)
-        if chosen is not None:
-            axes.axvline(chosen, color=INK, linewidth=1, dashes=(4, 3), label="answered")
-            axes.legend(loc="best", fontsize=9.5)
-        axes.grid(axis="y")
-        axes.set(xlim=(0, 1), xlabel="coverage", ylabel="risk")
-        axes.set_ylim(bottom=0)
-        fit_left_margin(axes)
-
-    num_rows = calibration.get("data", {"rows": 0})["rows"]
-    chart = render_chart(f"Risk and coverage: AURC {curve['aurc']:.3f}", draw, RISK_NOTE)
-    return replace(chart, table=_list_costs(curve, num_rows))
-
-
-def _find_chosen_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> float | None:
-    """Return the highest coverage of the curve without rows from which the model abstains."""
-    if "abstention" not in calibration:
-        return None
-    minimum = calibration["abstention"]["min_confidence"]
-    points = zip(curve["coverage"], curve["min_confidence"], strict=True)
-    return max((coverage for coverage, confidence in points if confidence >= minimum), default=None)
-
-
-def _list_costs(curve: RiskCoverage, num_rows: int) -> list[list[str]]:
-    """Return what each coverage costs: the rows without an answer, and the wrong answers."""
-    header = ["coverage", "minimum confidence", "risk", "rows without answer", "wrong answers"]
-    points = zip(curve["coverage"], curve["min_confidence"], curve["risk"], strict=True)
-    return [header] + [
-        [
-            f"{coverage:.2f}",
-            f"{confidence:.3f}",
-            f"{risk:.3f}",
-            f"{round(num_rows * (1 - coverage)):,}",
-            f"{round(num_rows * coverage * risk):,}",
-        ]
-        for coverage, confidence, risk in points
-    ]
-
-
-def _plot_thresholds(threshold: ThresholdRecord) -> Chart:
-    """Plot the scores by threshold, and mark the fitted thresholds."""
-    scores = dict(threshold["curve"])
-    x = scores.pop("threshold")
-
-    def draw(axes: Any) -> None:
-        for number, (name, values) in enumerate(scores.items()):
-            axes.plot(x, values, color=LINE_COLORS[number % len(LINE_COLORS)], label=name)
-        for value in set(threshold["thresholds"].values()):
-            axes.axvline(value, color=INK, linewidth=1, dashes=(4, 3))
-        axes.grid(axis="y")
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="threshold", ylabel="score")
-        axes.legend(loc="best", fontsize=9.5)
-
-    chart = render_chart("Scores by threshold", draw, THRESHOLD_NOTE)
-    return replace(chart, table=_list_scores(x, scores))
-
-
-def _list_scores(x: Sequence[float], scores: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    rows = zip(x, *scores.values(), strict=True)
-    return [["threshold", *scores], *([f"{value:.3f}" for value in row] for row in rows)]
-
-
+CLICK_NOTE = "Click a cell to see its examples."  # which a notebook does not have
 MIN_STRENGTH = 0.1  # weaker words are not shaded
+TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -177,67 +66,28 @@ class ExampleExplanation:
     attributions: Mapping[str, list[Attribution]]
 
 
-def compute_strengths(attributions: Sequence[float]) -> list[float]:
-    """Return attributions as fractions of the highest absolute one; 0 for words that are not shaded."""
-    highest = max(map(abs, attributions), default=0.0) or 1.0
-    strengths = [attribution / highest for attribution in attributions]
-    return [strength if abs(strength) >= MIN_STRENGTH else 0.0 for strength in strengths]
-
-
-def add_explanation(example: Example, explanation: ExampleExplanation) -> Example:
-    """Return the example with the attributions of its words."""
-    fields = [
-        dataclasses.replace(field, attributions=explanation.attributions.get(field.name, []))
-        for field in example.fields
-    ]
-    return dataclasses.replace(example, fields=fields, explained=(explanation.target, explanation.error))
-
-
-VIEWS: list[type[View]] = [
-    ClassificationView,
-    MultiLabelView,
-    RegressionView,
-    NerView,
-    QaView,
-    MultipleChoiceView,
-    MlmView,
-]
-
-
-def create_view(run: FinishedRun) -> View | None:
-    """Create the view for the records of a run; None if no view matches them.
-
-    Raises:
-        UserError: A record is invalid; the message has its line number.
-    """
-    view = next((view for record in run.records for view in VIEWS if view.matches(record)), None)
-    return view(run, run.records) if view else None
-
-
-NO_EXPLANATIONS: Mapping[int, ExampleExplanation] = {}
-TEMPLATE_DIR = Path(__file__).parent / "templates"
-
-
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    run = FinishedRun(folder, metrics, task_spec(metrics["task"]))
+    run = FinishedRun(folder, metrics, task_definition(metrics["task"]))
     run.write_report(render_page(run))
 
 
-def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] = NO_EXPLANATIONS) -> str:
+def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation] | None = None) -> str:
     """Render the scores, settings, data, training curves and examples of a run as HTML.
 
-    Args:
-        run: The run.
-        explanations: Explanations of examples, by the index of the record.
+    `explanations` are those of some examples, by the index of the record.
     """
+    explanations = explanations or {}
     view = create_view(run)
     error_browser = None
     if view:
-        examples = [
-            add_explanation(example, explanations[index]) if index in explanations else example
-            for index, example in enumerate(view.build_examples())
-        ]
+        examples = view.build_examples()
+        for index, found in explanations.items():
+            fields = [
+                replace(field, attributions=found.attributions.get(field.name, []))
+                for field in examples[index].fields
+            ]
+            examples[index] = replace(examples[index], fields=fields, explained=(found.target, found.error))
         error_browser = build_error_browser(examples, view.measure_name, view.filter_names)
     return render_template(
         "page.html",
@@ -304,7 +154,6 @@ def render_template(template: str, script_name: str = "browser.js", **values: An
 
 @cache
 def get_environment() -> jinja2.Environment:
-    """Return the environment of the templates."""
     loader = jinja2.FileSystemLoader(TEMPLATE_DIR)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -325,22 +174,112 @@ def _format_value(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-CLICK_NOTE = "Click a cell to see its examples."  # which a notebook does not have
+def create_view(run: FinishedRun) -> View | None:
+    """Create the view for the records of a run; None if no view matches them."""
+    views = run.definition.load_views()
+    view = next((view for record in run.records for view in views if view.matches(record)), None)
+    return view(run, run.records) if view else None
+
+
+def compute_strengths(attributions: Sequence[float]) -> list[float]:
+    """Return attributions as fractions of the highest absolute one; 0 for words that are not shaded."""
+    highest = max(map(abs, attributions), default=0.0) or 1.0
+    strengths = [attribution / highest for attribution in attributions]
+    return [strength if abs(strength) >= MIN_STRENGTH else 0.0 for strength in strengths]
+
+
+# ---- charts of a calibrated run
+
+
+def build_calibration_charts(run: FinishedRun) -> list[Chart]:
+    """Return the charts of a calibrated run, each with a table of its values; empty without calibration."""
+    calibration = run.calibration
+    charts = []
+    for part, reliability in calibration.get("reliability", {}).items():
+        found = Calibration.from_dict(reliability)
+        chart = plot_reliability_diagram(found, title=f"Reliability {part} calibration")
+        bins = zip(found.count, found.confidence, found.accuracy, strict=True)
+        rows = [
+            [f"{count:,.0f}", f"{mean:.3f}", f"{accuracy:.3f}"] for count, mean, accuracy in bins if count
+        ]
+        table = [["predictions", "confidence", "accuracy"], *rows]
+        note = ""
+        if data := calibration.get("data"):
+            is_validation = run.is_calibrated_on_validation
+            name = "the validation split" if is_validation else data.get("name", "other data")
+            note = f"Calibration rows: {data['rows']:,} of {name}. "
+        charts.append(replace(chart, note=note + chart.note, table=table))
+    if risk_coverage := calibration.get("risk_coverage"):
+        charts.append(_plot_risk_coverage(risk_coverage, calibration))
+    threshold = calibration.get("threshold")
+    if threshold and "curve" in threshold:
+        charts.append(_plot_thresholds(threshold))
+    return charts
+
+
+def _plot_risk_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> Chart:
+    """Plot the risk by coverage, and mark the highest coverage without rows from which the model abstains."""
+    points = list(zip(curve["coverage"], curve["min_confidence"], curve["risk"], strict=True))
+    chosen = None
+    if "abstention" in calibration:
+        minimum = calibration["abstention"]["min_confidence"]
+        chosen = max((coverage for coverage, confidence, _ in points if confidence >= minimum), default=None)
+
+    def draw(axes: Any) -> None:
+        axes.plot(curve["coverage"], curve["risk"], color=LINE_COLORS[0], marker="o", markersize=3)
+        if chosen is not None:
+            axes.axvline(chosen, color=INK, linewidth=1, dashes=(4, 3), label="answered")
+            axes.legend(loc="best", fontsize=9.5)
+        axes.grid(axis="y")
+        axes.set(xlim=(0, 1), xlabel="coverage", ylabel="risk")
+        axes.set_ylim(bottom=0)
+        fit_left_margin(axes)
+
+    num_rows = calibration.get("data", {"rows": 0})["rows"]
+    table = [["coverage", "minimum confidence", "risk", "rows without answer", "wrong answers"]] + [
+        [
+            f"{coverage:.2f}",
+            f"{confidence:.3f}",
+            f"{risk:.3f}",
+            f"{round(num_rows * (1 - coverage)):,}",
+            f"{round(num_rows * coverage * risk):,}",
+        ]
+        for coverage, confidence, risk in points
+    ]
+    chart = render_chart(f"Risk and coverage: AURC {curve['aurc']:.3f}", draw, RISK_NOTE)
+    return replace(chart, table=table)
+
+
+def _plot_thresholds(threshold: ThresholdRecord) -> Chart:
+    """Plot the scores by threshold, and mark the fitted thresholds."""
+    scores = dict(threshold["curve"])
+    x = scores.pop("threshold")
+
+    def draw(axes: Any) -> None:
+        for number, (name, values) in enumerate(scores.items()):
+            axes.plot(x, values, color=LINE_COLORS[number % len(LINE_COLORS)], label=name)
+        for value in set(threshold["thresholds"].values()):
+            axes.axvline(value, color=INK, linewidth=1, dashes=(4, 3))
+        axes.grid(axis="y")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="threshold", ylabel="score")
+        axes.legend(loc="best", fontsize=9.5)
+
+    rows = zip(x, *scores.values(), strict=True)
+    table = [["threshold", *scores], *([f"{value:.3f}" for value in row] for row in rows)]
+    return replace(render_chart("Scores by threshold", draw, THRESHOLD_NOTE), table=table)
+
+
+# ---- notebooks
 
 
 def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return the content that Jupyter displays, by MIME type.
 
-    Args:
-        folder: The run directory; None after a dry run or a preview.
-        metrics: Content of `metrics.json`, or measurements of a dry run or a preview.
-
-    Returns:
-        Scores and charts of a single run as HTML, and the table of a suite or a study as Markdown. All other
-        results are JSON in a code block.
+    It has the scores and charts of a single run as HTML, and the table of a suite or a study as Markdown. All
+    other results are JSON in a code block, such as those of a dry run, which has no directory.
     """
     if folder and metrics.get("task") in TASKS:
-        return {"text/html": render_run(FinishedRun(folder, metrics, task_spec(metrics["task"])))}
+        return {"text/html": render_run(FinishedRun(folder, metrics, task_definition(metrics["task"])))}
     if folder and (card := RunDir(folder).read_card()) is not None:
         return {"text/markdown": card}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)
@@ -349,7 +288,11 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
 
 def render_run(run: FinishedRun) -> str:
     """Render the scores and the charts of a run as a fragment of HTML, in the colors of the notebook."""
-    report = run.folder / RunDir.REPORT_FILE
+    report, charts = run.folder / RunDir.REPORT_FILE, []
+    if run.folder.exists():
+        view = create_view(run)
+        result_charts = view.build_charts() if view else []
+        charts = [*build_training_charts(run.log), *result_charts, *build_calibration_charts(run)]
     return get_environment().get_template("notebook.html").render(
         metrics=run.metrics,
         folder=run.folder,
@@ -357,12 +300,5 @@ def render_run(run: FinishedRun) -> str:
         is_calibrated=bool(run.calibration),
         scores=format_score_rows(run.metrics),
         baseline_names=format_baseline_names(run.metrics),
-        charts=_build_charts(run) if run.folder.exists() else [],
+        charts=[replace(chart, note=chart.note.removesuffix(CLICK_NOTE)) for chart in charts],
     )  # fmt: skip
-
-
-def _build_charts(run: FinishedRun) -> list[Chart]:
-    view = create_view(run)
-    result_charts = view.build_charts() if view else []
-    charts = [*build_training_charts(run.log), *result_charts, *build_calibration_charts(run)]
-    return [replace(chart, note=chart.note.removesuffix(CLICK_NOTE)) for chart in charts]

@@ -1,4 +1,4 @@
-"""The table of the results of several runs, as text for the console and the README."""
+"""The tables and pages of several runs: suites and studies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +9,9 @@ import numpy as np
 from bertkit import charts
 from bertkit.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
 from bertkit.report.page import render_template
+
+Trial = Mapping[str, Any]
+STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x")}
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,10 @@ class ResultTable:
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def describe_failures(self) -> list[str]:
-        """Return one line for each failed run."""
         return [f"{name} failed: {reason}" for name, reason in self.failures.items()]
 
     def to_markdown(self, heading: str = "") -> str:
-        """Return the title, the table, its caption and the notes on runs, if any, as Markdown.
-
-        Args:
-            heading: Line that replaces the title.
-        """
+        """Return the title (or another heading), the table, its caption and notes on runs as Markdown."""
         heading = heading or f"# {self.page_title or self.title}"
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
@@ -68,52 +66,53 @@ def format_percent(value: float | None, std: float | None = None) -> str:
 
 
 def render_suite_page(tables: Mapping[str, ResultTable], charts: Sequence[Chart], runs: Sequence[str]) -> str:
-    """Render the tables and charts of a suite as HTML, with a link to the page of each run.
+    """Render the tables (by heading) and charts of a suite as HTML, with a link to the page of each run.
 
-    Args:
-        tables: Tables by heading; the title of the first one is that of the page.
-        charts: Charts of the results.
-        runs: Directory of each finished run, relative to that of the suite.
+    `runs` are the directories of the finished runs, relative to that of the suite.
     """
     title = next(iter(tables.values())).title
     return render_template("suite.html", title=title, tables=tables, charts=charts, runs=runs)
 
 
-Trial = Mapping[str, Any]
-STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x")}
+# ---- the page of a study
+
+
+def render_study_page(
+    metrics: Mapping[str, Any], tables: Mapping[str, ResultTable], notes: Sequence[str]
+) -> str:
+    """Render the scores, the trials and the charts of a study as HTML.
+
+    `metrics` is the content of `study.json`. The notes are on the search, the paired test and the ensemble.
+    """
+    return render_template(
+        "study.html",
+        title=f"study {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
+        metrics=metrics,
+        tables=tables,
+        notes=notes,
+        charts=build_study_charts(metrics),
+    )
 
 
 def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:
-    """Plot the trials and the final runs.
-
-    Args:
-        metrics: Content of `study.json`.
-    """
+    """Plot the trials and the final runs of the content of `study.json`."""
     metric, search = metrics["metric"], metrics["search"]
     run_charts = [_plot_runs(metrics["settings"], metric)]
     trials = [trial for trial in search["table"] if trial["score"] is not None] if search else []
     if not trials:
         return run_charts
-    best, space = search["best_trial"], search["space"]
-    values = {
-        name: [_get_value(trial, name, search["default_settings"]) for trial in trials] for name in space
-    }
+    best, space, defaults = search["best_trial"], search["space"], search["default_settings"]
+    values = {name: [trial["settings"].get(name, defaults[name]) for trial in trials] for name in space}
+    is_minimized = search["best_score"] < max(
+        trial["score"] for trial in trials if trial["state"] == "complete"
+    )
     return [
         _plot_trials(trials, best, metric),
-        _plot_time(trials, metric, is_lower_better=_is_minimized(search, trials)),
+        _plot_time(trials, metric, is_minimized),
         *(_plot_effect(name, column, space[name], trials, metric) for name, column in values.items()),
         _plot_parallel_coordinates(values, space, trials, best, metric),
         *run_charts,
     ]
-
-
-def _get_value(trial: Trial, name: str, defaults: Mapping[str, Any]) -> Any:
-    return trial["settings"].get(name, defaults[name])
-
-
-def _is_minimized(search: Mapping[str, Any], trials: Sequence[Trial]) -> bool:
-    complete = [trial["score"] for trial in trials if trial["state"] == "complete"]
-    return search["best_score"] < max(complete)
 
 
 def _scatter(axes: Any, x: Sequence[float], trials: Sequence[Trial]) -> None:
@@ -152,10 +151,10 @@ def _plot_trials(trials: Sequence[Trial], best: int, metric: str) -> Chart:
     return charts.render_chart("Trials in order", draw, "Trial 0 has the default settings.")
 
 
-def _plot_time(trials: Sequence[Trial], metric: str, is_lower_better: bool) -> Chart:
+def _plot_time(trials: Sequence[Trial], metric: str, is_minimized: bool) -> Chart:
     minutes = np.cumsum([trial["seconds"] for trial in trials]) / 60
     scores = np.array([trial["score"] if trial["state"] == "complete" else np.nan for trial in trials])
-    so_far = (np.fmin if is_lower_better else np.fmax).accumulate(scores)
+    so_far = (np.fmin if is_minimized else np.fmax).accumulate(scores)
 
     def draw(axes: Any) -> None:
         axes.step(minutes, so_far, where="post", color=ACCENT)
@@ -219,12 +218,11 @@ def _scale(values: Sequence[Any], space: str) -> np.ndarray:
 def _find_extent(values: Sequence[Any], space: str) -> tuple[str, str]:
     """Return the values at the ends of the axis of `_scale`."""
     key = None if ".." in space else lambda value: _sort_key(_format_label(value))
-    low, high = (_format_number(end(values, key=key)) for end in (min, max))
+    low, high = (
+        f"{value:.3g}" if isinstance(value, float) else str(value)
+        for value in (min(values, key=key), max(values, key=key))
+    )
     return low, high
-
-
-def _format_number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _plot_parallel_coordinates(
@@ -279,23 +277,3 @@ def _plot_runs(settings: Mapping[str, Any], metric: str) -> Chart:
         _finish(axes, by, metric)
 
     return charts.render_chart(f"Final runs by {by}", draw, "Scores of the test rows of each run.")
-
-
-def render_study_page(
-    metrics: Mapping[str, Any], tables: Mapping[str, ResultTable], notes: Sequence[str]
-) -> str:
-    """Render the scores, the trials and the charts of a study as HTML.
-
-    Args:
-        metrics: Content of `study.json`.
-        tables: Tables by heading.
-        notes: Lines on the search, the paired test and the ensemble.
-    """
-    return render_template(
-        "study.html",
-        title=f"study {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
-        metrics=metrics,
-        tables=tables,
-        notes=notes,
-        charts=build_study_charts(metrics),
-    )

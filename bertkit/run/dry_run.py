@@ -17,7 +17,7 @@ from bertkit.models.forward import batch_by_length, compute_logits
 from bertkit.run.prepare import PreparedRun
 from bertkit.run.session import Session
 from bertkit.training.arguments import restore_algorithms
-from bertkit.training.memory import (
+from bertkit.training.failures import (
     get_peak_memory_mb,
     release_memory,
     report_out_of_memory,
@@ -77,7 +77,7 @@ def plan_time_limit(session: Session) -> None:
         UserError: Not a single step fits into the time, or a step does not fit into the memory.
     """
     config = session.prepared.config
-    limit = getattr(config, "time_limit", None)
+    limit = config.time_limit
     if limit is None or config.max_steps is not None:
         return
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
@@ -94,7 +94,7 @@ def plan_time_limit(session: Session) -> None:
             f"{alternative}"
         )
     report_info(f"--time-limit {limit:g}: {format_count(steps, 'step')} ({durations})")
-    session.prepared.task.config = dataclasses.replace(config, max_steps=steps)
+    session.prepared.task.resolve(max_steps=steps)
     del session.trainer, session.model
     release_memory()
     session.set_up()
@@ -212,15 +212,15 @@ def dry_run(prepared: PreparedRun) -> dict[str, Any]:
             measure = _measure_training if prepared.has_training_steps else _measure_forward_pass
             cost = measure(session)
     return {
-        "task": task.spec.name,
+        "task": task.definition.name,
         "data": {
             "name": prepared.dataset.name, "source": prepared.dataset.source,
             **{split: len(rows) for split, rows in prepared.splits.items()},
         },
         "model": prepared.model_source.name,
         "summary": task.describe(),
-        "truncated": None if task.spec.resamples_examples else features.num_truncated / len(features),
-        "windowed": features.windowed_fraction if task.spec.uses_windows else None,
+        "truncated": None if task.definition.resamples_examples else features.num_truncated / len(features),
+        "windowed": features.windowed_fraction if task.uses_windows else None,
         "max_length": config.max_length,
         **cost,
         "peak_memory_mb": get_peak_memory_mb(),

@@ -23,7 +23,7 @@ from bertkit.run.settings import fill_data_dir, require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import ConfigT, fill_unset, get_settings, is_column_setting
+from bertkit.settings.setting import fill_unset, get_settings, is_column_setting, select_unset
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
@@ -56,9 +56,7 @@ class LoadedData:
         The settings must not change how rows are parsed.
         """
         task = type(self.task)(dataclasses.replace(self.task.config, **settings))
-        task.spec = dataclasses.replace(task.spec, best_metric=self.task.spec.best_metric)
-        state = {name: value for name, value in vars(self.task).items() if name not in ("config", "spec")}
-        vars(task).update(copy.deepcopy(state))
+        task.state = copy.deepcopy(self.task.state)
         return LoadedData(task, dataclasses.replace(self.requested, **settings), self.dataset, splits)
 
 
@@ -77,7 +75,7 @@ def load_data(task_name: str, config: RunConfig) -> LoadedData:
     task = create_task(task_name, config)
     requested = task.config
     dataset = task.load_data()
-    task.config = fill_unset(task.config, select_dataset_defaults(dataset, type(task)))
+    task.resolve(**select_unset(task.config, select_dataset_defaults(dataset, type(task))))
     dataset = parse_all_rows(task, dataset)
     return LoadedData(task, requested, dataset, dataset.splits)
 
@@ -89,10 +87,10 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     dataset may have other columns.
     """
     row_columns = set(dataset.splits["train"].columns)
-    task_settings = get_settings(task_type.spec.config)
+    task_settings = get_settings(task_type.definition.config)
     selected = {}
     for key, value in dataset.defaults.items():
-        name = task_type.spec.column_aliases.get(key, key)
+        name = task_type.definition.config.column_aliases.get(key, key)
         columns = {value} if isinstance(value, str) else value
         if name in task_settings and (not is_column_setting(name) or row_columns.issuperset(columns)):
             selected[name] = value
@@ -107,7 +105,7 @@ def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     dataset = task.parse_dataset(dataset)
     splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
     dataset = dataclasses.replace(dataset, splits=splits)
-    path = getattr(task.config, "label_fixes", None)
+    path = task.config.label_fixes
     if path is None:
         return dataset
     splits["train"], fixes = apply_label_fixes(task, splits["train"], expand_home(path))
@@ -128,7 +126,7 @@ def split_parsed_rows(task: Task, dataset: LoadedDataset) -> Splits:
     for note in [*dataset.notes, *notes]:
         report_info(note)
     if task.config.keep_overlap and (overlap := count_overlap(splits, task.split_keys)):
-        rows = format_count(len(splits["train"]), f"training {task.spec.unit}")
+        rows = format_count(len(splits["train"]), f"training {task.definition.unit}")
         report_warning(
             f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
             "its scores are too high"
@@ -163,7 +161,7 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
 
 def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
     """Return `--shots` rows per class, or at most `--max-train-samples` rows."""
-    shots = getattr(task.config, "shots", None)
+    shots = task.config.shots
     if shots is None:
         return sample_rows(rows, task.config.max_train_samples, seed)
     classifier: Any = task
@@ -200,9 +198,9 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
 # ---- the data of a finished run
 
 
-def pass_data_again(config: ConfigT, data: DataObject) -> ConfigT:
-    """Replace the data objects of a finished run, which are not saved, by one object with all splits."""
-    return dataclasses.replace(config, **{**dict.fromkeys(list_passed_data(config)), "data": data})
+def select_data_again(config: RunConfig, data: DataObject) -> dict[str, Any]:
+    """Return the settings by which one object with all splits replaces those that were not saved."""
+    return {**dict.fromkeys(list_passed_data(config)), "data": data}
 
 
 def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
@@ -234,7 +232,7 @@ def reload_run_data(
     """
     task = load_run_task(folder, accepts_ensemble=True)
     if data and list_passed_data(task.config):
-        task.config = pass_data_again(task.config, data)
+        task.resolve(**select_data_again(task.config, data))
     require_data_objects(task.config, format_python_call(function, {"run": str(folder)}, ["data"]))
     is_ensemble = bool(RunDir(folder).find_members())
     with silence_reports():

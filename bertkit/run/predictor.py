@@ -76,7 +76,7 @@ class Predictor(TrainedModel):
 
     def copy_columns_from(self, other: Task) -> "Predictor":
         """Copy the column settings of another task; return this predictor."""
-        self.task.config = dataclasses.replace(self.task.config, **get_column_settings(other.config))
+        self.task.resolve(**get_column_settings(other.config))
         self.task.load_state(self.model.config)
         return self
 
@@ -87,7 +87,7 @@ class Predictor(TrainedModel):
     def use_batch_size(self, batch_size: int | None) -> "Predictor":
         """Set the number of rows per batch, unless it is None; return this predictor."""
         if batch_size:
-            self.task.config = dataclasses.replace(self.task.config, eval_batch_size=batch_size)
+            self.task.resolve(eval_batch_size=batch_size)
         return self
 
     @property
@@ -150,9 +150,9 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     if folders := RunDir(run_dir).find_members():
         return combine_models(folders, [load_predictor(member) for member in folders])
     task = load_run_task(run_dir)
-    if not task.spec.predicts_rows:
+    if not task.definition.predicts_rows:
         raise UserError(
-            f"{run}: is a run of {task.spec.name}, which does not predict rows; "
+            f"{run}: is a run of {task.definition.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
     onnx_source = find_onnx_model(run_dir)

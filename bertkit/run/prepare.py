@@ -26,11 +26,11 @@ from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.probe import Probe, load_probe
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
-from bertkit.settings.setting import fill_unset
+from bertkit.settings.setting import select_unset
 from bertkit.stats.metric_modules import MetricModule
-from bertkit.tasks.base import Scores, Task
-from bertkit.tasks.text.baselines import score_linear_probe
-from bertkit.tasks.text.task import SequenceTask
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import Task
+from bertkit.tasks.text.predictions import score_linear_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -39,7 +39,7 @@ from bertkit.training.arguments import (
     merge_batches,
     suggest_hyperparameters,
 )
-from bertkit.training.memory import report_out_of_memory
+from bertkit.training.failures import report_out_of_memory
 from bertkit.utils import devices
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -171,7 +171,7 @@ def prepare(
     precision, precision_reason = "fp32", "the encoder is not trained"
     if all(method.has_training_steps for method in methods):
         precision, precision_reason = choose_precision(config)
-    task.config = fill_unset(task.config, {"bf16": precision == "bf16"})
+    task.resolve(**select_unset(task.config, {"bf16": precision == "bf16"}))
     source = task.resolve_model(config.model is not None)
     checkpoint_config = loading.load_config(source)
     checkpoint_has_head = heads.has_head(
@@ -231,7 +231,7 @@ def _load_tokenizer(task: Task, methods: Sequence[Method], source: ModelSource, 
             f"{source.name}: its tokenizer has {loading.count_token_ids(tokenizer):,} token ids, but its "
             f"weights only {model_config.vocab_size:,} embeddings; training adds the missing ones"
         )
-    num_new = num_missing + loading.add_tokens(tokenizer, task.new_tokens)
+    num_new = num_missing + loading.add_tokens(tokenizer, task.state.new_tokens)
     freezing = [method.flag for method in methods if method.trains_adapters]
     if task.config.freeze:
         freezing.append(f"--freeze {task.config.freeze}")
@@ -248,10 +248,10 @@ def _report_model(prepared: PreparedRun, checkpoint_has_head: bool, precision_re
 
     A new head replaces that of a checkpoint for any task.
     """
-    head = prepared.task.head_note
+    head = prepared.task.state.head_note
     if head is None:
         new_head = "re-initialized head" if checkpoint_has_head else ""
-        head = new_head if prepared.task.has_new_head else "its own head"
+        head = new_head if prepared.task.state.has_new_head else "its own head"
     precision = f"{prepared.precision} ({precision_reason})"
     details = [head, precision, describe_tf32(prepared.config) or "", f"on {devices.describe_device()}"]
     report_info(f"model: {prepared.model_source.name}; {', '.join(filter(None, details))}")
@@ -262,9 +262,9 @@ def _report_model(prepared: PreparedRun, checkpoint_has_head: bool, precision_re
 def _fill_model_settings(prepared: PreparedRun) -> None:
     """Fill in the maximum length and the model name, and report positions that are not trained."""
     task, source, requested = prepared.task, prepared.model_source, prepared.requested_max_length
-    default_length = task.config.max_length or task.spec.default_max_length
+    default_length = task.config.max_length or task.definition.default_max_length
     max_length = resolve_max_length(task, source, prepared.model_config, requested, prepared.trained_length)
-    task.config = dataclasses.replace(task.config, max_length=max_length)
+    task.resolve(max_length=max_length)
     if requested is None and max_length < default_length:
         report_info(f"--max-length {max_length}: {source.name} has no trained positions beyond this length")
     if problem := describe_untrained_positions(task, source.name, prepared.trained_length):
@@ -277,7 +277,7 @@ def _fill_model_settings(prepared: PreparedRun) -> None:
             "it, or reduce --max-length"
         )
     if not source.is_new:
-        task.config = fill_unset(task.config, {"model": source.name})
+        task.resolve(**select_unset(task.config, {"model": source.name}))
 
 
 def describe_untrained_positions(
@@ -304,12 +304,12 @@ def resolve_max_length(
     max_positions = loading.get_max_positions(model_config)
     if requested is not None and max_positions is not None and requested > max_positions:
         fix = f"use at most {max_positions}"
-        if hasattr(task.config, "long_texts"):
+        if task.config.long_texts is not None:
             fix += ", or --long-texts windows to read longer texts"
         raise UserError(f"--max-length {requested}: {source.name} has only {max_positions} positions; {fix}")
     if requested is not None:
         return requested
-    default: int = task.config.max_length or task.spec.default_max_length
+    default: int = task.config.max_length or task.definition.default_max_length
     return min(default, max_positions or default, trained_length or default)
 
 
@@ -363,8 +363,8 @@ def _report_features(prepared: PreparedRun) -> None:
         raise UserError(f"{problem}; choose a model for their language with --model")
     if train.unk_fraction > UNK_WARNING_FRACTION:
         report_warning(problem)
-    if not task.spec.resamples_examples:
-        uses_windows, limit = task.spec.uses_windows, prepared.config.max_length
+    if not task.definition.resamples_examples:
+        uses_windows, limit = task.uses_windows, prepared.config.max_length
         longest = f"longest: {train.max_untruncated_length:,} tokens"
         if fraction := train.windowed_fraction if uses_windows else train.num_truncated / len(train):
             treatment = "split into windows" if uses_windows else "truncated"
@@ -389,22 +389,22 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     """
     task, token_budget = prepared.task, prepared.config.tokens_per_batch
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), prepared.model_config, task.spec.unit,
+        len(prepared.splits["train"]), prepared.model_config, task.definition.unit,
         any(method.trains_adapters for method in prepared.methods),
     )  # fmt: skip
-    suggestions |= task.spec.default_hyperparameters
+    suggestions |= task.default_hyperparameters
     for method in prepared.methods:
         suggestions |= method.default_hyperparameters
     if not prepared.has_training_steps:
-        task.config = fill_unset(task.config, {"eval_batch_size": 2 * int(suggestions["batch_size"])})
+        task.resolve(**select_unset(task.config, {"eval_batch_size": 2 * int(suggestions["batch_size"])}))
         return
     if token_budget is not None:
         del suggestions["batch_size"]
-    chosen = {key: value for key, value in suggestions.items() if getattr(task.config, key) is None}
-    task.config = fill_unset(task.config, chosen)
+    chosen = select_unset(task.config, suggestions)
+    task.resolve(**chosen)
     train_batch_size = task.config.batch_size or token_budget // task.config.max_training_length()
-    task.config = fill_unset(task.config, {"eval_batch_size": 2 * train_batch_size})
-    if task.config.max_steps is not None or getattr(task.config, "time_limit", None) is not None:
+    task.resolve(**select_unset(task.config, {"eval_batch_size": 2 * train_batch_size}))
+    if task.config.max_steps is not None or task.config.time_limit is not None:
         chosen.pop("epochs", None)  # has no effect
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
@@ -412,7 +412,9 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     config, num_sequences = prepared.config, np.diff(prepared.features["train"].sequence_offsets).max()
     merged = merge_batches(config, prepared.model_config, int(num_sequences) * config.max_training_length())
     if merged.batch_size != config.batch_size:
-        prepared.task.config = merged
+        prepared.task.resolve(
+            batch_size=merged.batch_size, gradient_accumulation_steps=merged.gradient_accumulation_steps
+        )
         report_info(
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
@@ -427,14 +429,14 @@ def score_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict
     return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
 
 
-def score_encoder_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
+def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
     """Return the scores of the baselines that read the vectors of the encoder before training.
 
     The model that training started from is loaded again, so it may be missing. A finished training must not
     fail because of this, so the baselines are then left out.
     """
     # Vectors of tokens that were added for the task are untrained.
-    if not isinstance(task, SequenceTask) or task.new_tokens:
+    if not task.definition.classifies_texts or task.state.new_tokens:
         return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
     try:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bertkit.data.table import Splits
 from bertkit.errors import UserError
@@ -12,8 +12,8 @@ from bertkit.models.encoder import Encoder, compute_pooled_vectors
 from bertkit.run.load_data import load_data, split_parsed_rows
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
-from bertkit.tasks import task_spec
-from bertkit.tasks.text.baselines import score_probe
+from bertkit.tasks import task_definition
+from bertkit.tasks.text.predictions import score_probe
 from bertkit.tasks.text.task import SequenceTask
 from bertkit.training.callbacks import EvaluateAndSaveCallback, ProbeCallback
 from bertkit.utils import distributed
@@ -40,12 +40,12 @@ class Probe:
     @property
     def metric(self) -> str:
         """The name of the score."""
-        return self.task.label_type.default_metric
+        return self.task.state.label_type.default_metric
 
     def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
         """Return the score of a linear model on the vectors of the encoder with its current weights."""
-        self.task.config = dataclasses.replace(self.task.config, max_length=max_length)
-        encoder = Encoder.from_model(model.base_model, tokenizer.pad_token_id)
+        self.task.resolve(max_length=max_length)
+        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
         parts = [self.splits["train"], self.splits["validation"]]
         was_training = model.training
         model.eval()
@@ -72,10 +72,10 @@ class Probe:
 
 def load_probe(config: RunConfig) -> Probe | None:
     """Load the dataset of `--probe`; return None if it is not set."""
-    name = getattr(config, "probe", None)
+    name = config.probe
     if name is None:
         return None
-    probe_config = task_spec("classify").config(
+    probe_config = task_definition("classify").config(
         data=name,
         data_dir=config.data_dir,
         seed=config.seed,
@@ -95,13 +95,12 @@ def load_probe(config: RunConfig) -> Probe | None:
             f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other "
             "flags"
         ) from error
-    if data.task.new_tokens:
+    if data.task.state.new_tokens:
         raise UserError(
             f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
             "pass another dataset"
         )
-    assert isinstance(data.task, SequenceTask)
-    probe = Probe(data.dataset.name, data.task, splits)
+    probe = Probe(data.dataset.name, cast("SequenceTask", data.task), splits)
     sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
     report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
     return probe

@@ -1,6 +1,5 @@
 """The results of a run: the scores of the task and of the modules of `--metric`, for `metrics.json`."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.stats.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
+from bertkit.stats.scores import Scores
 from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers
-from bertkit.tasks.base import Scores, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -161,7 +161,7 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
         )
     if is_greater_better is None:
         is_greater_better = not is_lower_better(name)
-    task.spec = dataclasses.replace(task.spec, best_metric=(name, 1 if is_greater_better else -1))
+    task.state.best_metric = (name, 1 if is_greater_better else -1)
     report_info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
 
 
@@ -242,4 +242,4 @@ def write_predictions(run: RunDir, task: Task, evaluations: Mapping[str, Evaluat
     """Write the prediction files of each split."""
     for split, evaluation in evaluations.items():
         records = iter_prediction_records(task, evaluation)
-        run.write_predictions(task.spec.predictions_name, split, records, evaluation.format_files())
+        run.write_predictions(task.definition.predictions_name, split, records, evaluation.format_files())

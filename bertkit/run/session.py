@@ -1,6 +1,5 @@
 """The model and the trainer of a run."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.methods.base import TrainingInputs
-from bertkit.models.cpu.acceleration import accelerate_on_cpu
+from bertkit.models.cpu_modules import accelerate_on_cpu
 from bertkit.models.layers import (
     check_activation_checkpointing,
     compile_layers,
@@ -21,6 +20,7 @@ from bertkit.models.layers import (
     count_trainable_parameters,
     freeze_layers,
     list_submodels,
+    set_attention_dropout,
     use_autocast_layer_norm,
 )
 from bertkit.models.load_check import (
@@ -31,22 +31,17 @@ from bertkit.models.load_check import (
     warn_about_tokenizer,
 )
 from bertkit.models.loading import resize_embeddings
-from bertkit.models.packing import (
-    build_masks_from_lengths,
-    describe_packed_attention,
-    enable_packing,
-    set_attention_dropout,
-)
+from bertkit.models.packing import build_masks_from_lengths, describe_packed_attention, enable_packing
 from bertkit.run.prepare import PreparedRun, build_model, get_num_layers
 from bertkit.run.probe import add_probe
 from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
-from bertkit.tasks.base import Scores
+from bertkit.stats.scores import Scores
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
-from bertkit.training.memory import (
+from bertkit.training.failures import (
     get_batch_settings,
     get_peak_memory_mb,
     make_precision_error,
@@ -100,12 +95,8 @@ def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
 def check_sharding(prepared: PreparedRun) -> None:
     """Refuse settings that need all weights in a run whose weights are sharded (FSDP or DeepSpeed)."""
     flags = [method.flag for method in prepared.methods if method.needs_all_weights]
-    if prepared.probe is not None:
-        flags.append("--probe")
-    if getattr(prepared.config, "objective", None) == "rtd":
-        flags.append("--objective rtd")
-    if flags:
-        raise UserError(f"{flags[0]}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
+    for flag in [*flags, *prepared.config.list_unshardable_flags()]:
+        raise UserError(f"{flag}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
 
 
 class Session:
@@ -164,7 +155,7 @@ class Session:
         trainer = self._convert_trainer_errors(lambda: trainer_class(
             model=self.model, args=args, train_dataset=inputs.examples,
             data_collator=inputs.collator, loss=inputs.loss, evaluate_fn=self._evaluate_validation,
-            best_metric=prepared.task.spec.best_metric,
+            best_metric=prepared.task.state.best_metric,
             early_stopping=config.early_stopping, layer_decay=config.layer_decay,
             tokens_per_batch=config.tokens_per_batch,
             use_own_sampler="train_sampling_strategy" not in parse_extra_arguments(config),
@@ -230,7 +221,7 @@ class Session:
             f"{model.config.model_type}: cannot be trained in {precision} ({error}); training in fp32"
         )
         prepared.precision = "fp32"
-        prepared.task.config = dataclasses.replace(prepared.config, bf16=False)
+        prepared.task.resolve(bf16=False)
         self.set_up()
 
     def warn_about_long_warmup(self) -> None:
@@ -255,7 +246,7 @@ class Session:
             return Outputs(self._compute_logits(features), features, rows)
 
         # With fewer layers, an untrained model may well predict labels in another order.
-        if not prepared.task.has_new_head and get_num_layers(prepared.config) is None:
+        if not prepared.task.state.has_new_head and get_num_layers(prepared.config) is None:
             prepared.task.verify_label_order(predict_sample)
 
     # ---- training
@@ -299,7 +290,7 @@ class Session:
                 f"interrupted at step {step} of {trainer.state.max_steps}; {self.resume_hint}"
             )
         if step and best_step is None:  # with 0 epochs, there is no other checkpoint
-            name, _ = prepared.task.spec.best_metric
+            name, _ = prepared.task.state.best_metric
             report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
         elif step and best_step != step:
             trainer.load_weights(self.run_dir.get_checkpoint(best_step))
@@ -309,7 +300,7 @@ class Session:
     @property
     def resume_hint(self) -> str:
         """Hint for messages: the command that resumes the run."""
-        name, config = self.prepared.task.spec.name, self.prepared.config
+        name, config = self.prepared.task.definition.name, self.prepared.config
         return f"resume with: {format_resume_command(name, self.folder, config)}"
 
     def _fit_head(self) -> dict[str, Any]:

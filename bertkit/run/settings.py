@@ -29,7 +29,6 @@ from bertkit.utils.files import check_output_directory, expand_home, join_comman
 from bertkit.utils.reporting import report_warning
 
 SAMPLING_STRATEGY = "train_sampling_strategy"
-PATH_SETTINGS = ("output_dir", "validation", "test")
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
@@ -37,7 +36,7 @@ def resolve_settings(
     name: str,
     config_class: type[RunConfig],
     overrides: Mapping[str, Any],
-    recipe: str | None,
+    recipe: str | Recipe | None,
     is_locked: bool = False,
 ) -> tuple[RunConfig, dict[str, str] | None]:
     """Combine the settings of the user with those of a recipe or of the run to resume, and check them.
@@ -46,26 +45,31 @@ def resolve_settings(
         name: Name of the command.
         config_class: Class that declares the settings of the command.
         overrides: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe.
+        recipe: A recipe, or its name or path.
         is_locked: Whether this process has locked the output directory.
 
     Returns:
         The settings. With `resume`, also the fingerprints by split of the run's data, else None.
-
-    Raises:
-        UserError: A setting is invalid, settings contradict each other, or the output directory is refused.
     """
     values = validate_settings(config_class, overrides, f"{name.partition(' ')[0].replace('-', '_')}()")
-    _check_time_limit(config_class, values)
+    if values.get("time_limit") is not None:  # both by the user, because `run.yaml` contains both
+        # That of a study limits the number of trials, and replaces no setting.
+        for other in get_settings(config_class)["time_limit"].metadata.replaces:
+            if values.get(other) is not None:
+                flag = "--" + other.replace("_", "-")
+                raise UserError(f"--time-limit: sets the number of steps; leave out {flag}, or --time-limit")
+    if isinstance(recipe, str):
+        recipe = read_recipe(recipe, name, config_class)
     if recipe is not None:
-        loaded_recipe = read_recipe(recipe, name, config_class)
-        if loaded_recipe.provenance and not values.get("metric"):
-            require_named_modules(f"--recipe {recipe}", loaded_recipe.settings.get("metric", ()), ())
-        values = apply_overrides(loaded_recipe.settings, values, config_class)
-        _warn_about_processes(loaded_recipe)
+        if recipe.provenance and not values.get("metric"):
+            require_named_modules(f"--recipe {recipe.name}", recipe.settings.get("metric", ()), ())
+        values = apply_overrides(recipe.settings, values, config_class)
+        _warn_about_processes(recipe)
     _check_processes(values)
     devices.request_device(values.get("device", devices.AUTO))
-    values |= _expand_paths(values)
+    for key in ("output_dir", "validation", "test"):
+        if isinstance(values.get(key), str) and "://" not in values[key]:
+            values[key] = str(expand_home(values[key]))
     if values.get("metric"):
         values["metric"] = [make_absolute(value) for value in values["metric"]]
     if values.get("output_dir"):
@@ -75,16 +79,40 @@ def resolve_settings(
     if values.get("resume"):
         return _resume_settings(name, config_class, values)
     config = config_class(**values)
-    arguments = {"recipe": recipe}
-    require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
-    parse_extra_arguments(config)
-    check_tracker(config.report_to)
-    _require_peft(config)
-    _check_alternatives(config)
+    _check_settings(name, config, {"recipe": recipe.name if recipe else None})
     if config.output_dir is not None:
-        _check_output_is_not_data(config, config.output_dir)
+        data = config.resolve_data_name()  # a directory of this name would then be read as the data
+        if isinstance(data, str) and Path(config.output_dir) == Path(data):
+            raise UserError(
+                f"--output-dir {config.output_dir}: is also the value of --data; choose another directory"
+            )
         check_output_directory(Path(config.output_dir), RUN, config.overwrite)
     return config, None
+
+
+def _check_settings(name: str, config: RunConfig, arguments: Mapping[str, Any]) -> None:
+    """Check that data is passed, packages are installed, and settings do not exclude each other.
+
+    Args:
+        name: Name of the command.
+        config: The settings.
+        arguments: Further arguments of the Python call that passes missing data again.
+    """
+    require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
+    arguments_by_name = parse_extra_arguments(config)
+    check_tracker(config.report_to)
+    _require_peft(config)
+    if config.validation and config.validation_fraction is not None:
+        raise UserError(
+            "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
+        )
+    if config.tokens_per_batch is not None and config.batch_size is not None:
+        raise UserError("--tokens-per-batch: replaces --batch-size; leave out one of them")
+    if config.tokens_per_batch is not None and SAMPLING_STRATEGY in arguments_by_name:
+        raise UserError(
+            f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
+            "of examples; leave out one of them"
+        )
 
 
 def fill_data_dir(config: ConfigT) -> ConfigT:
@@ -93,52 +121,9 @@ def fill_data_dir(config: ConfigT) -> ConfigT:
     return fill_unset(config, {"data_dir": str(directory) if directory else None})
 
 
-def _expand_paths(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the path settings with `~` expanded, without those that are URLs."""
-    paths = {key: values[key] for key in PATH_SETTINGS if isinstance(values.get(key), str)}
-    return {key: str(expand_home(path)) for key, path in paths.items() if "://" not in path}
-
-
-def _check_alternatives(config: RunConfig) -> None:
-    """Refuse pairs of settings that exclude each other."""
-    if config.validation and config.validation_fraction is not None:
-        raise UserError(
-            "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
-        )
-    if config.tokens_per_batch is None:
-        return
-    if config.batch_size is not None:
-        raise UserError("--tokens-per-batch: replaces --batch-size; leave out one of them")
-    if SAMPLING_STRATEGY in parse_extra_arguments(config):
-        raise UserError(
-            f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
-            "of examples; leave out one of them"
-        )
-
-
-def _check_time_limit(config_class: type[RunConfig], values: Mapping[str, Any]) -> None:
-    """Refuse a time limit together with a number of steps, both by the user; `run.yaml` contains both.
-
-    The time limit of a study limits the number of trials and replaces no setting.
-    """
-    declared = get_settings(config_class).get("time_limit")
-    for name in declared[1].replaces if declared else ():
-        if values.get("time_limit") is not None and values.get(name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise UserError(f"--time-limit: sets the number of steps; leave out {flag}, or --time-limit")
-
-
 def _require_peft(config: RunConfig) -> None:
-    """Raise `UserError` if `--lora` is set and peft is not installed."""
     if config.lora is not None:
         require_extra("lora", ["peft"], f"--lora {config.lora}")
-
-
-def _check_output_is_not_data(config: RunConfig, output_dir: str) -> None:
-    """Refuse an output directory with the name of the data, which would then be read as the data."""
-    data = config.resolve_data_name()
-    if isinstance(data, str) and Path(output_dir) == Path(data):
-        raise UserError(f"--output-dir {output_dir}: is also the value of --data; choose another directory")
 
 
 def require_data_objects(config: RunConfig, call: str) -> None:
@@ -147,17 +132,13 @@ def require_data_objects(config: RunConfig, call: str) -> None:
     Args:
         config: The settings.
         call: The Python call that passes them again.
-
-    Raises:
-        UserError: A data object is missing.
     """
     for name, kind in list_passed_data(config).items():
-        if not getattr(config, name).is_missing:
-            continue
-        raise UserError(
-            f"{name}: the data of this run is a {kind} passed from Python, which is not saved with the run; "
-            f"pass it again: {call}"
-        )
+        if getattr(config, name).is_missing:
+            raise UserError(
+                f"{name}: the data of this run is a {kind} passed from Python, which is not saved with the "
+                f"run; pass it again: {call}"
+            )
 
 
 # ---- processes
@@ -202,14 +183,21 @@ def _resume_settings(
     folder = _find_run_to_resume(name, values)
     recipe = read_recipe(str(RunDir(folder).settings_file), name, config_class)
     saved = config_class(**recipe.settings)
-    _check_resumed_processes(folder, recipe)
-    if not RunDir(folder).is_finished:  # a finished run is not scored again
+    is_finished = RunDir(folder).is_finished  # then it does not train and is not scored again
+    processes = recipe.provenance.get("processes", 1)
+    if processes != system.get_launched_world_size() and not is_finished:
+        # another number of processes would change the effective batch size
+        raise UserError(
+            f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
+            f"resume with --nproc {processes}"
+        )
+    if not is_finished:
         named_modules = values.get("metric") or ()
         require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
     objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
     passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
     saved = dataclasses.replace(saved, **passed_again)
-    if not RunDir(folder).is_finished:
+    if not is_finished:
         arguments = {"output_dir": str(folder), "resume": True}
         require_data_objects(saved, format_python_call(name, arguments, list_passed_data(saved)))
         _require_peft(saved)
@@ -227,15 +215,7 @@ def _resume_settings(
 
 
 def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
-    """Return the run directory that `--output-dir` names.
-
-    Args:
-        name: The command.
-        values: The settings of the user.
-
-    Raises:
-        UserError: `--output-dir` is not set, or the directory does not contain a run of the command.
-    """
+    """Return the run directory that `--output-dir` names, which must contain a run of the command."""
     folder = values.get("output_dir")
     if folder is None:
         raise UserError("--resume: needs a run to resume; pass its directory with --output-dir")
@@ -250,20 +230,6 @@ def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:
             + join_command(["bertkit", *command.split(), "--resume", "--output-dir", str(folder)])
         )
     return Path(folder)
-
-
-def _check_resumed_processes(folder: Path, recipe: Recipe) -> None:
-    """Refuse another number of processes, which would change the effective batch size.
-
-    A finished run does not train, so any number is accepted.
-    """
-    processes = recipe.provenance.get("processes", 1)
-    is_finished = RunDir(folder).is_finished
-    if processes != system.get_launched_world_size() and not is_finished:
-        raise UserError(
-            f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
-            f"resume with --nproc {processes}"
-        )
 
 
 def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:

@@ -25,13 +25,14 @@ from bertkit.run.results import (
 from bertkit.run.session import Session
 from bertkit.run.settings import resolve_settings
 from bertkit.run_directory import RUN, RunDir, create_default_directory
+from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
-from bertkit.tasks import task_spec
+from bertkit.tasks import task_definition
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import merge_log_history
-from bertkit.training.memory import OutOfMemory, get_batch_settings, halve_batch, release_memory
+from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import check_output_directory, require_disk_space, stage_files
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
@@ -40,19 +41,19 @@ from bertkit.utils.reporting import report_info, report_warning, silence_librari
 BYTES_PER_PARAMETER = 28
 
 
-def train(task_name: str, overrides: Mapping[str, Any], recipe: str | None = None) -> Run:
+def train(task_name: str, overrides: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
     """Train a model for a task.
 
     Args:
         task_name: Name of the task.
         overrides: Settings of the user, which take precedence over those of the recipe.
-        recipe: Name or path of a recipe.
+        recipe: A recipe, or its name or path.
 
     Raises:
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
-    config_class = task_spec(task_name).config
+    config_class = task_definition(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
     config, _ = resolve()
     reports = nullcontext() if distributed.is_main_process() else silence_reports()
@@ -102,9 +103,7 @@ def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | No
     `fingerprints` are those of the data of the run to resume by split, or None for a new run.
     """
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
-    loaded_modules = distributed.main_process_first(
-        lambda: [load_module(value) for value in getattr(config, "metric", ())]
-    )
+    loaded_modules = distributed.main_process_first(lambda: [load_module(value) for value in config.metric])
     prepared = distributed.main_process_first(prepare, task_name, config, loaded_modules)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
@@ -116,7 +115,7 @@ def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | No
         return Run(None, dry_run(prepared))
     if config.output_dir is not None:
         return train_prepared(prepared, Path(config.output_dir))
-    name_parts = (prepared.task.spec.name, prepared.dataset.name, prepared.model_source.name)
+    name_parts = (prepared.task.definition.name, prepared.dataset.name, prepared.model_source.name)
     default_folder = distributed.on_main_process(create_default_directory, *name_parts)
     with locks.lock_directory(default_folder, is_new=True) as folder:
         return train_prepared(prepared, folder)
@@ -181,7 +180,7 @@ def _check_directory(prepared: PreparedRun, folder: Path) -> None:
 def _create_directory(prepared: PreparedRun, run_dir: RunDir) -> None:
     run_dir.create(prepared.config.overwrite)
     run_dir.write_settings(
-        prepared.task.spec.name, prepared.config, prepared.fingerprints, prepared.dataset.label_fixes
+        prepared.task.definition.name, prepared.config, prepared.fingerprints, prepared.dataset.label_fixes
     )
 
 
@@ -213,7 +212,7 @@ def _train_with_retry(session: Session) -> dict[str, Any]:
         if smaller is None:
             raise
     # This is outside the `except` block, because the error keeps the model and its activations in memory.
-    prepared.task.config = smaller
+    prepared.task.resolve(**get_batch_settings(smaller))
     del session.trainer, session.model
     release_memory()
     session.set_up()
@@ -250,11 +249,11 @@ def _write_results(
     task, splits, options = prepared.task, prepared.splits, prepared.options
     run_dir.delete_backup()
     evaluations = evaluate_splits(task, outputs)
-    session.model.config.update(task.fitted_params)
-    for name, value in task.fitted_params.items():
+    session.model.config.update(task.state.fitted_params)
+    for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     metrics = {
-        "task": task.spec.name,
+        "task": task.definition.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
@@ -273,7 +272,7 @@ def _write_results(
         run_dir.write_card(build_model_card(session.folder, metrics, task, run_dir.read_provenance()))
         write_page(session.folder, metrics)
     if options.has_logits:
-        run_dir.write_logits(outputs["test"].logits, task.fitted_params)
+        run_dir.write_logits(outputs["test"].logits, task.state.fitted_params)
     run_dir.write_metrics(metrics)
     return metrics
 
@@ -298,6 +297,6 @@ def _write_model(session: Session, weights: Any) -> None:
         trained_length = None if known_length is None else max(trained_length or 0, known_length)
     if trained_length:
         session.model.config.update({TRAINED_LENGTH_KEY: trained_length})
-    tokenizer.truncation_side = "left" if getattr(config, "long_texts", "head") == "tail" else "right"
+    tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
     with stage_files(session.folder) as staging:
         save_model(session.model, staging, weights, tokenizer)

@@ -13,13 +13,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
-from bertkit.data.layouts import find_dataset_spec
-from bertkit.data.sources import parse_hub_name
+from bertkit.data.sources import find_dataset_spec, parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.models.loading import PACKAGED_MODELS
 from bertkit.report.card import rewrite_for_hub, uses_pipeline
 from bertkit.run_directory import RunDir
-from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.run_settings import PACKAGED_MODELS, RunConfig
 from bertkit.tasks import task_class
 from bertkit.utils import distributed
 from bertkit.utils.files import join_command
@@ -122,7 +120,7 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
     if distributed.get_world_size() > 1:
         arguments += ["--nproc", str(distributed.get_world_size())]
-    for value in getattr(config, "metric", ()):
+    for value in config.metric:
         arguments += ["--metric", value]
     if config.push_to_hub:
         arguments.append(PUSH_FLAG)
@@ -153,20 +151,20 @@ def build_card_metadata(
     Language and license are left out, because bertkit does not know them.
     """
     task_type = task_class(metrics["task"])
-    task = task_type(task_type.spec.config(**settings))
+    task = task_type(task_type.definition.config(**settings))
     model = settings.get("model", "")
     is_local = model in ("", *PACKAGED_MODELS) or Path(model).is_absolute()
     dataset = find_hub_dataset(str(settings.get("data", "")))
     return ModelCardData(
         library_name=library,
-        pipeline_tag=task.spec.pipeline.task,
+        pipeline_tag=task.pipeline.task,
         base_model=None if is_local else model,
         datasets=[dataset] if dataset else None,
         tags=["bertkit"],
         model_name=repo.partition("/")[2],
         eval_results=[
             EvalResult(
-                task_type=task.spec.pipeline.task,
+                task_type=task.pipeline.task,
                 dataset_type=dataset or metrics["data"]["name"],
                 dataset_name=metrics["data"]["name"],
                 dataset_split=split,

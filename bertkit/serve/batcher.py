@@ -22,36 +22,24 @@ Records = list[dict[str, Any]]
 RESPONSE_STEPS = 5
 
 
-class QueueFullError(Exception):
-    """Error for a request whose rows do not fit into the queue."""
-
-
 class ComputationStoppedError(Exception):
     """Error that ends the computation of a batch whose clients have all disconnected or got an error."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The rows of one request.
+    """The rows of one request. Its result is cancelled if no client waits for it any more.
 
     Attributes:
-        rows: The rows.
-        all_scores: Whether the records have the scores of alternatives.
         arrival: Time of the request, in seconds of the event loop.
-        result: The records of the rows.
         num_tokens: Number of tokens if they were counted, else 0.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Records
     all_scores: bool
     arrival: float
     result: "asyncio.Future[Records]"
     num_tokens: int = 0
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether no client waits for the result."""
-        return self.result.cancelled()
 
 
 # Returns the records of each job, or the error of the job.
@@ -98,17 +86,17 @@ class Batcher:
         """Return the number of rows in the queue."""
         return sum(len(job.rows) for job in self._queue)
 
-    async def predict(
-        self, rows: list[dict[str, Any]], all_scores: bool = False, num_tokens: int = 0
-    ) -> Records:
+    async def predict(self, rows: Records, all_scores: bool = False, num_tokens: int = 0) -> Records:
         """Return the records of rows. If the caller is cancelled, the rows leave the queue.
 
         Raises:
-            QueueFullError: The queue has no room for the rows.
+            RequestError: The queue has no room for the rows.
             UserError: A row cannot be predicted.
         """
-        if not self._has_room(len(rows), num_tokens):
-            raise QueueFullError
+        waiting_rows, waiting_tokens = self.count_waiting_rows(), sum(job.num_tokens for job in self._queue)
+        has_room_for_tokens = not num_tokens or waiting_tokens + num_tokens <= self._max_waiting_tokens
+        if waiting_rows + len(rows) > self._max_waiting_rows or not has_room_for_tokens:
+            raise RequestError(429, "queue: is full; send the request again later", {"retry-after": "1"})
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._run())
@@ -134,12 +122,6 @@ class Batcher:
             await self._task
         self._executor.shutdown(wait=False)
 
-    def _has_room(self, num_rows: int, num_tokens: int) -> bool:
-        waiting_tokens = sum(job.num_tokens for job in self._queue)
-        return self.count_waiting_rows() + num_rows <= self._max_waiting_rows and (
-            not num_tokens or waiting_tokens + num_tokens <= self._max_waiting_tokens
-        )
-
     async def _run(self) -> None:
         while self._queue or not self._is_closing:
             if not self._queue:
@@ -158,16 +140,13 @@ class Batcher:
         """Wait until the batch ends."""
         start = max(self._queue[0].arrival, self._idle_since)
         with anyio.CancelScope(deadline=start + self._max_delay):
-            while not self._is_complete():
+            while not (
+                self._is_closing
+                or len(self._queue) >= self._expected_requests
+                or self.count_waiting_rows() >= self._max_rows
+            ):
                 self._has_changed.clear()
                 await self._has_changed.wait()
-
-    def _is_complete(self) -> bool:
-        return (
-            self._is_closing
-            or len(self._queue) >= self._expected_requests
-            or self.count_waiting_rows() >= self._max_rows
-        )
 
     def _take_batch(self) -> list[Job]:
         """Remove the first requests from the queue: as many as fit into a batch, and at least one.
@@ -182,7 +161,7 @@ class Batcher:
             if jobs and (num_rows > self._max_rows or num_tokens > self._max_waiting_tokens):
                 break
             job = self._queue.popleft()
-            if not job.is_cancelled:
+            if not job.result.cancelled():
                 jobs.append(job)
         return jobs
 
@@ -208,11 +187,7 @@ REQUEST = "request"  # the file of the rows in error messages
 
 
 class StoppingReporter(Reporter):
-    """A reporter that stops the computation between two forward passes, once all its jobs are cancelled.
-
-    Args:
-        jobs: The jobs that are computed.
-    """
+    """A reporter that stops the computation between two forward passes, once all its jobs are cancelled."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -220,13 +195,8 @@ class StoppingReporter(Reporter):
     def track(
         self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
     ) -> Iterator[T]:
-        """Yield batches until all jobs are cancelled.
-
-        Raises:
-            ComputationStoppedError: All jobs are cancelled.
-        """
         for batch in batches:
-            if all(job.is_cancelled for job in self.jobs):
+            if all(job.result.cancelled() for job in self.jobs):
                 raise ComputationStoppedError
             yield batch
 
@@ -271,14 +241,11 @@ def _compute_group(predictor: Predictor, jobs: Sequence[Job]) -> list[Records | 
     results: list[Records | Exception] = []
     position = 0
     for job in jobs:
-        results.append(_number_records(records[position : position + len(job.rows)]))
+        own_records = records[position : position + len(job.rows)]
+        # Each request is numbered from 0. The id of `qa` is a text.
+        results.append([record | {"id": type(record["id"])(i)} for i, record in enumerate(own_records)])
         position += len(job.rows)
     return results
-
-
-def _number_records(records: Records) -> Records:
-    """Return the records of one request, numbered from 0. The id of `qa` is a text."""
-    return [record | {"id": type(record["id"])(index)} for index, record in enumerate(records)]
 
 
 # A body of fewer bytes than this fraction of the limit cannot reach it with common tokenizers and windows.
@@ -292,7 +259,6 @@ class TokenLimit:
     before the request joins the queue of the model.
 
     Args:
-        predictor: The predictor of the model.
         max_tokens: Maximum number of tokens of a request in all rows and windows.
     """
 
@@ -302,13 +268,8 @@ class TokenLimit:
         self._predictor = dataclasses.replace(predictor, task=copy.copy(predictor.task))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="bertkit-tokens")
 
-    async def count_tokens(self, rows: list[dict[str, Any]], body_bytes: int) -> int:
-        """Return the number of tokens of a request; 0 if its body is small, so that they are not counted.
-
-        Raises:
-            RequestError: The request has too many tokens.
-            UserError: A row is invalid.
-        """
+    async def count_tokens(self, rows: Records, body_bytes: int) -> int:
+        """Return the number of tokens of a request; 0 if its body is small, so that they are not counted."""
         if body_bytes <= self.max_tokens * UNCOUNTED_FRACTION:
             return 0
         loop = asyncio.get_running_loop()
@@ -325,7 +286,7 @@ class TokenLimit:
         """End the thread after its current request."""
         self._executor.shutdown(wait=False)
 
-    def _count(self, rows: list[dict[str, Any]]) -> int:
+    def _count(self, rows: Records) -> int:
         """Return the tokens of all sequences, or the tokens of the longest text if those are more."""
         table = Rows.from_dicts(rows, REQUEST)
         self._predictor.map_columns(table)

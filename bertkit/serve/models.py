@@ -1,9 +1,9 @@
-"""The requests that use a model at present."""
+"""The served models: how they are loaded, described, measured and reloaded."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.models.load_check import depends_on_padding
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
@@ -26,30 +27,28 @@ from bertkit.serve.batcher import Batcher, Job, Records, TokenLimit, compute_job
 from bertkit.serve.requests import RowDecoder
 from bertkit.utils.files import expand_home
 
+logger = logging.getLogger(__name__)
+
 
 class OpenRequests:
     """A count of the requests that use a model, so that none of them loses its model in a reload."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._none_is_open = asyncio.Event()
-        self._none_is_open.set()
+        self.none_is_open = asyncio.Event()
+        self.none_is_open.set()
 
     @contextmanager
     def track(self) -> Iterator[None]:
         """Count a request during the block."""
         self._count += 1
-        self._none_is_open.clear()
+        self.none_is_open.clear()
         try:
             yield
         finally:
             self._count -= 1
             if not self._count:
-                self._none_is_open.set()
-
-    async def wait_until_none(self) -> None:
-        """Wait until no request is open."""
-        await self._none_is_open.wait()
+                self.none_is_open.set()
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -80,24 +79,6 @@ class Metrics:
         self.queue_rows = Gauge("bertkit_queue_rows", "Rows in the queue.", ["model"], registry=registry)
         self.reloads = Counter("bertkit_reloads", "Reloads by result.", ["result"], registry=registry)
 
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request and its duration."""
-        self.requests.labels(path, status).inc()
-        self.request_seconds.labels(path).observe(seconds)
-
-    @contextmanager
-    def measure_batch(self, model: str, rows: int) -> Iterator[None]:
-        """Measure the computation of a batch in the block."""
-        start = time.perf_counter()
-        yield
-        self.compute_seconds.labels(model).observe(time.perf_counter() - start)
-        self.batch_rows.labels(model).observe(rows)
-        self.rows.labels(model).inc(rows)
-
-    def watch_queue(self, model: str, count_rows: Callable[[], float]) -> None:
-        """Report the rows in the queue of a model, which are counted at each query of the metrics."""
-        self.queue_rows.labels(model).set_function(count_rows)
-
     def format(self) -> bytes:
         """Return all measurements as text."""
         return generate_latest(self.registry)
@@ -114,12 +95,7 @@ class ServedModel:
     """A run that is loaded and has predicted once.
 
     Attributes:
-        name: Name in requests.
         info: The description in `/info`.
-        decoder: Validates the rows of requests.
-        token_limit: Refuses requests with too many tokens.
-        batcher: Predicts the rows.
-        open_requests: The requests that use the model.
     """
 
     name: str
@@ -131,37 +107,18 @@ class ServedModel:
 
     async def close(self) -> None:
         """Wait for the end of all requests, and end the threads."""
-        await self.open_requests.wait_until_none()
+        await self.open_requests.none_is_open.wait()
         await self.batcher.close()
         self.token_limit.close()
 
 
-@dataclass(frozen=True)
-class BatchSettings:
-    """How requests are combined; see `Batcher`.
-
-    Attributes:
-        max_rows: Maximum number of rows of a batch.
-        max_delay: Maximum time in seconds that a request waits for others.
-        max_tokens: Maximum number of tokens of a request, and of the large requests in a batch or the queue.
-    """
-
-    max_rows: int
-    max_delay: float
-    max_tokens: int
-
-
-def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Metrics) -> ServedModel:
+def load_served_model(run: str, name: str, config: ServeConfig, metrics: Metrics) -> ServedModel:
     """Load a run and predict example rows, so that the first request is not slower than others.
 
     Args:
         run: Directory of a run, of an exported model, or of an ensemble.
         name: Name in requests.
-        settings: How requests are combined.
         metrics: Receives the measurements of each batch.
-
-    Raises:
-        UserError: The directory cannot be loaded.
     """
     predictor = load_predictor(run)
     is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
@@ -169,19 +126,23 @@ def load_served_model(run: str, name: str, settings: BatchSettings, metrics: Met
     if any(depends_on_padding(model, tokenizer, max_length) for model in predictor.loaded_models):
         predictor.use_batch_size(1)  # a response must not depend on other requests
     else:
-        predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else settings.max_rows)
+        predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else config.max_batch_size)
     decoder = RowDecoder(predictor.task.input_schema, MAX_WAITING_ROWS)
-    for count in {1, settings.max_rows}:
+    for count in {1, config.max_batch_size}:
         predict_rows(predictor, [decoder.example] * count, "compact")
 
     def compute(jobs: Sequence[Job]) -> list[Records | Exception]:
-        with metrics.measure_batch(name, sum(len(job.rows) for job in jobs)):
-            return compute_jobs(predictor, jobs)
+        start, num_rows = time.perf_counter(), sum(len(job.rows) for job in jobs)
+        results = compute_jobs(predictor, jobs)
+        metrics.compute_seconds.labels(name).observe(time.perf_counter() - start)
+        metrics.batch_rows.labels(name).observe(num_rows)
+        metrics.rows.labels(name).inc(num_rows)
+        return results
 
     info = describe_model(expand_home(run), name, predictor, decoder)
-    token_limit = TokenLimit(predictor, settings.max_tokens)
-    batcher = Batcher(compute, settings.max_rows, settings.max_delay, MAX_WAITING_ROWS, settings.max_tokens)
-    return ServedModel(name, info, decoder, token_limit, batcher)
+    max_delay, max_tokens = config.max_delay_ms / 1000, config.max_request_tokens
+    batcher = Batcher(compute, config.max_batch_size, max_delay, MAX_WAITING_ROWS, max_tokens)
+    return ServedModel(name, info, decoder, TokenLimit(predictor, max_tokens), batcher)
 
 
 def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecoder) -> dict[str, Any]:
@@ -190,7 +151,7 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
     metrics = RunDir(members[0] if members else run).require_metrics()
     info: dict[str, Any] = {
         "name": name,
-        "task": task.spec.name,
+        "task": task.definition.name,
         "columns": decoder.kinds,
         "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
         "max_length": task.config.max_length,
@@ -204,31 +165,18 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
     return info
 
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class NamedRun:
-    """A run to serve, and its name in requests."""
-
-    name: str
-    run: str
-
-
 class ModelRegistry:
     """The served models by name.
 
     Args:
-        runs: The runs. Their models are loaded by `load`.
-        settings: How requests are combined.
-        metrics: Receives measurements.
+        runs: The directory of each run by its name in requests. `load` loads their models.
 
     Attributes:
         is_draining: Whether the server is shutting down, so that it is not ready for new clients.
     """
 
-    def __init__(self, runs: Sequence[NamedRun], settings: BatchSettings, metrics: Metrics) -> None:
-        self.runs, self.settings, self.metrics = runs, settings, metrics
+    def __init__(self, runs: Mapping[str, str], config: ServeConfig, metrics: Metrics) -> None:
+        self.runs, self.config, self.metrics = runs, config, metrics
         self.models: dict[str, ServedModel] = {}
         self.is_draining = False
         self._reload_lock = asyncio.Lock()
@@ -239,11 +187,7 @@ class ModelRegistry:
         return bool(self.models) and not self.is_draining
 
     def find(self, name: str | None) -> ServedModel:
-        """Return the model with this name; a server of one model needs no name.
-
-        Raises:
-            UserError: There is no such model, or the name is missing.
-        """
+        """Return the model with this name; a server of one model needs no name."""
         names = format_list(self.models)
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
@@ -255,17 +199,12 @@ class ModelRegistry:
         return self.models[name]
 
     def load(self) -> None:
-        """Load all models.
-
-        Raises:
-            UserError: A run cannot be loaded. The models are not changed.
-        """
-        loaded = [
-            load_served_model(named.run, named.name, self.settings, self.metrics) for named in self.runs
-        ]
+        """Load all models. If a run cannot be loaded, the models are not changed."""
+        loaded = [load_served_model(run, name, self.config, self.metrics) for name, run in self.runs.items()]
         self.models = {model.name: model for model in loaded}
         for model in loaded:
-            self.metrics.watch_queue(model.name, model.batcher.count_waiting_rows)
+            # The rows in the queue are counted at each query of the metrics.
+            self.metrics.queue_rows.labels(model.name).set_function(model.batcher.count_waiting_rows)
 
     async def reload(self) -> None:
         """Load all models again, and replace the old models once the new ones have predicted example rows.

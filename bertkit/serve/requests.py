@@ -1,13 +1,12 @@
-"""Errors with an HTTP status, and their responses."""
+"""The rows of a request, and the errors that end one."""
 
 import json
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Response
 
 from bertkit.errors import UserError, format_count, shorten_repr
 from bertkit.tasks.base import ColumnKind, InputSchema
@@ -17,7 +16,7 @@ class RequestError(Exception):
     """Error that ends a request.
 
     Attributes:
-        status: HTTP status.
+        status: HTTP status: 400 if a body is not JSON, 413 if it is too large, 422 if it has no valid rows.
         headers: Further headers of the response.
     """
 
@@ -38,12 +37,6 @@ def make_error_response(error: RequestError) -> Response:
     return response
 
 
-def handle_request_error(_: Request, error: Exception) -> Response:
-    """Return the response for an error that a handler of FastAPI raised."""
-    assert isinstance(error, RequestError)
-    return make_error_response(error)
-
-
 COLUMN_TYPES: dict[ColumnKind, Any] = {
     "text": str, "words": str | list[str], "texts": list[str], "optional text": str | msgspec.UnsetType,
     "optional span": dict[str, Any] | msgspec.UnsetType,
@@ -53,27 +46,11 @@ MSGSPEC_ERROR = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?:\[(?P<row>\d+)\])?\
 UNKNOWN_KEY = "Object contains unknown field"
 
 
-class InvalidBodyError(Exception):
-    """Error for a body that has no valid rows.
-
-    Attributes:
-        status: HTTP status: 400 if the body is not JSON, 413 if it has too many rows, else 422.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class RowDecoder:
     """Decodes JSON to rows that have exactly the input columns of a task.
 
     msgspec validates while it parses: unknown keys, other types, NaN, invalid UTF-8 and half surrogate pairs
     are errors, and nested values are refused before they are read.
-
-    Args:
-        schema: The columns of the task.
-        max_rows: Maximum number of rows of a request.
 
     Raises:
         UserError: The name of a column cannot be a key.
@@ -81,11 +58,6 @@ class RowDecoder:
 
     def __init__(self, schema: InputSchema, max_rows: int) -> None:
         self.schema, self.kinds, self.max_rows = schema, schema.get_column_kinds(), max_rows
-        self._decoder = msgspec.json.Decoder(self.body_type)
-
-    @cached_property
-    def body_type(self) -> Any:
-        """The type of a body: a row, or a list of rows."""
         fields = [
             (f"column{index}", COLUMN_TYPES[kind])
             if not kind.startswith("optional")
@@ -98,7 +70,8 @@ class RowDecoder:
         except ValueError as error:  # such as a quotation mark
             columns = ", ".join(self.kinds)
             raise UserError(f"columns {columns}: {error}; rename the columns, and train again") from error
-        return row | list[row]  # type: ignore[valid-type]
+        self._body_type: Any = row | list[row]  # type: ignore[valid-type]
+        self._decoder = msgspec.json.Decoder(self._body_type)
 
     @property
     def example(self) -> dict[str, Any]:
@@ -109,38 +82,35 @@ class RowDecoder:
 
     def make_json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a body, with the schema of a row in `$defs`."""
-        return msgspec.json.schema(self.body_type)
+        return msgspec.json.schema(self._body_type)
 
     def decode(self, body: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
         """Return the rows, and whether the body is a list.
 
-        Raises:
-            InvalidBodyError: The body has no valid rows. The message contains no text of the body, except an
-                unknown key.
+        Messages of errors contain no text of the body, except an unknown key.
         """
         try:
             decoded = self._decoder.decode(body)
             _refuse_repeated_keys(body)
         except msgspec.ValidationError as error:
-            raise InvalidBodyError(422, self._format_error(str(error))) from None
+            raise RequestError(422, self._format_error(str(error))) from None
         except UnicodeDecodeError:
-            raise InvalidBodyError(400, "request: is not UTF-8; encode it in UTF-8") from None
+            raise RequestError(400, "request: is not UTF-8; encode it in UTF-8") from None
         except msgspec.DecodeError as error:
-            raise InvalidBodyError(400, _format_syntax_error(body, str(error))) from None
+            raise RequestError(400, _format_syntax_error(body, str(error))) from None
         except RecursionError:  # in the dictionary of a span, whose values are not validated here
-            raise InvalidBodyError(422, "request: is nested too deeply; send flat rows") from None
+            raise RequestError(422, "request: is nested too deeply; send flat rows") from None
         is_list = isinstance(decoded, list)
-        rows = [self._to_dict(row) for row in (decoded if is_list else [decoded])]
+        rows = []
+        for row in decoded if is_list else [decoded]:
+            values = zip(self.kinds, msgspec.structs.astuple(row), strict=True)
+            rows.append({column: value for column, value in values if value is not msgspec.UNSET})
         if not rows:
-            raise InvalidBodyError(422, "request: has no rows; send at least one")
+            raise RequestError(422, "request: has no rows; send at least one")
         if len(rows) > self.max_rows:
             count = format_count(len(rows), "row")
-            raise InvalidBodyError(413, f"request: has {count}; send at most {self.max_rows:,} at a time")
+            raise RequestError(413, f"request: has {count}; send at most {self.max_rows:,} at a time")
         return rows, is_list
-
-    def _to_dict(self, row: Any) -> dict[str, Any]:
-        values = zip(self.kinds, msgspec.structs.astuple(row), strict=True)
-        return {column: value for column, value in values if value is not msgspec.UNSET}
 
     def _format_error(self, error: str) -> str:
         """Return an error of msgspec as `request: row 1: key 'text': expected str, got int; <fix>`."""
@@ -170,11 +140,11 @@ def _format_syntax_error(body: bytes | bytearray, error: str) -> str:
 
 
 def _refuse_repeated_keys(body: bytes | bytearray) -> None:
-    """Raise `InvalidBodyError` if a row has a key twice, because its last value would win silently."""
+    """Refuse rows that have a key twice, because its last value would win silently."""
 
     def check_keys(pairs: list[tuple[str, Any]]) -> None:
         keys = [key for key, _ in pairs]
         if len(set(keys)) < len(keys):
-            raise InvalidBodyError(422, "request: a row has a key twice; send each key once")
+            raise RequestError(422, "request: a row has a key twice; send each key once")
 
     json.loads(body, object_pairs_hook=check_keys)

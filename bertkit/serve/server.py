@@ -3,31 +3,35 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h11
 import msgspec
+import typer
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from bertkit.commands.configs import ServeConfig
-from bertkit.errors import UserError
-from bertkit.serve.middleware import choose_hosts
-from bertkit.serve.models import BatchSettings, Metrics, ModelRegistry, NamedRun
+from bertkit.errors import UserError, format_list
+from bertkit.serve.app import choose_hosts, create_app
+from bertkit.serve.models import Metrics, ModelRegistry
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
-from bertkit.utils.extras import require_extra
+from bertkit.utils.console import print_json
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_warning
 
-REQUIRED_PACKAGES = ("anyio", "fastapi", "uvicorn", "prometheus_client")
 MAX_TOKEN_CHARS = 4096
+LOG_FORMAT = "%(asctime)s %(message)s"
+DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 BACKLOG = 2048  # connections that wait to be accepted
 
 
@@ -40,14 +44,9 @@ def serve(
     Args:
         settings: Settings of `ServeConfig`.
         on_ready: Receives `url` and `models` once the server accepts requests.
-
-    Raises:
-        UserError: A package is not installed, a run cannot be loaded, names repeat, the token file has no
-            token, or the address cannot be used.
     """
     config = ServeConfig(**validate_settings(ServeConfig, settings, "serve()"))
     devices.request_device(config.device)
-    require_extra("serve", REQUIRED_PACKAGES, "serve")
     names = choose_names(config.run, config.name)
     token = read_token(expand_home(config.token_file)) if config.token_file else None
     with contextlib.closing(bind_socket(config.host, config.port)) as listener:
@@ -66,11 +65,7 @@ async def _run(
     listener: socket.socket,
     on_ready: Callable[[dict[str, Any]], None],
 ) -> None:
-    from bertkit.serve.app import create_app
-
-    runs = [NamedRun(name, run) for name, run in zip(names, config.run, strict=True)]
-    settings = BatchSettings(config.max_batch_size, config.max_delay_ms / 1000, config.max_request_tokens)
-    registry = ModelRegistry(runs, settings, Metrics())
+    registry = ModelRegistry(dict(zip(names, config.run, strict=True)), config, Metrics())
     with reload_on_hangup(registry.reload):  # also while loading: SIGHUP would end the process
         registry.load()
         devices.report_device()
@@ -108,11 +103,7 @@ def reload_on_hangup(reload: Callable[[], Any]) -> Iterator[None]:
 
 
 def choose_names(runs: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the name of each run: that of the user, or that of its directory.
-
-    Raises:
-        UserError: There are not as many names as runs, or two runs have the same name.
-    """
+    """Return the name of each run: that of the user, or that of its directory."""
     if names and len(names) != len(runs):
         raise UserError(f"--name: {len(names)} names for {len(runs)} runs; pass one --name for each RUN")
     chosen = list(names) or [expand_home(run).resolve().name for run in runs]
@@ -123,11 +114,7 @@ def choose_names(runs: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def read_token(path: Path) -> bytes:
-    """Return the token in a file, without white space around it.
-
-    Raises:
-        UserError: The file cannot be read, or does not contain one word of ASCII characters.
-    """
+    """Return the token in a file, without white space around it."""
     try:
         token = path.read_bytes()[: MAX_TOKEN_CHARS + 1].strip()
     except OSError as error:
@@ -145,11 +132,7 @@ def read_token(path: Path) -> bytes:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound but does not listen yet, so that clients are refused until it does.
-
-    Raises:
-        UserError: The address does not exist on this machine, or is in use.
-    """
+    """Return a socket that is bound but does not listen yet, so that clients are refused until it does."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -170,11 +153,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def start_listening(listener: socket.socket, host: str, port: int) -> None:
-    """Make a socket listen. Two servers can bind a port at the same time, but only one of them can listen.
-
-    Raises:
-        UserError: Another server listens on the port.
-    """
+    """Make a socket listen. Two servers can bind a port at the same time, but only one of them can listen."""
     try:
         listener.listen(BACKLOG)
     except OSError as error:
@@ -199,6 +178,8 @@ def format_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+# ---- connections
+
 # Time in which a client must send the head of a request, or the rest of a body that has its response already.
 MAX_SEND_SECONDS = 10.0
 
@@ -213,25 +194,20 @@ class LimitedProtocol(H11Protocol):
     _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit for the first request."""
         super().connection_made(transport)
         self._update_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Process data. The first byte of a request starts a time limit; the end of the head stops it."""
+        # The first byte of a request starts a time limit; the end of the head stops it.
         super().data_received(data)
         self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Respond to a request that is not HTTP, and close the connection.
-
-        If the invalid part is in a body whose response has begun, nothing more can be sent.
-        """
+        # If the invalid part is in a body whose response has begun, nothing more can be sent.
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -258,6 +234,8 @@ class LimitedProtocol(H11Protocol):
             self._send_timer = None
 
 
+# ---- the end of the server
+
 # Time between the end of listening and the closing of idle connections. A request that was sent before then
 # arrives in this time.
 DRAIN_SECONDS = 0.5
@@ -281,11 +259,8 @@ def make_uvicorn_config(app: ASGIApp) -> uvicorn.Config:
 class DrainingServer(uvicorn.Server):
     """A server that exits with status 0 after SIGTERM or Ctrl-C, once all requests have their response.
 
-    Args:
-        config: Configuration of uvicorn.
-        registry: The models; the server marks them as draining.
-
     Attributes:
+        registry: The models; the server marks them as draining.
         on_started: Called when the server accepts requests.
     """
 
@@ -295,16 +270,12 @@ class DrainingServer(uvicorn.Server):
         self.on_started: Callable[[], None] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
         await super().startup(sockets)
         self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer all requests that were sent before, and close the connections.
-
-        uvicorn would close idle connections at once. A request that a client sends at this moment would be
-        lost.
-        """
+        # uvicorn would close idle connections at once. A request that a client sends at this moment would be
+        # lost.
         self.registry.is_draining = True
         await asyncio.sleep(0)  # accepts the connections that are already waiting
         for server in self.servers:
@@ -315,7 +286,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals in the block. Unlike uvicorn, do not raise them again, since the exit is regular."""
+        # Unlike uvicorn, do not raise the signals again after the block, since the exit is regular.
         originals: dict[Any, Any] = {
             number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS
         }
@@ -324,3 +295,24 @@ class DrainingServer(uvicorn.Server):
         finally:
             for number, handler in originals.items():
                 signal.signal(number, handler)
+
+
+# ---- command line
+
+
+def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    """Serve until SIGTERM or Ctrl-C. The log is on standard error, without the messages of libraries."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
+    logger = logging.getLogger("bertkit.serve")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+    def print_address(server: dict[str, Any]) -> None:
+        if as_json:
+            print_json(server)
+        else:
+            typer.echo(f"{server['url']} serves {format_list(server['models'])}")
+        sys.stdout.flush()
+
+    serve(settings, print_address)

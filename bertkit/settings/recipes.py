@@ -35,14 +35,14 @@ class Recipe:
     """A recipe with validated settings.
 
     Attributes:
+        name: Path or name by which the user chose it.
         path: File of the recipe.
-        task: Name of the task.
         settings: Values by setting. Data that was passed from Python is a `DataObject` without a value.
         provenance: Provenance of the run if the recipe is a `run.yaml`, else empty.
     """
 
+    name: str
     path: Path
-    task: str
     settings: dict[str, Any]
     provenance: dict[str, Any]
 
@@ -90,9 +90,6 @@ def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
         name: A path, or the name of a shipped recipe with or without its directory.
         task: The task whose recipe is preferred if several recipes have this name.
         flag: The flag or command before the name, for the error message.
-
-    Raises:
-        UserError: `name` is neither a file nor a shipped recipe, or several shipped recipes have this name.
     """
     path = expand_home(name)
     if path.is_file():
@@ -126,11 +123,7 @@ def read_recipe_title(path: Path) -> str:
 
 
 def read_recipe_file(path: Path) -> dict[str, Any]:
-    """Return the content of a recipe file for any task, without validating the settings.
-
-    Raises:
-        UserError: The file is not a recipe.
-    """
+    """Return the content of a recipe file for any task, without validating the settings."""
     content = read_yaml(path, "recipe", EXAMPLE_HINT)
     if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
         raise UserError(
@@ -144,15 +137,12 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
-    """Read and validate a recipe.
+    """Read and validate a recipe for a task.
 
     Args:
         name: A path, or the name of a shipped recipe.
-        task: Name of the task that the recipe must be for.
+        task: Name of the task.
         config: Class that declares the settings of the task.
-
-    Raises:
-        UserError: The file is not a recipe, belongs to another task, or has an invalid key or value.
     """
     path = find_recipe(name, task.removeprefix(STUDY_PREFIX))
     content = read_recipe_file(path)
@@ -174,17 +164,11 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     for key, value in settings.items():
         if isinstance(value, DataObject):
             raise UserError(f"{path}: {key}: expected a text, found a list; write the rows to a file")
-    return Recipe(path, task, settings | _read_passed_data(path, config, provenance), provenance)
-
-
-def _read_passed_data(
-    path: Path, config: type[RunConfig], provenance: Mapping[str, Any]
-) -> dict[str, DataObject]:
-    """Return a `DataObject` without a value for each setting that held one in a run."""
     kinds = provenance.get(PASSED_DATA, {})
     if not isinstance(kinds, dict) or not kinds.keys() <= get_settings(config).keys():
         raise UserError(f"{path}: provenance: {PASSED_DATA}: expected kinds of data by setting; remove it")
-    return {name: DataObject(kind) for name, kind in kinds.items()}
+    passed_data = {key: DataObject(kind) for key, kind in kinds.items()}
+    return Recipe(name, path, settings | passed_data, provenance)
 
 
 def serialize_settings(config: RunConfig) -> dict[str, Any]:
@@ -199,21 +183,18 @@ def serialize_settings(config: RunConfig) -> dict[str, Any]:
         value = list(value) if isinstance(value, (tuple, list)) else value
         if isinstance(value, DataObject):
             continue  # see `list_passed_data`
-        if metadata.is_saved and value != default and value not in (None, []):
-            serialized[name] = _make_absolute(value) if metadata.is_path else value
+        if not metadata.is_saved or value == default or value in (None, []):
+            continue
+        serialized[name] = value
+        if metadata.is_path and "://" not in value:  # a file, a directory, a glob pattern, or another name
+            path = expand_home(value)
+            if path.exists():
+                serialized[name] = str(path.resolve())
+            elif glob.has_magic(value):
+                serialized[name] = str(path.absolute())
     return serialized
 
 
 def list_passed_data(config: Settings) -> dict[str, str]:
     """Return the kinds of the data objects among the settings, by setting."""
     return {name: value.kind for name, value in vars(config).items() if isinstance(value, DataObject)}
-
-
-def _make_absolute(name: str) -> str:
-    """Return the absolute path of a file, a directory or a glob pattern, and other names unchanged."""
-    if "://" in name:
-        return name
-    path = expand_home(name)
-    if path.exists():
-        return str(path.resolve())
-    return str(path.absolute()) if glob.has_magic(name) else name

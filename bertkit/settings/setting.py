@@ -6,12 +6,14 @@ dataset, then with one by data and model size.
 """
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from bertkit.utils.devices import AUTO, describe_unknown_device
 from bertkit.utils.files import expand_home
 from bertkit.utils.text import describe_unknown_encoding
 
@@ -32,10 +34,14 @@ class Setting:
         training_argument: Field of `TrainingArguments` that receives the value unchanged.
         replaces: Names of alternative settings. If the user sets one of two alternatives, a recipe's value
             for the other one is dropped.
+        applies_to: What the setting needs to have an effect: "encoder", an encoder that is trained; "steps",
+            training in optimizer steps; "masking", an objective that masks tokens; "single run", a command
+            that trains one run, not several as studies and suites do. None if it always has an effect.
         is_path: Whether the value may name files. `run.yaml` saves such a value as an absolute path.
         is_positional: Whether the command line takes the value as an argument instead of a flag.
         has_flag: Whether the command line has a flag for the setting. The others are set by another command,
             by a recipe or from Python.
+        has_parameter: Whether the Python function of the command has a parameter for the setting.
         is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
             saved.
         completion: Source of values for shell completion; see `bertkit.cli.completion`.
@@ -50,52 +56,19 @@ class Setting:
     default_text: str | None = None
     training_argument: str | None = None
     replaces: tuple[str, ...] = ()
+    applies_to: Literal["encoder", "steps", "masking", "single run"] | None = None
     is_path: bool = False
     is_positional: bool = False
     has_flag: bool = True
+    has_parameter: bool = True
     is_saved: bool = True
     completion: str | None = None
     describe_problem: Callable[[Any], str | None] | None = None
 
 
-def setting(
-    default: Any,
-    help: str,
-    panel: str = TRAINING,
-    *,
-    flags: str | tuple[str, ...] = (),
-    min: float | None = None,
-    max: float | None = None,
-    default_text: str | None = None,
-    training_argument: str | None = None,
-    replaces: tuple[str, ...] = (),
-    is_path: bool = False,
-    is_positional: bool = False,
-    has_flag: bool = True,
-    is_saved: bool = True,
-    completion: str | None = None,
-    describe_problem: Callable[[Any], str | None] | None = None,
-) -> Any:
-    """Declare a setting: return a dataclass field with a `Setting` as metadata.
-
-    The parameters are the default of the field and the attributes of `Setting`.
-    """
-    metadata = Setting(
-        help=help,
-        panel=panel,
-        flags=(flags,) if isinstance(flags, str) else flags,
-        min=min,
-        max=max,
-        default_text=default_text,
-        training_argument=training_argument,
-        replaces=replaces,
-        is_path=is_path,
-        is_positional=is_positional,
-        has_flag=has_flag,
-        is_saved=is_saved,
-        completion=completion,
-        describe_problem=describe_problem,
-    )
+def setting(default: Any, help: str, panel: str = TRAINING, **attributes: Any) -> Any:
+    """Declare a setting: return a dataclass field with a `Setting` of these attributes as metadata."""
+    metadata = Setting(help=help, panel=panel, **attributes)
     return dataclasses.field(default=default, metadata={"setting": metadata})
 
 
@@ -111,6 +84,7 @@ class Settings:
 
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class SettingField(NamedTuple):
@@ -127,14 +101,27 @@ class SettingField(NamedTuple):
     default: Any
 
 
-def get_settings(config: type[Settings]) -> dict[str, SettingField]:
+def cache_by_class(function: FunctionT) -> FunctionT:
+    """Return `functools.cache(function)` with the type of the function: mypy takes no class for hashable."""
+    return cache(function)  # type: ignore[return-value]
+
+
+@cache_by_class
+def get_settings(config: type[Settings]) -> Mapping[str, SettingField]:
     """Return the field of each setting by name, in the order of declaration."""
     types = typing.get_type_hints(config)
-    return {
-        field.name: SettingField(types[field.name], field.metadata["setting"], field.default)
-        for field in dataclasses.fields(config)
-        if field.name not in config.excluded_settings
-    }
+    return MappingProxyType(
+        {
+            field.name: SettingField(types[field.name], field.metadata["setting"], field.default)
+            for field in dataclasses.fields(config)
+            if field.name not in config.excluded_settings
+        }
+    )
+
+
+def list_settings(config: type[Settings], *applies_to: str) -> list[str]:
+    """Return the names of the settings that apply to one of these; see `Setting.applies_to`."""
+    return [name for name, field in get_settings(config).items() if field.metadata.applies_to in applies_to]
 
 
 def get_flag(name: str, metadata: Setting) -> str:
@@ -160,10 +147,14 @@ def expand_path_settings(config: ConfigT, *names: str) -> ConfigT:
     )
 
 
+def select_unset(config: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `values` of those settings that are None in `config`."""
+    return {key: value for key, value in values.items() if getattr(config, key) is None}
+
+
 def fill_unset(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
     """Fill in `values` for those settings that are None in `config`."""
-    unset = {key: value for key, value in values.items() if getattr(config, key) is None}
-    return dataclasses.replace(config, **unset)
+    return dataclasses.replace(config, **select_unset(config, values))
 
 
 Pooling = Literal["cls", "mean"]
@@ -190,10 +181,17 @@ def encoding_setting() -> Any:
     )
 
 
+def describe_unknown_device(name: str) -> str | None:
+    """Return the problem with a value of `--device` and the fix, or None if it is valid."""
+    if re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
+        return None
+    return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
+
+
 def device_setting(panel: str = MODEL) -> Any:
     """Declare `device`, which all commands that run a model have."""
     return setting(
-        AUTO,
+        "auto",
         "Device that runs the model: cpu, cuda, cuda:N, mps, or auto for a GPU if there is one. auto uses "
         "MPS only after a check of its results.",
         panel,

@@ -1,6 +1,7 @@
-"""Objects with rows that Python code passes as data, such as a `datasets.Dataset` or a `pandas.DataFrame`.
+"""Conversion of the values of settings: flags, keys of recipes, and arguments of Python functions.
 
-This module only recognizes the objects, without importing their libraries; `bertkit.data.sources` reads them.
+Python code may pass objects with rows as data, such as a `datasets.Dataset` or a `pandas.DataFrame`. This
+module only recognizes them, without importing their libraries; `bertkit.data.sources` reads them.
 """
 
 import math
@@ -51,22 +52,16 @@ class DataObject:
         """Return a value as a data object, or None if its type is not supported."""
         if isinstance(value, cls):
             return value
-        for kind in DATASET_CLASSES:
-            if _is_instance(value, "datasets", kind):
-                return cls(kind, value)
-        if _is_instance(value, "pandas", "DataFrame"):
-            return cls("DataFrame", value)
+        for base in type(value).__mro__:
+            package = base.__module__.partition(".")[0]
+            for kind in DATASET_CLASSES:
+                if (package, base.__name__) == ("datasets", kind):
+                    return cls(kind, value)
+            if (package, base.__name__) == ("pandas", "DataFrame"):
+                return cls("DataFrame", value)
         if isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
             return cls("list of dictionaries", value)
         return None
-
-
-def _is_instance(value: object, package: str, class_name: str) -> bool:
-    """Return whether a value is an instance of a class of a package, without importing the package."""
-    return any(
-        base.__name__ == class_name and base.__module__.partition(".")[0] == package
-        for base in type(value).__mro__
-    )
 
 
 def describe_unsupported(value: object) -> str:
@@ -101,31 +96,33 @@ else:  # settings are converted to one of these types
 TYPE_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def validate_settings(
-    config: type[ConfigT], values: Mapping[str, Any], origin: str | None = None
-) -> dict[str, Any]:
+class ConvertedSettings(dict[str, Any]):
+    """Values by setting from the command line, which has converted each flag already."""
+
+
+def validate_settings(config: type[ConfigT], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """Return `values`, each converted to the type of its setting.
 
     Args:
         config: Class that declares the settings.
         values: Values by setting.
         origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
-            Python. None for the command line, which has no unknown keys: messages then name the flag.
+            Python.
 
     Raises:
         UserError: A key is unknown, or a value has the wrong type or is out of bounds.
     """
+    if isinstance(values, ConvertedSettings):
+        return dict(values)
     known = get_settings(config)
     for key in values:
         if key not in known:
             hint = suggest_similar(key, known) or f"; the settings are {format_list(known)}"
             raise UserError(f"{origin}: unknown setting {str(key)!r}{hint}")
-    converted = {}
-    for key, value in values.items():
-        kind, setting, _ = known[key]
-        where = f"{origin}: {key}" if origin else get_command_line_name(key, setting)
-        converted[key] = convert_value(value, kind, setting, where)
-    return converted
+    return {
+        key: convert_value(value, known[key].type, known[key].metadata, f"{origin}: {key}")
+        for key, value in values.items()
+    }
 
 
 def get_command_line_name(name: str, setting: Setting) -> str:
@@ -162,17 +159,16 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
         raise UserError(f"{where}: {describe_unsupported(value)}")
     expected = " or ".join(_describe_type(member) for member in members)
     found = repr(value) if isinstance(value, str) else " ".join(shorten_repr(value).split())
-    raise UserError(f"{where}: {found} is not {expected}{_suggest_choice(value, members)}")
+    raise UserError(f"{where}: {found} is not {expected}{suggest_similar(value, get_choices(kind))}")
 
 
-def parse_flag(text: str, kind: Any, setting: Setting, where: str) -> Any:
-    """Return the value of a flag.
+def parse_flag(text: Any, kind: Any, setting: Setting, where: str) -> Any:
+    """Return the value of a flag. Defaults, which Typer passes too, are already values.
 
     Integers are parsed here, because `convert_value` accepts floats as text, but not integers.
-
-    Raises:
-        UserError: See `convert_value`.
     """
+    if not isinstance(text, str):
+        return text
     value: Any = text
     if int in _list_union_members(kind):
         with suppress(ValueError):
@@ -198,55 +194,37 @@ def _convert(value: Any, kind: Any) -> Any:
         return DataObject.recognize(value)
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else None
-    if typing.get_origin(kind) is list:
-        return _convert_list(value, typing.get_args(kind)[0])
+    if typing.get_origin(kind) is list:  # a single value counts as a list of one item
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        converted = [_convert(item, typing.get_args(kind)[0]) for item in items]
+        return None if None in converted else converted
     if isinstance(value, bool) or kind is bool:
         return value if kind is bool and isinstance(value, bool) else None
     if kind in (int, float):
-        return _convert_number(value, kind)
+        # A float may be text, because YAML 1.1 reads `2e-5` as a string.
+        if not isinstance(value, int if kind is int else (int, float, str)):
+            return None
+        try:
+            return kind(value)
+        except (ValueError, OverflowError):
+            return None
     if kind is str and isinstance(value, (int, Path)):
         return str(value)
     return value if isinstance(value, kind) else None
 
 
-def _convert_list(value: Any, item_kind: Any) -> list[Any] | None:
-    """Convert each item of a list; a single value counts as a list of one item."""
-    items = list(value) if isinstance(value, (list, tuple)) else [value]
-    converted = [_convert(item, item_kind) for item in items]
-    return None if None in converted else converted
-
-
-def _convert_number(value: Any, kind: type) -> Any:
-    """Convert a number; a float may be text, because YAML 1.1 reads `2e-5` as a string."""
-    if kind is int and not isinstance(value, int):
-        return None
-    if not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return kind(value)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _check_bounds(value: Any, setting: Setting, where: str) -> None:
-    is_below = setting.min is not None and value < setting.min
-    is_above = setting.max is not None and value > setting.max
+    low, high = setting.min, setting.max
     is_infinite = isinstance(value, float) and not math.isfinite(value)
-    if is_below or is_above or is_infinite:
-        finite = "finite and " if is_infinite and setting.max is None and setting.min is not None else ""
-        raise UserError(f"{where}: {value!r} is out of bounds; it must be {finite}{describe_bounds(setting)}")
-
-
-def describe_bounds(setting: Setting) -> str:
-    """Return the valid range of a number in words: `at least 1`, `from 0 to 0.9`."""
-    if setting.min is None:
-        return "finite" if setting.max is None else f"at most {setting.max:g}"
-    return f"at least {setting.min:g}" if setting.max is None else f"from {setting.min:g} to {setting.max:g}"
-
-
-def _suggest_choice(value: Any, members: tuple[Any, ...]) -> str:
-    """Return a hint with the valid choice that is most similar to `value`, or the empty string."""
-    return suggest_similar(value, [choice for member in members for choice in get_choices(member)])
+    if not is_infinite and (low is None or value >= low) and (high is None or value <= high):
+        return
+    if low is None:
+        bounds = "finite" if high is None else f"at most {high:g}"
+    else:
+        bounds = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+        if is_infinite and high is None:
+            bounds = f"finite and {bounds}"
+    raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
 
 
 def _describe_type(kind: Any) -> str:

@@ -4,7 +4,7 @@ A baseline is fitted on the training rows of a run and predicts its evaluation r
 comparable with those of the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -25,12 +25,9 @@ PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
 def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """Predict the most frequent label for all rows, or the mean in regression.
+    """Predict the most frequent label [n] for `size` rows, or the mean of floats [n].
 
-    Args:
-        labels: [n] int, [n, classes] int or [n] float, the training labels. With multi-label data, a label is
-            predicted if more than half of the rows have it.
-        size: Number of rows to predict.
+    Of label sets [n, classes], a label is predicted if more than half of the rows have it.
     """
     if labels.dtype.kind == "f":
         constant: Any = labels.mean()
@@ -44,24 +41,20 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
 def predict_tfidf(
     train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
 ) -> list[np.ndarray]:
-    """Predict with a linear model on the TF-IDF vectors of words and word pairs.
+    """Predict each split with a linear model on the TF-IDF vectors of words and word pairs.
 
-    The model is a logistic regression, or a ridge regression if the labels are numbers.
-
-    Args:
-        train: The training texts.
-        labels: [n] int, [n, classes] int or [n] float, the training labels.
-        others: The texts of each split to predict.
-        seed: Seed for sampling large training sets.
-
-    Returns:
-        The predictions for each split, in the form of the labels.
+    The model is a logistic regression, or a ridge regression if the labels are numbers. Labels are [n] int,
+    [n, classes] int or [n] float.
     """
     rows = sample_tfidf_rows(len(labels), seed)
     model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
     if model is None:
         return [predict_majority(labels, len(texts[0])) for texts in others]
-    return [np.concatenate([model(chunk, "predict") for chunk in _iter_columns(texts)]) for texts in others]
+    predictions = []
+    for texts in others:
+        chunks = zip(*(iter_chunks(column, PREDICTED_ROWS) for column in texts), strict=True)
+        predictions.append(np.concatenate([model(chunk, "predict") for chunk in chunks]))
+    return predictions
 
 
 def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
@@ -69,24 +62,15 @@ def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).permutation(num_rows)[:MAX_TFIDF_ROWS])
 
 
-def _iter_columns(columns: TextColumns) -> Iterator[TextColumns]:
-    """Yield all columns in chunks."""
-    return zip(*(iter_chunks(column, PREDICTED_ROWS) for column in columns), strict=True)
-
-
 def predict_ending_only(
     train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
-    """Predict the correct ending from the endings alone, with logistic regression on their TF-IDF vectors.
+    """Return [m] the ending that a logistic regression on TF-IDF vectors chooses from the endings alone.
 
     Args:
         train: [n] endings of each training row.
         correct: [n] int, index of the correct ending of each training row.
         others: [m] endings of each row to predict.
-        seed: Seed for sampling large training sets.
-
-    Returns:
-        [m] int, index of the predicted ending.
     """
     sampled = sample_tfidf_rows(len(train), seed)
     sampled_endings = as_column(train).take(sampled)
@@ -105,19 +89,50 @@ def predict_ending_only(
     return np.array([row.argmax() for row in scores_by_row])
 
 
+def _fit_tfidf_model(
+    train: TextColumns, labels: np.ndarray
+) -> Callable[[TextColumns, str], np.ndarray] | None:
+    """Fit a linear model on TF-IDF vectors; None if no text has words.
+
+    The returned function takes texts and the name of a prediction method of scikit-learn.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    vectorizers = [
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
+        for _ in train
+    ]
+    try:
+        vectors = [
+            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
+        ]
+    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
+        return None
+    if labels.dtype.kind == "f":
+        model = Ridge()
+    else:
+        model = LogisticRegression(C=10.0, max_iter=1000)
+        model = OneVsRestClassifier(model) if labels.ndim == 2 else model
+    model.fit(hstack(vectors), labels)
+
+    def predict(texts: TextColumns, method: str) -> np.ndarray:
+        vectors = [
+            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
+        ]
+        return getattr(model, method)(hstack(vectors))
+
+    return predict
+
+
 def predict_frequent_tag(
     train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
 ) -> np.ndarray:
-    """Predict the most frequent tag of each word in the training data, the lowest id on ties.
+    """Return [m] int, the most frequent tag of each word in the n training words, the lowest id on ties.
 
-    Args:
-        train_words: [n] words of all training sentences.
-        train_tags: [n] int, tag ids of the training words.
-        words: [m] words to tag.
-        outside: Tag id of O, which is predicted for unseen words.
-
-    Returns:
-        [m] int, tag ids of the words.
+    Unseen words get `outside`, the tag id of O.
     """
     vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
     word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
@@ -132,76 +147,23 @@ def predict_frequent_tag(
 
 
 def predict_overlap(questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-    """Predict the sentence of each context that has the most distinct words in common with the question.
+    """Return the sentence of each context that has the most distinct words in common with the question.
 
     The first sentence wins a tie. Words are those of `split_words`; in scripts without spaces, a word is a
-    character.
-
-    Returns:
-        [n] sentences without surrounding white space, or "" for a context without sentences.
+    character. Sentences have no surrounding white space; that of a context without sentences is "".
     """
-    sentences = {
-        context: [(sentence, _collect_words(sentence)) for sentence in _split_sentences(context)]
-        for context in set(contexts)
-    }
-    return [
-        _find_most_similar(_collect_words(question), sentences[context])
-        for question, context in zip(questions, contexts, strict=True)
-    ]
-
-
-def _find_most_similar(question: set[str], sentences: list[tuple[str, set[str]]]) -> str:
-    return max(sentences, key=lambda sentence: len(question & sentence[1]), default=("", set()))[0]
+    sentences_by_context: dict[str, list[tuple[str, set[str]]]] = {}
+    for context in set(contexts):
+        bounds = get_sentence_boundaries(detect_language(context), replace_surrogates(context))
+        texts = (context[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
+        sentences_by_context[context] = [(text, _collect_words(text)) for text in texts if text]
+    predicted = []
+    for question, context in zip(questions, contexts, strict=True):
+        words, sentences = _collect_words(question), sentences_by_context[context]
+        best = max(sentences, key=lambda sentence: len(words & sentence[1]), default=("", set()))
+        predicted.append(best[0])
+    return predicted
 
 
 def _collect_words(text: str) -> set[str]:
     return {word for word in split_words(text.casefold()) if word[0].isalnum()}
-
-
-def _split_sentences(text: str) -> list[str]:
-    bounds = get_sentence_boundaries(detect_language(text), replace_surrogates(text))
-    sentences = (text[bound["start_index"] : bound["end_index"]].strip() for bound in bounds)
-    return [sentence for sentence in sentences if sentence]
-
-
-def _fit_tfidf_model(
-    train: TextColumns, labels: np.ndarray
-) -> Callable[[TextColumns, str], np.ndarray] | None:
-    """Fit a linear model on TF-IDF vectors.
-
-    Returns:
-        A function that takes texts and the name of a prediction method of scikit-learn, and returns the
-        predictions. None if no text has words.
-    """
-    from scipy.sparse import hstack
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizers = [
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
-        for _ in train
-    ]
-    try:
-        vectors = [
-            vectorizer.fit_transform(column) for vectorizer, column in zip(vectorizers, train, strict=True)
-        ]
-    except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
-        return None
-    model = _build_linear_model(labels).fit(hstack(vectors), labels)
-
-    def predict(texts: TextColumns, method: str) -> np.ndarray:
-        vectors = [
-            vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
-        ]
-        return getattr(model, method)(hstack(vectors))
-
-    return predict
-
-
-def _build_linear_model(labels: np.ndarray) -> Any:
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.multiclass import OneVsRestClassifier
-
-    if labels.dtype.kind == "f":
-        return Ridge()
-    model = LogisticRegression(C=10.0, max_iter=1000)
-    return OneVsRestClassifier(model) if labels.ndim == 2 else model

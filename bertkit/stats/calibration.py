@@ -1,4 +1,4 @@
-"""Calibration of predicted probabilities: reliability diagrams, and scores of probabilities.
+"""Probabilities and decisions: calibration, temperature, abstention, prediction sets and thresholds.
 
 A decision is a choice between classes, whose probabilities are the softmax of their logits. A label that a
 row may have or lack is a decision between two classes.
@@ -6,7 +6,7 @@ row may have or lack is a decision between two classes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bertkit.stats.scores import Scores
 
 NUM_BINS = 15  # Guo et al. 2017
 PROBABILITY_SCORES = ("ece", "nll", "brier")
+Fitted = TypeVar("Fitted")
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ class Decisions:
 
     @classmethod
     def from_classes(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
-        """Return one decision for each row.
-
-        Args:
-            logits: [n, classes] logits.
-            gold: [n] gold class; None if it is not known.
-        """
+        """Return one decision for each row, from logits [n, classes] and gold classes [n], if known."""
         gold = np.full(len(logits), -1) if gold is None else gold
         return cls(logits.astype(np.float64), gold, np.arange(len(logits)), len(logits))
 
@@ -48,9 +44,8 @@ class Decisions:
     def from_label_sets(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
         """Return a decision for each label of each row, between 0 (absent) and 1 (present).
 
-        Args:
-            logits: [n, labels] logits, whose sigmoid is the probability of the label.
-            gold: [n, labels] int, 0 or 1; None if it is not known.
+        The sigmoid of the logits [n, labels] is the probability of a label. Gold labels are 0 or 1, if they
+        are known.
         """
         gold = np.full(logits.shape, -1) if gold is None else gold
         num_rows, num_labels = gold.shape
@@ -90,27 +85,19 @@ class Decisions:
 
 
 def make_yes_no_decisions(probability: np.ndarray, is_true: np.ndarray) -> Decisions:
-    """Return one decision for each row, between false and true.
-
-    Args:
-        probability: [n] probability of true.
-        is_true: [n] bool.
-    """
+    """Return one decision for each row, between false and true, from the probability of true, [n]."""
     from scipy.special import logit
 
     clipped = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
     return Decisions.from_label_sets(logit(clipped)[:, None], is_true.astype(int)[:, None])
 
 
+# ---- reliability, and the scores of probabilities
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """Statistics of predictions in confidence bins of equal width.
-
-    Attributes:
-        count: [bins] int, number of predictions in each bin.
-        confidence: [bins] float, mean confidence of each bin; NaN for an empty bin.
-        accuracy: [bins] float, fraction of correct predictions in each bin; NaN for an empty bin.
-    """
+    """Count, mean confidence and accuracy of predictions in bins of equal width; NaN for an empty bin."""
 
     count: np.ndarray
     confidence: np.ndarray
@@ -143,12 +130,8 @@ class Calibration:
 def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: int = NUM_BINS) -> Calibration:
     """Group predictions into bins by confidence.
 
-    Bin m of M, counted from 1, covers the interval ((m - 1) / M, m / M].
-
-    Args:
-        confidence: [n] float from 0 to 1, probability of the predicted label.
-        is_correct: [n] bool, whether the prediction is correct.
-        bins: Number of bins.
+    Bin m of M, counted from 1, covers the interval ((m - 1) / M, m / M]. `confidence` is [n] from 0 to 1,
+    `is_correct` is [n] bool.
     """
     bin_index = _find_bins(confidence, bins)
     count = np.bincount(bin_index, minlength=bins)
@@ -167,13 +150,8 @@ def _find_bins(confidence: np.ndarray, bins: int) -> np.ndarray:
 class EceScorer:
     """The expected calibration error (Guo et al. 2017, eq. 3), for any sample of the rows.
 
-    It is computed from sums over rows, so a sample of the bootstrap costs one matrix product.
-
-    Args:
-        confidence: [n] confidence of each prediction.
-        is_correct: [n] bool, whether the prediction is correct.
-        row: [n] int, index of the row of each prediction.
-        num_rows: Number of rows; rows may have no predictions.
+    It is computed from sums over rows, so a sample of the bootstrap costs one matrix product. A row may have
+    several of the n predictions, or none; `row` is [n], the index of the row of each.
     """
 
     def __init__(
@@ -228,9 +206,10 @@ class ProbabilityScorer:
         return {"ece": self._ece.score(rows), "nll": float(nll / count), "brier": float(brier / count)}
 
     def score_all(self) -> Scores:
-        """Return the scores of all rows."""
         return self.score(np.arange(self.num_rows))
 
+
+# ---- temperature
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 
@@ -266,24 +245,34 @@ def is_at_bound(temperature: float) -> bool:
     return temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE)
 
 
-def cross_fit(decisions: Decisions, folds: np.ndarray) -> tuple[list[float], Decisions]:
-    """Divide the logits of each fold by a temperature that is fitted on all other folds.
+def cross_fit(
+    fit: Callable[[np.ndarray], Fitted],
+    predict: Callable[[Fitted, np.ndarray], np.ndarray],
+    folds: np.ndarray,
+) -> tuple[list[Fitted], np.ndarray]:
+    """Predict the rows of each fold by what is fitted on the rows of all other folds.
 
     Args:
-        decisions: The decisions.
+        fit: Given [rows] bool, fits on these rows.
+        predict: Given what `fit` returned and [rows] bool, predicts these rows.
         folds: [rows] index of the fold of each row.
 
     Returns:
-        The temperature of each fold, and the scaled decisions.
+        What is fitted for each fold, and [rows, ...] the predictions.
     """
-    fold_by_decision = folds[decisions.row]
-    temperatures = [
-        fit_temperature(decisions.select(fold_by_decision != fold)) for fold in range(folds.max() + 1)
-    ]
-    return temperatures, decisions.scale(1 / np.array(temperatures)[fold_by_decision])
+    members = [folds == fold for fold in range(folds.max() + 1)]
+    fitted = [fit(~is_member) for is_member in members]
+    parts = [predict(part, is_member) for part, is_member in zip(fitted, members, strict=True)]
+    predictions = np.empty((len(folds), *parts[0].shape[1:]), parts[0].dtype)
+    for is_member, part in zip(members, parts, strict=True):
+        predictions[is_member] = part
+    return fitted, predictions
 
+
+# ---- abstention
 
 NUM_CURVE_POINTS = 20  # coverages 0.05, 0.1, ... 1
+SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
 
 
 def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
@@ -292,10 +281,6 @@ def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
     The result is halfway between the lowest answered confidence and the next lower one, so that rounding does
     not change which rows are answered. Rows of equal confidence are all answered, even if this makes the
     fraction higher.
-
-    Args:
-        confidence: [n] confidence of each row.
-        coverage: Fraction of the rows to answer.
     """
     values = np.sort(confidence)[::-1]
     lowest_answered = values[max(1, int(np.ceil(coverage * len(values) - 1e-9))) - 1]
@@ -304,15 +289,7 @@ def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
 
 
 def compute_risk_coverage(confidence: np.ndarray, is_correct: np.ndarray) -> dict[str, list[float]]:
-    """Return points of the risk-coverage curve, from the most confident rows to all rows.
-
-    Args:
-        confidence: [n] confidence of each row.
-        is_correct: [n] bool, whether the prediction is correct.
-
-    Returns:
-        `coverage`, `risk` and `min_confidence` of each point.
-    """
+    """Return `coverage`, `risk` and `min_confidence` of points of the risk-coverage curve, up to all rows."""
     order = np.argsort(-confidence, kind="stable")
     num_answered = np.ceil(np.arange(1, NUM_CURVE_POINTS + 1) / NUM_CURVE_POINTS * len(order)).astype(int)
     risk = np.cumsum(~is_correct[order])[num_answered - 1] / num_answered
@@ -330,11 +307,6 @@ class SelectiveScorer:
     * `answered_accuracy`: fraction of the answered rows that are correct; missing if no row is answered.
     * `aurc`: area under the risk-coverage curve. It is the mean risk over the numbers of answered rows if the
       most confident rows are answered first. Rows of equal confidence are answered together.
-
-    Args:
-        confidence: [n] confidence of each row.
-        is_correct: [n] bool, whether the prediction is correct.
-        min_confidence: Confidence below which the model abstains.
     """
 
     def __init__(self, confidence: np.ndarray, is_correct: np.ndarray, min_confidence: float) -> None:
@@ -355,18 +327,12 @@ class SelectiveScorer:
         return scores | {"aurc": float((risk * sizes).sum() / max(sizes.sum(), 1))}
 
 
-SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
-
-
 def describe_coverage(
     confidence: np.ndarray, is_correct: np.ndarray, min_confidence: np.ndarray | float
 ) -> dict[str, Any]:
-    """Return the scores of answering all rows ("before"), and of abstaining ("after").
+    """Return the scores of answering all rows ("before"), and of abstaining below a confidence ("after").
 
-    Args:
-        confidence: [n] confidence of each row.
-        is_correct: [n] bool, whether the prediction is correct.
-        min_confidence: Confidence below which the model abstains, possibly one for each row.
+    `min_confidence` may be one for each row.
     """
     is_answered = confidence >= min_confidence
     answered = is_correct[is_answered]
@@ -379,6 +345,8 @@ def describe_coverage(
     }
 
 
+# ---- prediction sets
+
 SET_LEVEL = 0.9  # fraction of the sets that contain the gold class
 SET_SCORES = ("set_coverage", "set_size")
 
@@ -388,10 +356,7 @@ def compute_margins(logits: np.ndarray) -> np.ndarray:
 
     The margin is the conformity score of a class. A temperature divides all margins by the same
     number, so the sets do not depend on it. They are therefore valid although the temperature was fitted on
-    the same rows.
-
-    Args:
-        logits: [n, classes] logits; -inf for a class that a row does not have.
+    the same rows. The logit of a class that a row does not have is -inf.
     """
     order = np.sort(logits, axis=1)
     best, second = order[:, -1:], order[:, -2:-1]
@@ -405,11 +370,6 @@ def fit_set_margin(logits: np.ndarray, gold: np.ndarray, level: float = SET_LEVE
     Let k = floor((n + 1)(1 - level)). If all n + 1 rows are exchangeable, the gold class of a new row has a
     margin below the k-th lowest of these n margins with a probability of at most k / (n + 1). The result is
     halfway between this margin and the next lower one, so that rounding does not change a set.
-
-    Args:
-        logits: [n, classes] logits.
-        gold: [n] gold class.
-        level: Fraction of the sets that contain the gold class.
     """
     margins = np.sort(compute_margins(logits)[np.arange(len(gold)), gold])
     num_missed = int(np.floor((len(gold) + 1) * (1 - level) + 1e-9))
@@ -420,12 +380,7 @@ def fit_set_margin(logits: np.ndarray, gold: np.ndarray, level: float = SET_LEVE
 
 
 def find_members(logits: np.ndarray, margin: float | np.ndarray) -> np.ndarray:
-    """Return [n, classes] bool, which classes are in the prediction set of each row.
-
-    Args:
-        logits: [n, classes] logits.
-        margin: Result of `fit_set_margin`, possibly one for each row, [n, 1].
-    """
+    """Return [n, classes] bool, the classes in the prediction set of each row; margins may be [n, 1]."""
     return (compute_margins(logits) >= margin) & np.isfinite(logits)
 
 
@@ -434,6 +389,8 @@ def score_sets(is_member: np.ndarray, gold: np.ndarray) -> Scores:
     has_gold = is_member[np.arange(len(gold)), gold]
     return {"set_coverage": float(has_gold.mean()), "set_size": float(is_member.sum(1).mean())}
 
+
+# ---- decision thresholds
 
 DEFAULT_THRESHOLD = 0.5
 CRITERIA_WITH_VALUE = ("recall", "precision")
@@ -454,11 +411,7 @@ class ThresholdCriterion:
 
 
 def parse_criterion(text: str) -> ThresholdCriterion:
-    """Return the criterion that `--threshold` names.
-
-    Raises:
-        UserError: The text is not a criterion.
-    """
+    """Return the criterion that `--threshold` names."""
     if text in ("f1", "macro_f1"):
         return ThresholdCriterion(text)  # type: ignore[arg-type]
     name, _, value = text.partition("=")
@@ -474,103 +427,50 @@ def parse_criterion(text: str) -> ThresholdCriterion:
     return ThresholdCriterion(name, minimum)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """Counts at every threshold that changes a prediction, from no predictions to all rows.
-
-    Attributes:
-        threshold: [k] probability above which the label is predicted.
-        num_predicted: [k] number of rows with the predicted label.
-        num_correct: [k] number of these rows that have the label.
-        num_positive: Number of rows that have the label.
-        num_rows: Number of rows.
-    """
-
-    threshold: np.ndarray
-    num_predicted: np.ndarray
-    num_correct: np.ndarray
-    num_positive: int
-    num_rows: int
-
-    @property
-    def recall(self) -> np.ndarray:
-        """[k] fraction of the rows with the label that are predicted."""
-        return self.num_correct / max(self.num_positive, 1)
-
-    @property
-    def precision(self) -> np.ndarray:
-        """[k] fraction of the predicted rows that have the label; 0 without predictions."""
-        return self.num_correct / np.maximum(self.num_predicted, 1)
-
-    @property
-    def f1(self) -> np.ndarray:
-        """[k] F1 of the label; 0 if it occurs neither in the rows nor in the predictions."""
-        return 2 * self.num_correct / np.maximum(self.num_predicted + self.num_positive, 1)
-
-    @property
-    def f1_of_rest(self) -> np.ndarray:
-        """[k] F1 of the rows without the label."""
-        num_left = self.num_rows - self.num_predicted
-        num_negative = self.num_rows - self.num_positive
-        num_correct = num_negative - (self.num_predicted - self.num_correct)
-        return 2 * num_correct / np.maximum(num_left + num_negative, 1)
-
-
-def _sweep(probability: np.ndarray, is_positive: np.ndarray) -> _Sweep:
-    """Return the counts at thresholds halfway between adjacent probabilities.
-
-    Rows with a probability of 0 are never predicted, because no threshold is below 0.
-    """
-    order = np.argsort(-probability, kind="stable")
-    values = probability[order]
-    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
-    num_predicted = np.flatnonzero(is_boundary)
-    edges = np.concatenate([[1.0], values, [0.0]])
-    threshold = (edges[num_predicted] + edges[num_predicted + 1]) / 2
-    correct = np.concatenate([[0], np.cumsum(is_positive[order])])
-    return _Sweep(threshold, num_predicted, correct[num_predicted], int(is_positive.sum()), len(probability))
-
-
 def fit_binary_threshold(
     probability: np.ndarray, is_positive: np.ndarray, criterion: ThresholdCriterion
 ) -> float | None:
     """Return the threshold that meets a criterion; None if no threshold does.
 
-    Of equally good thresholds, the one nearest to 0.5 is returned.
-
-    Args:
-        probability: [n] probability of the label.
-        is_positive: [n] bool, whether the row has the label.
-        criterion: The criterion. `macro_f1` is the mean F1 of the rows with and without the label.
+    Of equally good thresholds, the one nearest to 0.5 is returned. `macro_f1` is the mean F1 of the rows with
+    and without the label. Rows with a probability of 0 are never predicted, because no threshold is below 0.
     """
-    sweep = _sweep(probability, is_positive)
-    scores: dict[str, Callable[[], np.ndarray]] = {
-        "f1": lambda: sweep.f1,
-        "macro_f1": lambda: (sweep.f1 + sweep.f1_of_rest) / 2,
-        "recall": lambda: np.where(sweep.recall >= criterion.minimum, sweep.precision, -1.0),
-        "precision": lambda: np.where(
-            (sweep.precision >= criterion.minimum) & (sweep.num_correct > 0), sweep.recall, -1.0
-        ),
-    }
-    score = scores[criterion.name]()
-    if not sweep.num_positive or score.max() < 0:
+    num_rows, num_positive = len(probability), int(is_positive.sum())
+    if not num_positive:
+        return None
+    # Thresholds are halfway between adjacent probabilities, from no predicted rows to all.
+    order = np.argsort(-probability, kind="stable")
+    values = probability[order]
+    is_boundary = np.concatenate([[True], values[1:] < values[:-1], values[-1:] > 0])
+    num_predicted = np.flatnonzero(is_boundary)
+    edges = np.concatenate([[1.0], values, [0.0]])
+    thresholds = (edges[num_predicted] + edges[num_predicted + 1]) / 2
+    num_correct = np.concatenate([[0], np.cumsum(is_positive[order])])[num_predicted]
+    recall, precision = num_correct / num_positive, num_correct / np.maximum(num_predicted, 1)
+    f1, minimum = 2 * num_correct / (num_predicted + num_positive), criterion.minimum or 0.0
+    if criterion.name == "f1":
+        score = f1
+    elif criterion.name == "macro_f1":
+        num_left, num_negative = num_rows - num_predicted, num_rows - num_positive
+        num_correct_rest = num_negative - (num_predicted - num_correct)
+        score = (f1 + 2 * num_correct_rest / np.maximum(num_left + num_negative, 1)) / 2
+    elif criterion.name == "recall":
+        score = np.where(recall >= minimum, precision, -1.0)
+    else:
+        score = np.where((precision >= minimum) & (num_correct > 0), recall, -1.0)
+    if score.max() < 0:
         return None
     best = np.flatnonzero(score >= score.max() - 1e-12)
-    return float(min(sweep.threshold[best], key=lambda threshold: abs(threshold - DEFAULT_THRESHOLD)))
+    return float(min(thresholds[best], key=lambda threshold: abs(threshold - DEFAULT_THRESHOLD)))
 
 
 def fit_label_thresholds(
     probabilities: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
 ) -> list[float | None]:
-    """Return the threshold of each label of label sets; None if no threshold meets the criterion.
+    """Return the threshold of each label of label sets [n, labels]; None if no threshold meets the criterion.
 
     With `f1`, all labels have the same threshold, which maximizes the micro F1. Otherwise, each label has its
     own threshold. The thresholds of `macro_f1` maximize the F1 of each label, and thus their mean.
-
-    Args:
-        probabilities: [n, labels] probability of each label.
-        gold: [n, labels] int, 0 or 1.
-        criterion: The criterion.
     """
     if criterion.name == "f1":
         threshold = fit_binary_threshold(probabilities.ravel(), gold.ravel() == 1, criterion)

@@ -1,4 +1,4 @@
-"""A linear layer that is fitted to vectors, by logistic regression or ridge regression."""
+"""Linear layers that are fitted to vectors, by logistic or ridge regression, and the linear probe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.data.split import assign_folds
+from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000
 UNSEEN_LOGIT = -20.0  # logit of a class that no row has
@@ -27,19 +28,19 @@ class LinearLayer(NamedTuple):
 def fit_linear_layer(
     vectors: np.ndarray, labels: np.ndarray, num_outputs: int, penalty: float = 1.0, balanced: bool = False
 ) -> LinearLayer:
-    """Fit a linear layer by logistic regression, or by ridge regression if the labels are numbers.
+    """Fit a linear layer to vectors [n, size], by logistic regression, or by ridge regression for numbers.
 
     Args:
-        vectors: [n, size].
         labels: [n] class ids, for logits of a softmax; [n, outputs] with 0 and 1, for logits of sigmoids; or
             [n] float.
-        num_outputs: Number of classes or labels; 1 for numbers.
         penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
-        balanced: Whether to weight classes by the inverse of their frequency.
     """
+    from sklearn.linear_model import Ridge
+
     vectors = vectors.astype(np.float64)
     if labels.dtype.kind == "f":
-        return _fit_numbers(vectors, labels, penalty)
+        model = Ridge(alpha=penalty).fit(vectors, labels)
+        return LinearLayer(model.coef_[None], np.array([model.intercept_]))
     if labels.ndim == 1:
         return _fit_classes(vectors, labels, num_outputs, penalty, balanced)
     layers = [_fit_classes(vectors, column, 2, penalty, balanced) for column in labels.T.astype(np.int64)]
@@ -48,13 +49,6 @@ def fit_linear_layer(
         np.array([layer.weight[1] - layer.weight[0] for layer in layers]),
         np.array([layer.bias[1] - layer.bias[0] for layer in layers]),
     )
-
-
-def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, penalty: float) -> LinearLayer:
-    from sklearn.linear_model import Ridge
-
-    model = Ridge(alpha=penalty).fit(vectors, labels)
-    return LinearLayer(model.coef_[None], np.array([model.intercept_]))
 
 
 def _fit_classes(
@@ -78,6 +72,8 @@ def _fit_classes(
     return layer
 
 
+# ---- the linear probe
+
 LINEAR_PROBE = "linear_probe"  # name of the baseline
 PROBE_PREFIX = "eval_probe_"  # of the score of `--probe` in the training log
 MAX_PROBE_ROWS = 2_000  # larger training sets are sampled: the encoder must compute a vector for each row
@@ -88,13 +84,7 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A fitted linear probe.
-
-    Attributes:
-        pooling: Index of the pooling whose vectors the layer reads.
-        penalty: Strength of the regularization.
-        layer: The linear layer.
-    """
+    """A fitted linear probe."""
 
     pooling: int
     penalty: float
@@ -108,28 +98,29 @@ class LinearProbe:
 def fit_linear_probe(
     vectors: np.ndarray, labels: np.ndarray, num_outputs: int, score: Score, seed: int, balanced: bool = False
 ) -> LinearProbe:
-    """Fit a linear layer, and choose the pooling and then the regularization by cross-validation.
+    """Fit a linear layer to vectors [n, poolings, size]; choose pooling and then penalty by cross-validation.
 
-    Args:
-        vectors: [n, poolings, size] vectors of the training texts. The first pooling wins ties.
-        labels: [n, ...] labels, see `fit_linear_layer`.
-        num_outputs: Number of outputs of the layer.
-        score: Returns the score of logits, given the labels and the logits. Higher is better.
-        seed: Seed of the folds.
-        balanced: Whether to weight classes by the inverse of their frequency.
+    The first pooling wins ties. `score` gets the labels and the logits; higher is better.
     """
 
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:
         return fit_linear_layer(vectors[rows, pooling], labels[rows], num_outputs, penalty, balanced)
 
-    fold = _assign_folds(labels, seed)
+    # Classes are divided evenly. The second most frequent class has at least one row in each fold, so the
+    # training rows of each fold have at least two classes. If it has at most one row, there is one fold.
+    has_classes = labels.dtype.kind != "f" and labels.ndim == 1
+    strata = labels if has_classes else np.zeros(len(labels), int)
+    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
+    num_folds = max(1, min(MAX_FOLDS, int(limit)))
+    fold = assign_folds(np.arange(len(labels)), strata, num_folds, seed)
 
     @cache
     def validate(pooling: int, penalty: float) -> float:
-        logits = np.empty((len(labels), num_outputs))
-        for number in range(fold.max() + 1):
-            held_out = fold == number
-            logits[held_out] = fit(~held_out, pooling, penalty).compute_logits(vectors[held_out, pooling])
+        _, logits = cross_fit(
+            lambda rows: fit(rows, pooling, penalty),
+            lambda layer, rows: layer.compute_logits(vectors[rows, pooling]),
+            fold,
+        )
         return score(labels, logits)
 
     pooling, penalty = 0, PENALTIES[0]
@@ -137,16 +128,3 @@ def fit_linear_probe(
         pooling = max(range(vectors.shape[1]), key=lambda pooling: validate(pooling, penalty))
         penalty = max(PENALTIES, key=lambda penalty: validate(pooling, penalty))
     return LinearProbe(pooling, penalty, fit(np.ones(len(labels), bool), pooling, penalty))
-
-
-def _assign_folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return [n] index of the fold of each row; classes are divided evenly.
-
-    The second most frequent class has at least one row in each fold. The training rows of each fold then have
-    at least two classes. There is only one fold if this class has at most one row.
-    """
-    has_classes = labels.dtype.kind != "f" and labels.ndim == 1
-    strata = labels if has_classes else np.zeros(len(labels), int)
-    limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
-    num_folds = max(1, min(MAX_FOLDS, int(limit)))
-    return assign_folds(np.arange(len(labels)), strata, num_folds, seed)

@@ -44,8 +44,6 @@ class DecodedPredictions:
     Attributes:
         predictions: One value for each row: a label id, a number, a list of 0 and 1, a list of tags, or a
             dictionary with an answer.
-        references: The gold values, in the same form.
-        labels: Names of the label ids. Empty if the values are not label ids.
     """
 
     predictions: list[Any]
@@ -79,12 +77,7 @@ class MetricModule:
     """A module that computes scores of decoded predictions.
 
     Attributes:
-        flag: Flag and value that name the module, for messages.
-        name: Name of the module without directory, organization and suffix.
-        module: The `evaluate.EvaluationModule`.
-        arguments: Keyword arguments of `compute`.
         features: The features of its inputs, which `bind` chooses.
-        takes_label_names: Whether the module receives label names in place of label ids.
     """
 
     flag: str
@@ -95,11 +88,7 @@ class MetricModule:
     takes_label_names: bool = False
 
     def bind(self, examples: DecodedPredictions) -> "MetricModule":
-        """Return the module with features that accept label ids or, if none do, label names.
-
-        Args:
-            examples: A few decoded predictions of the task.
-        """
+        """Return the module with features that accept label ids or, if none do, label names."""
         features = self.module.features
         alternatives = features if isinstance(features, list) else [features]
         for takes_label_names in (False, True) if examples.labels else (False,):
@@ -137,7 +126,12 @@ class MetricModule:
                 f"{self.flag}: returned {shorten_repr(result)}, not a dictionary of numbers; correct the "
                 "module"
             )
-        scores = {str(name): float(value) for name, value in result.items() if _is_number(value)}
+        scores = {
+            str(name): float(value)
+            for name, value in result.items()
+            if isinstance(value, (int, float, np.integer, np.floating))
+            or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf")
+        }
         if not scores:
             raise UserError(
                 f"{self.flag}: returned {shorten_repr(result)}, without any number; choose another module, "
@@ -194,22 +188,11 @@ def _describe_type(item: Any) -> str:
     return PYTHON_TYPES.get(type(item)) or str(getattr(item, "dtype", type(item).__name__))
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return True
-    return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf"
-
-
 def name_scores(module_name: str, names: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Return the name in `metrics.json` of each score of a module.
+    """Return the name in `metrics.json` of each score of a module, and add it to the names that are `taken`.
 
     A score keeps its name, unless another score has it. It is then called `MODULE_NAME`, with a number at the
     end if that name is taken, too.
-
-    Args:
-        module_name: Name of the module.
-        names: Names of its scores.
-        taken: Names of other scores. The new names are added.
     """
     new_names = {}
     for name in names:
@@ -261,7 +244,6 @@ def load_module(value: str) -> MetricModule:
     """Load a module from a file, the cache of `evaluate` or the Hub, in this order.
 
     Raises:
-        UserError: The module does not exist or raises an exception, or a package that it needs is missing.
         HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
     """
     flag, (source, arguments) = f"--metric {value}", parse_arguments(value)

@@ -27,20 +27,16 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return expit(logits.astype(np.float64))
 
 
+# ---- labels and numbers
+
+
 def score_single_label(
     gold: np.ndarray, predicted: np.ndarray, classes: int, positive: int | None = None
 ) -> Scores:
-    """Score single-label predictions.
+    """Score label ids [n].
 
-    Args:
-        gold: [n] gold label ids.
-        predicted: [n] predicted label ids.
-        classes: Number of labels.
-        positive: Id of the positive label of a binary task, or None.
-
-    Returns:
-        `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`, the
-        Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
+    Returns `accuracy`; `f1`, `precision` and `recall`, the means over the labels that occur; and `matthews`,
+    the Matthews correlation. With a positive label, also its F1, `positive_f1`, which GLUE reports.
     """
     counts = np.bincount(gold * classes + predicted, minlength=classes * classes)
     confusion = counts.reshape(classes, classes).astype(float)
@@ -48,35 +44,26 @@ def score_single_label(
     precision, recall = _divide_or_zero(correct, predicted_counts), _divide_or_zero(correct, gold_counts)
     f1 = _divide_or_zero(2 * correct, gold_counts + predicted_counts)
     occurs = (gold_counts + predicted_counts) > 0
+    # R_k (Gorodkin 2004); 0 if all gold or all predicted labels are the same
+    total = gold_counts.sum()
+    covariance = correct.sum() * total - gold_counts @ predicted_counts
+    spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
     scores = {
         "accuracy": correct.sum() / len(gold),
         "f1": f1[occurs].mean(),
         "precision": precision[occurs].mean(),
         "recall": recall[occurs].mean(),
-        "matthews": _compute_matthews(correct, gold_counts, predicted_counts),
+        "matthews": covariance / np.sqrt(spread) if spread > 0 else 0.0,
     }
     if positive is not None:
         scores["positive_f1"] = f1[positive]
     return {name: float(value) for name, value in scores.items()}
 
 
-def _compute_matthews(correct: np.ndarray, gold_counts: np.ndarray, predicted_counts: np.ndarray) -> float:
-    """Return the R_k correlation (Gorodkin 2004), or 0 if all gold or all predicted labels are the same."""
-    total = gold_counts.sum()
-    covariance = correct.sum() * total - gold_counts @ predicted_counts
-    spread = (total**2 - predicted_counts @ predicted_counts) * (total**2 - gold_counts @ gold_counts)
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
-
-
 def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Score multi-label predictions.
+    """Return `accuracy`, the fraction of rows with only correct labels; `micro_f1`; and `macro_f1`.
 
-    Args:
-        gold: [n, classes] int, 0 or 1.
-        predicted: [n, classes] int, 0 or 1.
-
-    Returns:
-        `accuracy`, the fraction of rows with only correct labels; `micro_f1`; and `macro_f1`.
+    Gold and predicted labels are [n, classes] int, 0 or 1.
     """
     correct = (gold & predicted).sum(0).astype(float)
     totals = (gold.sum(0) + predicted.sum(0)).astype(float)
@@ -107,6 +94,8 @@ def _divide_or_zero(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarra
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
+# ---- pre-training
+
 # Factor of the discriminator's loss (Clark et al. 2020, section 2 and appendix A).
 DISCRIMINATOR_WEIGHT = 50.0
 
@@ -119,7 +108,6 @@ def score_pretraining(sums: np.ndarray, has_pairs: bool) -> dict[str, float]:
     Args:
         sums: [n, 6] summed loss, number of correct predictions and number of predictions of each example. The
             first three columns are for masked tokens, the last three for pairs.
-        has_pairs: Whether the examples are pairs.
     """
     totals = sums.sum(0, dtype=np.float64)
     num_predictions = np.maximum(np.repeat(totals[[2, 5]], 3), 1)
@@ -159,11 +147,7 @@ def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
 
 
 def score_majority(replaced: float) -> dict[str, float]:
-    """Return the scores of a discriminator that gives each token the same probability of being replaced.
-
-    Args:
-        replaced: Fraction of the tokens that are replaced.
-    """
+    """Return the scores of a discriminator that gives each token the same probability of being replaced."""
     probabilities = [fraction for fraction in (replaced, 1 - replaced) if fraction > 0]
     entropy = -sum(probability * math.log(probability) for probability in probabilities)
     return {"rtd_loss": entropy, "rtd_accuracy": max(replaced, 1 - replaced)}
@@ -172,14 +156,7 @@ def score_majority(replaced: float) -> dict[str, float]:
 def score_unigram(
     train_corpus: Any, train_documents: np.ndarray, corpus: Any, documents: np.ndarray
 ) -> dict[str, float]:
-    """Return the loss in nats and the perplexity of a unigram model with add-one smoothing.
-
-    Args:
-        train_corpus: Corpus from which the token frequencies are estimated.
-        train_documents: Indices of the documents in `train_corpus` to use.
-        corpus: Corpus to score.
-        documents: Indices of the documents in `corpus` to score.
-    """
+    """Return the loss in nats and the perplexity of a unigram model with add-one smoothing."""
     vocab_size = int(max(train_corpus.token_ids.max(), corpus.token_ids.max())) + 1
     frequencies = _count_tokens(train_corpus, train_documents, vocab_size) + 1.0
     counts = _count_tokens(corpus, documents, vocab_size)

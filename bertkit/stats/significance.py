@@ -19,10 +19,8 @@ class Scorer:
     Attributes:
         score: Function that returns the scores of the rows at given indices. The scores of
             a sample can be a subset: without unanswerable questions, a sample has no score for them.
-        size: Number of rows of the split.
         is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
             rows. None for other tasks.
-        num_resamples: Number of bootstrap samples.
     """
 
     score: Callable[[np.ndarray], Scores]
@@ -31,7 +29,6 @@ class Scorer:
     num_resamples: int = NUM_RESAMPLES
 
     def score_all(self) -> Scores:
-        """Return the scores of all rows."""
         return self.score(np.arange(self.size))
 
 
@@ -67,13 +64,14 @@ def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     return intervals
 
 
+# ---- two models on the same rows
+
+
 @dataclass(frozen=True)
 class ScoreDifference:
     """Difference between two models in one score.
 
     Attributes:
-        difference: Score of the second model minus score of the first model, on all rows.
-        interval: 95 % paired bootstrap interval of the difference.
         p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
         test: Name of the test, "mcnemar" or "bootstrap".
     """
@@ -84,7 +82,6 @@ class ScoreDifference:
     test: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 
@@ -104,12 +101,11 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
         if not complete_samples:
             continue
         values = np.array([b[name] - a[name] for a, b in complete_samples])
-        differences[name] = ScoreDifference(
-            second_scores[name] - first_scores[name],
-            compute_central_interval(values),
-            _bootstrap_p_value(values),
-            "bootstrap",
-        )
+        # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
+        below, above = (values <= 0).sum() + 1, (values >= 0).sum() + 1
+        p = float(min(1.0, 2 * min(below, above) / (len(values) + 1)))
+        difference = second_scores[name] - first_scores[name]
+        differences[name] = ScoreDifference(difference, compute_central_interval(values), p, "bootstrap")
     if first.is_correct is not None and second.is_correct is not None and "accuracy" in differences:
         accuracy = differences["accuracy"]
         p = mcnemar_test(first.is_correct, second.is_correct)
@@ -118,12 +114,7 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
 
 
 def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the exact two-sided p-value of McNemar's test.
-
-    Args:
-        first: [n] bool, whether the first model is correct on a row.
-        second: [n] bool, whether the second model is correct on a row.
-    """
+    """Return the exact two-sided p-value of McNemar's test, given which rows are correct by each model."""
     from scipy.stats import binomtest
 
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
@@ -132,12 +123,7 @@ def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
     return float(binomtest(only_first, only_first + only_second).pvalue)
 
 
-def _bootstrap_p_value(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of the differences in the bootstrap samples."""
-    # Each count is increased by 1, so that the p-value of a finite number of samples is never 0.
-    below, above = (differences <= 0).sum() + 1, (differences >= 0).sum() + 1
-    return float(min(1.0, 2 * min(below, above) / (len(differences) + 1)))
-
+# ---- groups of runs
 
 MIN_SCORES = 3  # for an interval; that of two scores is several times as wide as their difference
 
@@ -161,13 +147,7 @@ def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference between the mean scores of two groups of runs that are paired, for example by seed.
-
-    Attributes:
-        difference: Mean of the second scores minus mean of the first ones.
-        interval: Student's 95 % interval of the mean difference.
-        p: Two-sided p-value of the paired t-test.
-    """
+    """Second minus first mean of paired runs, with Student's 95 % interval and p of the paired t-test."""
 
     difference: float
     interval: list[float]

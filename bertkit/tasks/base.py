@@ -1,32 +1,32 @@
-"""The columns that a task reads."""
+"""The interface between a task and the pipeline: the columns it reads, its state, and its methods."""
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
 from bertkit.data.columns import find_column, require_named_columns
-from bertkit.data.features import PaddingCollator
-from bertkit.data.sources import load_dataset, load_split
+from bertkit.data.features import Features, PaddingCollator
+from bertkit.data.sources import LoadedDataset, load_dataset, load_split
+from bertkit.data.split import SplitKeys
+from bertkit.data.table import Rows, Splits
 from bertkit.errors import UserError
 from bertkit.models import loading
 from bertkit.models.forward import average_probabilities
-from bertkit.models.loading import takes_token_type_ids
+from bertkit.models.loading import ModelSource, takes_token_type_ids
+from bertkit.models.losses import Loss
 from bertkit.settings.run_settings import RunConfig
-from bertkit.tasks.definition import TaskSpec
+from bertkit.stats.scores import Scores
+from bertkit.stats.significance import average_values
+from bertkit.tasks import TaskDef
 from bertkit.utils.reporting import report_warning
 
 if TYPE_CHECKING:
-    from bertkit.data.features import Features
-    from bertkit.data.sources import LoadedDataset
-    from bertkit.data.split import SplitKeys
-    from bertkit.data.table import Rows, Splits
-    from bertkit.models.loading import ModelSource
-    from bertkit.models.losses import Loss
-    from bertkit.tasks.evaluation import Evaluation, Outputs
+    from bertkit.tasks.evaluation import Evaluation, Outputs  # which imports this module
 
 
 # What a column of a row to predict holds; "words" is a list of words or a text.
@@ -61,15 +61,9 @@ class InputSchema:
     label_key: Literal["word", "label"] | None = None
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return rows that combine the texts of several flags.
+        """Return rows that combine the texts of several flags (see `columns_by_flag`).
 
         A flag with a single text fills its column in all rows with this text.
-
-        Args:
-            texts_by_flag: The texts that the user passed, by flag; see `columns_by_flag`.
-
-        Raises:
-            UserError: The flags have different numbers of texts.
         """
         num_rows = max(map(len, texts_by_flag.values()))
         if any(len(texts) not in (1, num_rows) for texts in texts_by_flag.values()):
@@ -83,7 +77,7 @@ class InputSchema:
         }
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def sample_texts(self, rows: "Rows", count: int) -> list[str]:
+    def sample_texts(self, rows: Rows, count: int) -> list[str]:
         """Return the first texts of parsed rows."""
         texts: list[str] = []
         for row in rows.select(range(min(len(rows), count))):
@@ -104,13 +98,35 @@ class InputSchema:
         groups: dict[str, ColumnKind] = dict.fromkeys(self.group_columns[:1], "optional text")
         return kinds | spans | groups
 
-    def get_group_ids(self, rows: "Rows") -> Sequence[Any] | None:
+    def get_group_ids(self, rows: Rows) -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""
         for name in self.group_columns:
             if column := find_column(rows, name):
                 return rows[column]
         return None
 
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersPipeline:
+    """Arguments with which `transformers.pipeline()` makes the same predictions as bertkit.
+
+    Attributes:
+        task: Task name of `pipeline()`, which is also the pipeline tag on the Hub.
+        init_kwargs: Further arguments of `pipeline()`.
+        call_kwargs: Keyword arguments of the call of the pipeline.
+        example_input: Input in the example code of the model card.
+        caveat: Why the predictions differ from bertkit's, or None if they are the same. The text completes
+            the sentence "`transformers.pipeline` ..." in the model card.
+    """
+
+    task: str
+    init_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    call_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    example_input: str = "..."
+    caveat: str | None = None
+
+
+# ---- what a run finds
 
 CONFIDENCE_KEY = "bertkit_confidence"  # in config.json
 
@@ -148,7 +164,41 @@ def remove_fitted_confidence(model_config: Any) -> None:
     vars(model_config).pop(CONFIDENCE_KEY, None)
 
 
-Scores = dict[str, float]
+class TaskState(SimpleNamespace):
+    """What a run finds out about its data and its model. Tasks add what they find: labels, types, tags.
+
+    `Task.parse_dataset` creates the state, and `configure_model` and `fit_decision` complete it. What
+    prediction needs is saved in the model's `config.json`, from which `Task.load_state` restores it. Settings
+    that the run finds, such as columns, are in `Task.config`.
+
+    Attributes:
+        has_new_head: Whether the head is re-initialized.
+        head_note: Remark about the head for the console; None for the default remark.
+        label_type: Kind of the labels, `bertkit.tasks.text.labels.LabelType`, if each text has one label, one
+            set of labels or one number; None for other tasks.
+        new_tokens: Tokens that the task needs in addition to those of the tokenizer.
+        best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
+            It is that of `--metric-for-best-model`, of the dataset, or of the task.
+        fitted_params: Parameters that `fit_decision` chooses, by their name in `config.json`.
+        fitted_confidence: Numbers that `calibrate` stored in `config.json`.
+    """
+
+    has_new_head: bool = True
+    head_note: str | None = None
+    label_type: Any = None
+    new_tokens: Sequence[str] = ()
+    best_metric: tuple[str, int] = ("accuracy", 1)
+    fitted_params: Mapping[str, Any] = {}
+    fitted_confidence: FittedConfidence = NOT_FITTED
+
+    def average(self, states: "Sequence[TaskState]") -> None:
+        """Replace the fitted parameters by the means over all members of an ensemble.
+
+        An ensemble neither abstains nor has prediction sets, because the confidence of the mean differs from
+        that of a member.
+        """
+        self.fitted_confidence = NOT_FITTED
+        self.fitted_params = average_values([state.fitted_params for state in states])
 
 
 @dataclass(frozen=True)
@@ -167,30 +217,62 @@ class Preview:
 
 
 class Task(ABC):
-    """A task with the settings, columns and labels of one run.
+    """A task in one run: its definition, the settings of the run, and what the run has found.
 
     Attributes:
-        spec: Properties of the task.
-        config: The settings. `parse_dataset` fills in the columns that it guesses.
-        has_new_head: Whether the head is re-initialized; set by `configure_model`.
-        head_note: Remark about the head for the console; None for the default remark.
-        fitted_params: Parameters that `fit_decision` chooses. They are saved in the model's `config.json`.
-        fitted_confidence: Numbers that `calibrate` stored in the model's `config.json`.
+        definition: What the task is, independent of any run.
+        config: The settings. The user's settings are never changed; `resolve` sets what the run finds.
+        state: What the run has found besides settings.
         use_cache: Whether tokenized texts are cached on disk.
-        new_tokens: Tokens that the task needs in addition to those of the tokenizer; set by `parse_dataset`
-            or `load_state`.
     """
 
-    spec: TaskSpec
-    has_new_head: bool = True
-    head_note: str | None = None
-    new_tokens: Sequence[str] = ()
+    definition: ClassVar[TaskDef]
+    state_class: ClassVar[type[TaskState]] = TaskState
+    config: Any
+    state: TaskState
 
     def __init__(self, config: RunConfig) -> None:
-        self.config: Any = config
-        self.fitted_params: dict[str, Any] = {}
-        self.fitted_confidence = NOT_FITTED
+        self.config = config
+        self.state = self.state_class()
         self.use_cache = True
+
+    def resolve(self, **found: Any) -> None:
+        """Replace settings by what the run has found, such as columns, `max_length` and the batch size.
+
+        Nothing else changes the settings of a task. `run.yaml` saves them with these values, so that neither
+        a finished run nor its repetition guesses again.
+        """
+        self.config = dataclasses.replace(self.config, **found)
+
+    # ---- properties that depend on the settings or on the state
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> TransformersPipeline:
+        """The arguments of `transformers.pipeline()` for the model of the run."""
+
+    @property
+    def default_hyperparameters(self) -> Mapping[str, Any]:
+        """Hyperparameters that replace those suggested from the sizes of the data and of the model."""
+        return {}
+
+    @property
+    def uses_windows(self) -> bool:
+        """Whether long inputs are split into windows; otherwise they are truncated."""
+        return False
+
+    @property
+    def sequence_grouping(self) -> Literal["document", "choice"] | None:
+        """What the sequences of an example are: the windows of a text, or the choices of a row.
+
+        None if each example is one sequence.
+        """
+        return None
+
+    @property
+    def training_phrase(self) -> str:
+        """Words between the initial model and the name of the task in the model card."""
+        return "fine-tuned for"
 
     @property
     @abstractmethod
@@ -199,14 +281,11 @@ class Task(ABC):
 
     # ---- rows
 
-    def load_data(self) -> "LoadedDataset":
-        """Load the splits of `--data`.
-
-        The values of `--validation` and `--test` replace the splits of these names.
-        """
+    def load_data(self) -> LoadedDataset:
+        """Load the splits of `--data`. The values of `--validation` and `--test` replace those splits."""
         config = self.config
-        dialect = self.spec.make_dialect(config.encoding)
-        dataset = load_dataset(config.data, self.spec.name, config.data_dir, dialect)
+        dialect = self.definition.make_dialect(config.encoding)
+        dataset = load_dataset(config.data, self.definition.name, config.data_dir, dialect)
         dataset.require_training_split()
         sources = {"validation": config.validation, "test": config.test}
         return dataset.add_splits(
@@ -214,55 +293,39 @@ class Task(ABC):
         )
 
     @abstractmethod
-    def parse_dataset(self, dataset: "LoadedDataset") -> "LoadedDataset":
+    def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
         """Find the columns and the labels, and return the dataset with parsed rows.
 
         The notes of the returned dataset report the rows that were left out or changed.
-
-        Raises:
-            UserError: A column cannot be found, or a row cannot be parsed.
         """
 
     @abstractmethod
-    def parse_rows(
-        self, rows: "Rows", split: str = "", require_labels: bool = False
-    ) -> tuple["Rows", list[str]]:
+    def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
         """Return the rows in the task's internal format, and notes on rows that are left out.
 
         Args:
             rows: Rows of any split. Rows in the internal format are returned unchanged.
             split: Name of the split, for the notes.
             require_labels: Whether every returned row must have a label that the model can predict.
-
-        Raises:
-            UserError: A row has no text, or a required label is invalid.
         """
 
     @abstractmethod
-    def split_keys(self, rows: "Rows") -> "SplitKeys":
+    def split_keys(self, rows: Rows) -> SplitKeys:
         """Return keys by which rows are split into training and validation rows."""
 
     @abstractmethod
-    def validate_splits(self, splits: "Splits") -> None:
-        """Check the values of all splits. `bertkit check` calls this with one split, and with single rows.
+    def validate_splits(self, splits: Splits) -> None:
+        """Check the values of all splits. `bertkit check` calls this with one split, and with single rows."""
 
-        Raises:
-            UserError: A value is invalid.
-        """
-
-    def get_labels(self, rows: "Rows") -> list[Any]:
+    def get_labels(self, rows: Rows) -> list[Any]:
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError
 
-    def replace_labels(self, rows: "Rows", labels: Mapping[int, Any]) -> "Rows":
-        """Return parsed rows with other labels, which are given by the index of the row as in `get_labels`.
-
-        Raises:
-            UserError: A label does not occur in the rows, or cannot be changed.
-        """
+    def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
+        """Return parsed rows with other labels by the index of the row, in the form of `get_labels`."""
         raise NotImplementedError
 
-    def map_columns(self, rows: "Rows", named: Mapping[str, Any]) -> None:
+    def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.
 
         If the rows lack a column that training used, a column with another common name is used.
@@ -270,25 +333,16 @@ class Task(ABC):
         Args:
             rows: The rows as read.
             named: Columns that the user named, by setting. They take precedence.
-
-        Raises:
-            UserError: The rows lack a column that the user named.
         """
-        self.config = dataclasses.replace(self.config, **require_named_columns(rows, named))
+        self.resolve(**require_named_columns(rows, named))
 
     # ---- model
 
-    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> "ModelSource":
+    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> ModelSource:
         """Find the model that training starts from.
 
-        If the model was suggested by the dataset and cannot be found, the default model is used.
-
-        Args:
-            is_model_requested: Whether the user named the model.
-            needs_weights: Whether the weights are needed.
-
-        Raises:
-            UserError: The model cannot be found.
+        If the model was suggested by the dataset, not by the user, and cannot be found, the default model is
+        used.
         """
         name = self.config.model
         if name is None or is_model_requested:
@@ -298,41 +352,32 @@ class Task(ABC):
         except UserError as error:
             default = loading.choose_default_model()
             report_warning(f"using {default} instead of the model that the dataset suggests ({error})")
-            self.config = dataclasses.replace(self.config, model=None)
+            self.resolve(model=None)
             return loading.find_model(default, needs_weights=needs_weights)
 
     @abstractmethod
-    def configure_model(self, model_config: Any, source: "ModelSource") -> Any:
-        """Return the model's config with the labels of this task, and decide whether to keep its head.
+    def configure_model(self, model_config: Any, source: ModelSource) -> Any:
+        """Return the model's config with the labels of this task, and decide whether to keep its head."""
 
-        Raises:
-            UserError: The model cannot be trained on this task.
-        """
-
-    @abstractmethod
     def load_state(self, model_config: Any) -> None:
         """Restore the labels and the fitted parameters from the model config of a finished run."""
+        fitted = FittedConfidence.load(model_config)
+        self.state = self.state_class(has_new_head=False, fitted_confidence=fitted)
 
     @abstractmethod
     def describe(self) -> str:
         """Return one line on the inputs and the labels, for the console and the model card."""
 
     @abstractmethod
-    def featurize(self, rows: "Rows", tokenizer: Any, training: bool = False) -> "Features":
-        """Return the tokenized inputs of parsed rows, and their labels if the rows have labels.
+    def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
+        """Return the tokenized inputs of parsed rows of one split, with their labels if they have labels."""
 
-        Args:
-            rows: Parsed rows of one split.
-            tokenizer: The tokenizer of the model.
-            training: Whether the features are for training.
-        """
-
-    def preview(self, features: "Features", tokenizer: Any) -> "Preview | None":
+    def preview(self, features: Features, tokenizer: Any) -> Preview | None:
         """Return training examples if the user passed `--preview`; None to train."""
         return None
 
     @abstractmethod
-    def build_model(self, model_config: Any, source: "ModelSource") -> Any:
+    def build_model(self, model_config: Any, source: ModelSource) -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
     def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
@@ -341,23 +386,17 @@ class Task(ABC):
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
-        return PaddingCollator(
-            tokenizer.pad_token_id, takes_token_type_ids(model), self.spec.sequence_grouping
-        )
+        return PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(model), self.sequence_grouping)
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
-        """Check the label order of a head that is not re-initialized, before training.
+        """Refuse an existing head whose predictions fit the labels far better in another order of its labels.
 
-        Args:
-            predict_sample: Returns the model's outputs on a sample of validation rows.
-
-        Raises:
-            UserError: The predictions fit the gold labels far better if the labels of the head are reordered.
+        `predict_sample` returns the model's outputs on a sample of validation rows.
         """
         return
 
     @abstractmethod
-    def make_loss(self, features: "Features") -> "Loss":
+    def make_loss(self, features: Features) -> Loss:
         """Return the loss of predictions, for these training features."""
 
     # ---- results
@@ -367,9 +406,9 @@ class Task(ABC):
         """Return the predictions of a split."""
 
     def fit_decision(self, evaluation: "Evaluation") -> None:
-        """Fit thresholds on the validation split, and store them in `fitted_params`."""
+        """Fit thresholds on the validation split, and store them in `state.fitted_params`."""
         return
 
     @abstractmethod
-    def score_baselines(self, train: "Rows", rows: "Rows") -> dict[str, Scores]:
+    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
         """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""

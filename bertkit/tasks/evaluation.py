@@ -5,30 +5,25 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bertkit.data.table import Rows
 from bertkit.stats.calibration import (
     PROBABILITY_SCORES,
     SELECTIVE_SCORES,
     SET_SCORES,
+    Decisions,
     ProbabilityScorer,
     SelectiveScorer,
     find_members,
     score_sets,
 )
+from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import compute_intervals
-from bertkit.tasks.base import NOT_FITTED, FittedConfidence
-
-if TYPE_CHECKING:
-    from bertkit.data.table import Rows
-    from bertkit.stats.calibration import Decisions
-    from bertkit.stats.metric_modules import DecodedPredictions
-    from bertkit.stats.significance import Scorer
-    from bertkit.tasks.base import Task
-
+from bertkit.stats.significance import Scorer, compute_intervals
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Task
 
 ScoreDetail = Literal["default", "compact", "all"]
 EMPTY_ROW: Mapping[str, Any] = {}
@@ -46,7 +41,7 @@ class Outputs:
 
     logits: np.ndarray
     features: Any
-    rows: "Rows"
+    rows: Rows
 
     @property
     def labels(self) -> np.ndarray:
@@ -84,7 +79,7 @@ class Evaluation(ABC):
         """Return the scores by name; the split must have labels."""
 
     @abstractmethod
-    def make_scorer(self) -> "Scorer":
+    def make_scorer(self) -> Scorer:
         """Return a function that scores any selection of the rows, for intervals and paired tests."""
 
     def compute_intervals(self, seed: int) -> dict[str, list[float]]:
@@ -134,11 +129,11 @@ class RowEvaluation(Evaluation):
         self.fitted = fitted
 
     @abstractmethod
-    def decode(self) -> "DecodedPredictions":
+    def decode(self) -> DecodedPredictions:
         """Return the predictions and the gold labels in the form that modules expect."""
 
     @abstractmethod
-    def make_examples(self) -> "DecodedPredictions":
+    def make_examples(self) -> DecodedPredictions:
         """Return a few predictions in the form of `decode`, all correct; model outputs are not needed."""
 
     @abstractmethod
@@ -165,7 +160,7 @@ class RowEvaluation(Evaluation):
         """Whether each row has one of several classes, so that a prediction can be a set of classes."""
         return False
 
-    def make_decisions(self) -> "Decisions":
+    def make_decisions(self) -> Decisions:
         """Return the decisions, with their gold classes if the split has labels.
 
         The predictions must have classes.
@@ -242,12 +237,47 @@ class RowEvaluation(Evaluation):
             yield record | dict(zip(columns, values, strict=True))
 
 
-def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+class LabelEvaluation(RowEvaluation):
+    """The predictions of a task with one label, one set of labels or one number for each row."""
+
+    @property
+    def gold(self) -> np.ndarray:
+        """The gold labels as numbers, [rows] or [rows, labels]."""
+        return self.outputs.labels
+
+    @property
+    @abstractmethod
+    def predicted(self) -> np.ndarray:
+        """The predicted labels as numbers, in the shape of `gold`."""
+
+    @abstractmethod
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        """Return the scores of labels, without those of their probabilities."""
+
+    def compute_scores(self) -> Scores:
+        return self.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
+
+    def make_scorer(self) -> Scorer:
+        """Return a scorer of rows; if each row has one class, it includes which rows are correct."""
+        gold, predicted, confidence = self.gold, self.predicted, self.confidence_scorer
+
+        def score(rows: np.ndarray) -> Scores:
+            return self.score(gold[rows], predicted[rows]) | confidence.score(rows)
+
+        return Scorer(score, len(gold), gold == predicted if self.has_sets else None)
+
+    def compute_correct(self) -> np.ndarray:
+        """Return whether the label, or the whole set of labels, is correct, [rows]."""
+        is_correct = self.gold == self.predicted
+        return is_correct.all(1) if is_correct.ndim == 2 else is_correct
+
+
+def iter_prediction_records(task: Task, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
     """Yield the records of `predictions.jsonl`.
 
     A record has an id, the input columns if there is one prediction per row, and the prediction.
     """
-    has_rows, hidden_columns = task.spec.predicts_rows, task.input_schema.hidden_columns
+    has_rows, hidden_columns = task.definition.predicts_rows, task.input_schema.hidden_columns
     rows = iter(evaluation.outputs.rows) if has_rows else repeat(EMPTY_ROW)
     pairs = zip(rows, evaluation.iter_records(), strict=has_rows)
     for row_id, (row, prediction) in enumerate(pairs):

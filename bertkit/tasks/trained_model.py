@@ -14,9 +14,8 @@ from bertkit.models.load_check import report_length_errors
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
-from bertkit.stats.significance import average_values
 from bertkit.tasks import TASKS, task_class
-from bertkit.tasks.base import NOT_FITTED, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Outputs
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import silence_libraries
@@ -47,12 +46,12 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     if "training" not in metrics:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
     task_type = task_class(metrics["task"])
-    recipe = read_recipe(str(run.settings_file), task_type.spec.name, task_type.spec.config)
+    recipe = read_recipe(str(run.settings_file), task_type.definition.name, task_type.definition.config)
     if not recipe.provenance:
         raise UserError(
             f"{recipe.path}: the key 'provenance' is missing; restore the file, or run the training again"
         )
-    return task_type(task_type.spec.config(**recipe.settings))
+    return task_type(task_type.definition.config(**recipe.settings))
 
 
 @dataclass(frozen=True)
@@ -121,17 +120,13 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
     Raises:
         UserError: The members differ in their task, labels, tokenizer or maximum length.
     """
-    first, tasks = members[0], [member.task for member in members]
+    first = members[0]
     for folder, member in zip(folders[1:], members[1:], strict=True):
         if difference := _find_difference(first, member):
             raise UserError(
                 f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the same"
             )
-    tasks[0].fitted_confidence = NOT_FITTED  # the confidence of the mean differs from that of a member
-    tasks[0].fitted_params = average_values([task.fitted_params for task in tasks])
-    label_types = [task.label_type for task in tasks if hasattr(task, "label_type")]
-    if label_types:
-        label_types[0].thresholds = average_values([label_type.thresholds for label_type in label_types])
+    first.task.state.average([member.task.state for member in members])
     model = EnsembleModel([member.model for member in members], first.task.combine_logits)
     return dataclasses.replace(first, model=model.eval())
 
@@ -139,7 +134,7 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
 def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
     """Return what distinguishes two members that cannot be combined; None if they can."""
     configs = first.model.config, other.model.config
-    if first.task.spec.name != other.task.spec.name:
+    if first.task.definition.name != other.task.definition.name:
         return "another task"
     for name in OUTPUT_ATTRIBUTES:
         if getattr(configs[0], name, None) != getattr(configs[1], name, None):

@@ -163,13 +163,7 @@ class ErrorBrowser:
 def build_error_browser(
     examples: Sequence[Example], measure_name: str, filter_names: tuple[str, str]
 ) -> ErrorBrowser:
-    """Serialize the worst examples; long texts are shortened until the JSON is within the size limit.
-
-    Args:
-        examples: One example for each row, in the order of the rows.
-        measure_name: Name of `Example.measure`.
-        filter_names: Names of the gold and predicted labels to filter by.
-    """
+    """Serialize the worst examples; long texts are shortened until the JSON is within the size limit."""
     worst = [(row, examples[row]) for row in sort_worst_first(examples)[:MAX_EXAMPLES]]
     notes = []
     if len(worst) < len(examples):
@@ -275,9 +269,6 @@ class View(ABC):
         predicted_keys: Keys that depend on the model. All other keys are inputs.
         measure_name: Name of `Example.measure` on the page.
         filter_names: Names of the two filters for gold and predicted labels.
-
-    Raises:
-        UserError: A record is invalid; the message has its line number.
     """
 
     schema: ClassVar[type]
@@ -362,7 +353,6 @@ def plot_f1_bars(
     """Plot the F1 of each label or entity type; the most frequent gold labels come first.
 
     Args:
-        names: Labels or entity types.
         correct: Number of correct predictions for each name, `[n]`.
         predicted: Number of predictions for each name, `[n]`.
         gold: Number of gold labels for each name, `[n]`.

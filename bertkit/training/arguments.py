@@ -1,4 +1,4 @@
-"""Creation of `TrainingArguments` from settings, and checks of `--set` and `--report-to`."""
+"""How settings become `TrainingArguments`, defaults that depend on sizes, trackers and number formats."""
 
 import dataclasses
 import importlib.util
@@ -14,7 +14,7 @@ import yaml
 
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_count, suggest_similar
-from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.run_settings import TRACKERS, RunConfig
 from bertkit.settings.setting import ConfigT, get_flag, get_settings
 from bertkit.utils import devices, system
 from bertkit.utils.compat import get_argument_name
@@ -23,6 +23,8 @@ from bertkit.utils.system import DEFAULT_COMPILER, can_run_compiler
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+
+# ---- TrainingArguments, and what `--set` may change
 
 # Arguments that turn off Trainer's evaluation, checkpoint schedule and selection of the best model. bertkit
 # evaluates in fp32, writes checkpoints atomically and selects the best checkpoint itself.
@@ -46,18 +48,9 @@ REFUSED_ARGUMENTS = {
     ], "is set by bertkit; leave it out"),
 }  # fmt: skip
 
-# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
-# trackers.
-TRACKERS = ("tensorboard", "trackio", "wandb")
-WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
-
 
 def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
-    """Return the `TrainingArguments` fields that `--set KEY=VALUE` sets, with values parsed as YAML.
-
-    Raises:
-        UserError: A field does not exist, has its own flag, or is set by bertkit.
-    """
+    """Return the `TrainingArguments` fields that `--set KEY=VALUE` sets, with values parsed as YAML."""
     for pair in config.set:
         if "=" not in pair:
             raise UserError(f"--set {pair}: is not KEY=VALUE; write --set KEY=VALUE")
@@ -123,16 +116,7 @@ def _parse_value(text: str) -> Any:
 
 
 def build_training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
-    """Create the `TrainingArguments` of a run.
-
-    Args:
-        config: The resolved settings.
-        checkpoints: The directory of the checkpoints, inside the run directory.
-        precision: "fp32", "bf16" or "fp16".
-
-    Raises:
-        UserError: `TrainingArguments` rejects a value, or `--compile` lacks a C++ compiler.
-    """
+    """Create the `TrainingArguments` of a run."""
     from transformers import TrainingArguments
 
     arguments = {
@@ -156,7 +140,12 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         "activation_checkpointing_kwargs": {"use_reentrant": False},
     }
     if config.compile and not devices.has_accelerator():
-        _check_compiler()
+        compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
+        if not can_run_compiler(compiler):
+            raise UserError(
+                f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; "
+                f"install {DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
+            )
     try:
         arguments = {get_argument_name(name): value for name, value in arguments.items()}
         return _use_device(TrainingArguments(**arguments | parse_extra_arguments(config)))
@@ -173,25 +162,10 @@ def _use_device(arguments: "TrainingArguments") -> "TrainingArguments":
     fit bertkit's losses. It has no public setting for another GPU.
     """
     if devices.get_device().type == "cuda" and system.get_launched_world_size() == 1:
-        arguments.__dict__["_setup_devices"] = (
-            devices.select_device()
-        )  # after Trainer set another current GPU
+        # after Trainer set another current GPU
+        arguments.__dict__["_setup_devices"] = devices.select_device()
         arguments._n_gpu = 1
     return arguments
-
-
-def _check_compiler() -> None:
-    """Check that `torch.compile` will find a C++ compiler.
-
-    Raises:
-        UserError: The program that the environment variable CXX names, by default g++, does not run.
-    """
-    compiler = os.environ.get("CXX", DEFAULT_COMPILER)  # as in torch._inductor.config
-    if not can_run_compiler(compiler):
-        raise UserError(
-            f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; install "
-            f"{DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
-        )
 
 
 def describe_tf32(config: RunConfig) -> str | None:
@@ -203,28 +177,21 @@ def describe_tf32(config: RunConfig) -> str | None:
 
 # ---- experiment trackers
 
+# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
+# trackers.
+WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
+
 
 def check_tracker(name: str | None) -> None:
-    """Refuse an experiment tracker that would fail or prompt for an API key when training begins.
-
-    Args:
-        name: Value of `--report-to`.
-
-    Raises:
-        UserError: The tracker does not exist, is not installed, or is wandb without an API key.
-    """
+    """Refuse an experiment tracker that would fail or prompt for an API key when training begins."""
     if name in (None, "none"):
         return
-    if name not in TRACKERS:
-        _check_integration(name)
-    elif importlib.util.find_spec(name) is None:
-        raise UserError(f"--report-to {name}: is not installed; run pip install {name}")
-    elif name == "wandb":
-        _check_wandb()
-
-
-def _check_integration(name: str) -> None:
-    """Check a tracker that is not in `TRACKERS` but may be an integration of transformers."""
+    if name in TRACKERS:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--report-to {name}: is not installed; run pip install {name}")
+        if name == "wandb":
+            _check_wandb()
+        return
     from transformers.integrations.integration_utils import (
         INTEGRATION_TO_CALLBACK,
         get_available_reporting_integrations,
@@ -272,6 +239,8 @@ def set_tensorboard_dir(trainer: Any, folder: Path) -> None:
             callback.logging_dir = str(folder)
 
 
+# ---- defaults that depend on the sizes of the data and the model
+
 # Numbers of parameters in all layers; see `compute_layer_parameters`.
 TINY_MODEL, SMALL_MODEL, MEDIUM_MODEL, BASE_MODEL, LARGE_MODEL = 2e6, 15e6, 60e6, 200e6, 500e6
 # Lower limits of model types for large models: He et al. 2021 (DeBERTa), appendix, use 5e-6 to 1e-5.
@@ -288,12 +257,6 @@ def suggest_hyperparameters(
     rows: int, model_config: Any, unit: str = "row", is_lora: bool = False
 ) -> tuple[dict[str, Any], str]:
     """Suggest values for `epochs`, `learning_rate` and `batch_size`.
-
-    Args:
-        rows: Number of training rows.
-        model_config: The transformers config of the model.
-        unit: Noun for a training row, such as "question".
-        is_lora: Whether only adapters and the head are trained.
 
     Returns:
         The values by setting, and the reason in one line.
@@ -312,17 +275,28 @@ def suggest_hyperparameters(
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
 
 
+def _suggest_learning_rate(rows: int, model_config: Any) -> float:
+    parameters = compute_layer_parameters(model_config)
+    has_many_rows = rows > MANY_ROWS
+    if parameters < TINY_MODEL:
+        return 3e-4
+    if parameters < SMALL_MODEL:
+        return 5e-5 if has_many_rows else 1e-4
+    if parameters < MEDIUM_MODEL:
+        return 3e-5 if has_many_rows else 5e-5
+    if parameters < BASE_MODEL:
+        return 2e-5 if has_many_rows else 3e-5
+    if parameters < LARGE_MODEL:
+        return MAX_LARGE_MODEL_RATES.get(model_config.model_type, 2e-5)
+    return 1e-5
+
+
 def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> ConfigT:
     """Return the settings with larger batches on a GPU, and the same effective batch size.
 
     A GPU computes a few large batches faster than many small ones. The batch size is multiplied by
     a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
     activations probably fit into half of the memory.
-
-    Args:
-        config: The settings of the run.
-        model_config: The transformers config of the model.
-        example_tokens: Upper bound of the number of tokens of an example.
     """
     assert isinstance(config, RunConfig)
     steps, memory = config.gradient_accumulation_steps, devices.get_total_memory()
@@ -362,28 +336,11 @@ def compute_layer_parameters(model_config: Any) -> int:
     return 12 * model_config.num_hidden_layers * model_config.hidden_size**2
 
 
-def _suggest_learning_rate(rows: int, model_config: Any) -> float:
-    parameters = compute_layer_parameters(model_config)
-    has_many_rows = rows > MANY_ROWS
-    if parameters < TINY_MODEL:
-        return 3e-4
-    if parameters < SMALL_MODEL:
-        return 5e-5 if has_many_rows else 1e-4
-    if parameters < MEDIUM_MODEL:
-        return 3e-5 if has_many_rows else 5e-5
-    if parameters < BASE_MODEL:
-        return 2e-5 if has_many_rows else 3e-5
-    if parameters < LARGE_MODEL:
-        return MAX_LARGE_MODEL_RATES.get(model_config.model_type, 2e-5)
-    return 1e-5
+# ---- number formats, and deterministic algorithms
 
 
 def check_precision(config: RunConfig) -> None:
-    """Check `--fp16` and `--bf16`.
-
-    Raises:
-        UserError: Both are set, or there is no accelerator for fp16. Trainer would silently ignore `--fp16`.
-    """
+    """Check `--fp16` and `--bf16`."""
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")
     if config.fp16 and not devices.supports_fp16():

@@ -1,4 +1,4 @@
-"""Trainer callbacks: when to evaluate, save and stop, and what to report."""
+"""What happens around the steps: evaluate, save, stop and report (callbacks), and measure (meters)."""
 
 import signal
 import threading
@@ -15,16 +15,15 @@ from bertkit.utils import distributed
 from bertkit.utils.reporting import get_reporter, report_info
 from bertkit.utils.system import STOP_SIGNALS
 
+# ---- callbacks
+
 
 class StopRequest:
     """Context manager that turns Ctrl-C, SIGTERM and the end of a console into a request to stop.
 
     After the first signal, training saves a checkpoint at the end of the current step, and stops. A second
     signal stops training at once. Outside the main thread, such as in a notebook's worker, signals are not
-    handled.
-
-    Attributes:
-        requested: Whether this process has received a signal. Other ranks may not have received one.
+    handled. `requested` is true if this process has received a signal; other ranks may not have received one.
     """
 
     def __init__(self) -> None:
@@ -58,11 +57,6 @@ class EvaluateAndSaveCallback(TrainerCallback):
 
     Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
     run does not have this evaluation, so its best checkpoint could be another one.
-
-    Args:
-        steps_per_epoch: Number of optimizer steps per epoch.
-        save_steps: Number of optimizer steps between two checkpoints, None for checkpoints only after epochs.
-        stop_request: Request to stop, checked after each step.
     """
 
     def __init__(self, steps_per_epoch: int, save_steps: int | None, stop_request: StopRequest) -> None:
@@ -73,7 +67,6 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Request evaluation, logging and saving from Trainer if they are due at this step."""
         if self.is_evaluation_due(state):
             control.should_evaluate = control.should_save = control.should_log = True
         if self.is_save_due(state):
@@ -103,10 +96,6 @@ class ProbeCallback(TrainerCallback):
     """Score a probe before the first step, and at each step after which the trainer evaluates or saves.
 
     The score is logged before the checkpoint is written, so that a resumed run has the same log.
-
-    Args:
-        schedule: Determines when evaluations and checkpoints are due.
-        log_score: Computes and logs the score.
     """
 
     def __init__(self, schedule: EvaluateAndSaveCallback, log_score: Callable[[], None]) -> None:
@@ -114,13 +103,11 @@ class ProbeCallback(TrainerCallback):
         self.log_score = log_score
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Score the initial weights, unless the run is resumed."""
         if state.global_step == 0:
             state.epoch = 0.0
             self.log_score()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Score the current weights if an evaluation or a checkpoint is due."""
         if self.schedule.is_evaluation_due(state) or self.schedule.is_save_due(state):
             self.log_score()
 
@@ -132,7 +119,6 @@ class TrainBeginCallback(TrainerCallback):
         self.on_begin = on_begin
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Call `on_begin`."""
         self.on_begin()
 
 
@@ -147,49 +133,38 @@ class FirstStepTimer(TrainerCallback):
         self.seconds: float | None = None
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Measure the time at the end of the first step."""
         if self.seconds is None:
             self.seconds = time.time() - psutil.Process().create_time()
 
 
 class ReporterCallback(TrainerCallback):
-    """Pass steps and logged losses on to a reporter.
-
-    Args:
-        reporter: Shows the progress.
-        phase_changes: Messages by step; each is printed after its step.
-    """
+    """Pass steps and logged losses on to a reporter."""
 
     def __init__(self, phase_changes: dict[int, str]) -> None:
         self.phase_changes = phase_changes
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Report the total number of steps, and the number of steps before a resume."""
         get_reporter().on_train_begin(state.max_steps, state.global_step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Report the step, and the message of a phase that begins after it."""
         get_reporter().on_step_end(state.global_step)
         if state.global_step in self.phase_changes:
             report_info(self.phase_changes[state.global_step])
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Report the loss and its parts whenever Trainer logs them."""
         if logs and "loss" in logs:
             parts = {key[: -len("_loss")]: logs[key] for key in logs if key.endswith("_loss")}
             get_reporter().on_step_end(state.global_step, loss=logs["loss"], parts=parts)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Report the end of training."""
         get_reporter().on_train_end()
 
 
-class InputStats:
-    """Statistics of the training batches since the run was started or resumed.
+# ---- meters
 
-    Attributes:
-        wait_seconds: Time that training waited for batches to be read, collated and sent to the device.
-    """
+
+class InputStats:
+    """Statistics of the training batches since the run was started or resumed."""
 
     def __init__(self) -> None:
         self.wait_seconds = 0.0
@@ -235,13 +210,6 @@ class LossMeter:
         correct: dict[str, torch.Tensor],
         counts: dict[str, torch.Tensor],
     ) -> None:
-        """Add the sums of a batch.
-
-        Args:
-            losses: Sum of losses by part.
-            correct: Number of correct predictions by part.
-            counts: Number of items by part.
-        """
         for part in losses:
             values = (losses[part], correct[part], counts[part])
             sums = torch.stack([value.detach().float() for value in values])
@@ -252,16 +220,11 @@ class LossMeter:
         self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in saved.items()}
 
     def reset(self) -> None:
-        """Start the next log entry."""
         self.sums = {}
 
 
 def compute_part_metrics(sums: dict[str, list[list[float]]]) -> dict[str, float]:
-    """Return the mean loss and the accuracy over the items of all ranks, such as `mlm_loss`.
-
-    Args:
-        sums: For each part, the three sums of a `LossMeter` of each rank.
-    """
+    """Return means such as `mlm_loss` from the sums of the `LossMeter` of each rank, by part of the loss."""
     metrics = {}
     for part, rank_sums in sums.items():
         loss, correct, count = map(sum, zip(*rank_sums, strict=True))

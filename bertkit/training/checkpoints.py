@@ -31,9 +31,6 @@ def verify_checkpoint(last: Path) -> None:
 
     Args:
         last: The checkpoint to resume from. It names the best checkpoint, which is in the same directory.
-
-    Raises:
-        UserError: A file of either checkpoint is damaged or missing.
     """
     if problem := verify_checksums(last):
         earlier = sorted(path.name for path in last.parent.glob("checkpoint-*") if path != last)
@@ -54,11 +51,7 @@ def save_weights(model: torch.nn.Module, checkpoint: Path) -> None:
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> None:
-    """Load the weights of a checkpoint, which must be exactly those of the model.
-
-    Raises:
-        UserError: The checkpoint lacks weights of the model, or has others.
-    """
+    """Load the weights of a checkpoint, which must be exactly those of the model."""
     saved = read_weights(checkpoint, lambda _: True)
     for old, new in OLD_NAMES.items():
         saved = {name.replace(old, new): tensor for name, tensor in saved.items()}
@@ -132,7 +125,6 @@ class AtomicCheckpointTrainer(Trainer):
             torch.get_device_module(self.args.device).set_rng_state(load_file(path)[RANDOM_STATE])
 
     def _get_device_state_path(self, checkpoint: str) -> Path:
-        """Return the path of the random state of this rank's device."""
         return Path(checkpoint) / f"device_rng_state_{distributed.get_rank()}.safetensors"
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

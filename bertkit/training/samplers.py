@@ -38,14 +38,8 @@ DUMMY_BATCH = "dummy_batch"  # key of the model inputs that marks a dummy batch
 class LengthGroupedBatchSampler:
     """Batch sampler of one rank, which yields lists of example keys.
 
-    The batches of all ranks together contain each example of the epoch once.
-
-    Args:
-        features: The examples. Examples of similar length share a batch.
-        batch_size: Number of examples per batch.
-        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
-        seed: Seed of the order, which also depends on the epoch.
-        rank_and_world_size: Rank of this process, and number of ranks.
+    The batches of all ranks together contain each example of the epoch once. `batches_per_step` is the number
+    of batches per optimizer step, over all accumulation steps and ranks.
     """
 
     drop_last = False  # like `torch.utils.data.BatchSampler`: a short last batch is kept
@@ -125,12 +119,7 @@ class LengthGroupedBatchSampler:
         return self.features.example_keys_for_epoch(self.epoch, longest).tolist()
 
     def estimate_tokens(self, start_step: int, stop_step: int) -> float:
-        """Return the expected number of tokens in a range of steps, from the mean number per step.
-
-        Args:
-            start_step: Number of steps of the run before the range.
-            stop_step: Number of steps of the run at the end of the range.
-        """
+        """Return the expected number of tokens in a range of steps, from the mean number per step."""
         return float(self.features.lengths.sum()) * (stop_step - start_step) / self.steps_per_epoch
 
     def count_seen_examples(self, step: int) -> int:
@@ -143,19 +132,12 @@ class LengthGroupedBatchSampler:
 
 
 class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
-    """Batch sampler that limits the tokens of a batch: a batch holds few long examples or many short ones.
+    """Batch sampler that limits the tokens of a batch, with padding: few long examples or many short ones.
 
     Examples are sorted by length, longest first. A batch ends before the example that would exceed the
     budget. Examples of equal length are in a random order in each epoch. Only the lengths determine where
-    batches end, so every epoch has the same number of batches. An example that exceeds the budget alone, such
-    as a document with many windows, is the only example of its batch.
-
-    Args:
-        features: The examples. Their lengths must be the same in every epoch.
-        tokens_per_batch: Token budget: the maximum number of tokens per batch, including padding.
-        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
-        seed: Seed of the order, which also depends on the epoch.
-        rank_and_world_size: Rank of this process, and number of ranks.
+    batches end, and they must not change, so every epoch has the same number of batches. An example that
+    exceeds the budget alone, such as a document with many windows, is the only example of its batch.
     """
 
     def __init__(
@@ -177,11 +159,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         self.batch_starts = self._find_batch_starts(np.argsort(-features.length_keys, kind="stable"))
 
     def _find_batch_starts(self, examples: np.ndarray) -> list[int]:
-        """Return the position in `examples` at which each batch starts.
-
-        Args:
-            examples: Example indices, sorted by length, longest first.
-        """
+        """Return the position in `examples` at which each batch starts."""
         lengths, counts = self.max_sequence_lengths[examples], self.sequence_counts[examples]
         sequence_stops = np.cumsum(counts)
         starts, start = [], 0
@@ -194,18 +172,15 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         return starts
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in an epoch."""
         full_steps, remaining_batches = divmod(len(self.batch_starts), self.batches_per_step)
         rank_batches_per_step = self.batches_per_step // self.world_size
         return full_steps * rank_batches_per_step + math.ceil(remaining_batches / self.world_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of optimizer steps per epoch, including the last one with fewer batches."""
         return math.ceil(len(self.batch_starts) / self.batches_per_step)
 
     def split_into_batches(self, effective_batch: np.ndarray) -> list[np.ndarray]:
-        """Split the example indices of an effective batch at the token budget."""
         return np.split(effective_batch, self._find_batch_starts(effective_batch)[1:])
 
     def plan_effective_batches(self) -> list[np.ndarray]:
@@ -226,7 +201,6 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         return [effective_batches[index] for index in order] + effective_batches[num_full:]
 
     def count_seen_examples(self, step: int) -> int:
-        """Return the number of different examples in the first `step` steps: after an epoch, all."""
         return sum(map(len, self.plan_effective_batches()[:step]))
 
     def _sort_by_length(self, rng: np.random.Generator) -> np.ndarray:
@@ -240,7 +214,6 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         return int(np.argmax(counts * self.max_sequence_lengths[order][self.batch_starts]))
 
     def get_longest_batch(self) -> list[int]:
-        """Return the example keys of the batch with the most tokens in epoch 0."""
         batches = np.split(self._sort_by_length(np.random.default_rng([self.seed, 0])), self.batch_starts[1:])
         return self.features.example_keys_for_epoch(0, batches[self._find_largest_batch()]).tolist()
 
@@ -250,17 +223,6 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
 
     Each phase has a sampler, which plans complete epochs. If a phase ends within an epoch, its sampler
     provides the steps before the end. The sampler of the next phase provides the remaining steps.
-
-    Args:
-        features: The examples of all phases.
-        batch_size: Number of examples per batch.
-        batches_per_step: Number of batches per optimizer step, over all accumulation steps and ranks.
-        seed: Seed of the order, which also depends on the epoch.
-        total_steps: Number of optimizer steps of the whole run.
-        rank_and_world_size: Rank of this process, and number of ranks.
-
-    Raises:
-        UserError: A phase would have no steps.
     """
 
     def __init__(
@@ -300,18 +262,15 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
                 yield from islice(self._prepare_sampler(phase_index, self.epoch), first_batch, stop_batch)
 
     def _prepare_sampler(self, phase_index: int, epoch: int) -> LengthGroupedBatchSampler:
-        """Return the sampler of a phase, set to an epoch."""
         sampler = self.samplers[phase_index]
         sampler.set_epoch(phase_index * PHASE_EPOCH_OFFSET + epoch)
         return sampler
 
     def get_longest_batch(self) -> list[int]:
-        """Return the keys of the longest examples, from the phase with the greatest sequence length."""
         lengths = [phase.length for phase in self.phases]
         return self._prepare_sampler(lengths.index(max(lengths)), 0).get_longest_batch()
 
     def estimate_tokens(self, start_step: int, stop_step: int) -> float:
-        """Return the expected number of tokens in a range of steps, as the sum over the phases."""
         phase_ranges = self._split_by_phase(start_step, stop_step)
         return sum(
             sampler.estimate_tokens(start, stop)
@@ -319,20 +278,16 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         )
 
     def list_phase_changes(self) -> dict[int, str]:
-        """Return console messages by step: a message announces the phase that begins after its step."""
         changes = zip(self.phase_ends[:-1], self.phases[1:], strict=True)
         return {step: f"step {step:,}: examples of {phase.length} tokens" for step, phase in changes}
 
 
+# ---- batches of examples
+
+
 @dataclass(frozen=True)
 class LengthPadding:
-    """Padding of batches to a length from a short list, so that few different shapes occur.
-
-    Attributes:
-        multiple: Number of which each length is a multiple.
-        longest: Length of the longest sequence, the last length of the list.
-        pad_token_id: Id of the padding token.
-    """
+    """Padding of batches to a length from a short list, so that few different shapes occur."""
 
     multiple: int
     longest: int
@@ -355,8 +310,10 @@ class LengthPadding:
         if MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1:
             amounts |= dict.fromkeys(MASKED_LM_INPUTS, num_missing)  # each token is predicted
         if "position" in batch and TEACHER_LOGITS not in batch:
-            num_missing_predictions = _count_missing(len(batch["position"]))
-            amounts |= dict.fromkeys(("sequence", "position", "labels"), num_missing_predictions)
+            # up to the next of at most eight sizes between powers of two
+            count = len(batch["position"])
+            missing_predictions = -count % max(16, 2 ** (count.bit_length() - 4))
+            amounts |= dict.fromkeys(("sequence", "position", "labels"), missing_predictions)
         values = PADDING_VALUES | dict.fromkeys(TOKEN_IDS, self.pad_token_id)
         return batch | {
             name: torch.nn.functional.pad(batch[name], (0, amount), value=values.get(name, 0))
@@ -365,22 +322,12 @@ class LengthPadding:
         }
 
 
-def _count_missing(count: int) -> int:
-    """Return how many numbers are missing up to the next of at most eight sizes between powers of two."""
-    return -count % max(16, 2 ** (count.bit_length() - 4))
-
-
 @dataclass(frozen=True)
 class TrainingCollator:
     """Collator that adds the `BatchShape`, and replaces an empty batch by a dummy batch.
 
     All ranks must run the same number of batches. A rank without examples runs a dummy batch, which
     contributes nothing to the loss.
-
-    Attributes:
-        collator: Turns examples into a batch.
-        features: Provides the example of a dummy batch.
-        padding: Pads batches of token ids further, or None.
     """
 
     collator: Callable[..., dict[str, torch.Tensor]]
@@ -388,7 +335,6 @@ class TrainingCollator:
     padding: LengthPadding | None = None
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the batch of `examples`, or a dummy batch if there are none."""
         if examples:
             return self._collate(examples)
         (key,) = self.features.example_keys_for_epoch(0, np.zeros(1, int)).tolist()

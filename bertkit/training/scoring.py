@@ -11,18 +11,14 @@ from bertkit.data.features import Features
 from bertkit.errors import UserError
 from bertkit.models.forward import EnsembleModel, batch_by_length, compute_logits
 from bertkit.models.losses import Loss, sum_parts
-from bertkit.training.memory import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.reporting import report_info, track_progress
 
 
 class MeanLoss:
-    """Mean loss over all examples that `predict_logits` scores, on all ranks.
-
-    Args:
-        loss: The loss function.
-    """
+    """Mean loss over all examples that `predict_logits` scores, on all ranks."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -30,13 +26,6 @@ class MeanLoss:
         self._batches: dict[int, dict[str, tuple[float, float]]] = {}
 
     def add(self, examples: np.ndarray, logits: Any, batch: dict[str, torch.Tensor]) -> None:
-        """Add a batch.
-
-        Args:
-            examples: Example indices of the batch.
-            logits: Output of `compute_logits` for the batch.
-            batch: The batch with its labels.
-        """
         sums, counts = self.loss.sum_losses(logits, batch), self.loss.count_items(batch)
         self._batches[int(examples[0])] = {part: (float(sums[part]), float(counts[part])) for part in sums}
 
@@ -63,24 +52,13 @@ def predict_logits(
     is_sharded: bool = False,
     mean_loss: MeanLoss | None = None,
 ) -> np.ndarray:
-    """Return the logits of all examples in fp32.
+    """Return the logits [total, outputs] of all examples in fp32, and restore the mode of the model.
 
-    `Features.reduce_logits` is applied to each batch, so discarded logits do not occupy memory. With several
-    ranks, each rank computes a part of the batches, and all ranks receive all logits.
-
-    Args:
-        model: The model. Its training or evaluation mode is restored afterwards.
-        features: The examples.
-        collator: Turns examples into a batch.
-        batch_size: Number of examples per forward pass.
-        what: Name of the progress bar.
-        is_sharded: Whether the weights are distributed over all ranks. If so, `model` must be the wrapped
-            model, which gathers them. All ranks must call it the same number of times.
-        mean_loss: Receives the loss of each batch, if the examples have labels.
-
-    Returns:
-        Logits [total, outputs]; rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If
-        examples have different numbers of outputs, missing outputs are -inf.
+    Rows `logit_offsets[i]` to `logit_offsets[i + 1]` belong to example i. If examples have different numbers
+    of outputs, missing outputs are -inf. `Features.reduce_logits` is applied to each batch, so discarded
+    logits do not occupy memory. With several ranks, each rank computes a part of the batches, and all ranks
+    receive all logits. If the weights are distributed over all ranks (`is_sharded`), the model must be the
+    wrapped one, which gathers them, and all ranks call it the same number of times.
     """
     batches = batch_by_length(features, batch_size)
     own_batches = batches[distributed.get_rank() :: distributed.get_world_size()]
@@ -146,15 +124,8 @@ def score_with_halving(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Score a batch; if memory runs out, score each half of the batch in the same way.
 
-    Args:
-        score: Returns the logits of a batch.
-        examples: Example indices of the batch.
-
     Yields:
         Example indices and logits of each scored batch.
-
-    Raises:
-        UserError: Memory runs out for a single example.
     """
     try:
         with report_out_of_memory(
@@ -174,13 +145,7 @@ def score_with_halving(
 def restore_order(
     features: Features, batches: Sequence[np.ndarray], batch_logits: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return the logits of all batches in the order of the examples.
-
-    Args:
-        features: The examples.
-        batches: Example indices of each batch.
-        batch_logits: Logits of each batch.
-    """
+    """Return the logits of all batches in the order of the examples."""
     offsets = features.logit_offsets
     max_outputs = max(logits.shape[-1] for logits in batch_logits)
     ordered = np.full((offsets[-1], max_outputs), -np.inf, np.float32)

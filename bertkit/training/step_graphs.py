@@ -9,12 +9,12 @@ addresses. Therefore, batches are padded to a short list of lengths, and each sh
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape
-from bertkit.training.memory import is_out_of_memory
+from bertkit.training.failures import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph
 
@@ -26,26 +26,8 @@ class CaptureError(Exception):
     """A pass cannot be recorded, because it reads a value from the device or from pageable memory."""
 
 
-class Recording(Protocol):
-    """Recorded kernels."""
-
-    outputs: Any  # what the recorded function returned; each replay overwrites its tensors
-
-    def replay(self) -> None:
-        """Run the kernels."""
-
-
 class CudaGraph:
-    """The kernels that a function starts, recorded without running them.
-
-    Args:
-        function: Reads no values from the device.
-        pool: Memory pool of the graphs, which never run at the same time.
-        stream: Stream on which kernels are recorded.
-
-    Raises:
-        CaptureError: The function reads values.
-    """
+    """The kernels that a function starts, recorded without running them; the function must read no values."""
 
     def __init__(self, function: Callable[[], Any], pool: Any, stream: Any) -> None:
         torch.cuda.synchronize()
@@ -56,7 +38,7 @@ class CudaGraph:
             # other threads of this process may copy to pinned memory meanwhile
             self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                self.outputs = function()
+                self.outputs = function()  # each replay overwrites its tensors
                 self._graph.capture_end()
             except BaseException as error:
                 self._abandon(pool)
@@ -80,14 +62,19 @@ class CudaGraph:
         generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self) -> None:
-        """Run the kernels."""
         self._graph.replay()
+
+
+def make_recorder() -> Callable[[Callable[[], Any]], CudaGraph]:
+    """Return a function that records what a function does; all recordings share memory."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return partial(CudaGraph, pool=torch.cuda.graph_pool_handle(), stream=stream)
 
 
 class RecordedPass(NamedTuple):
     """A recorded forward and backward pass, with the tensors that it reads."""
 
-    recording: Recording
+    recording: CudaGraph
     inputs: dict[str, torch.Tensor]
     counts: dict[str, torch.Tensor]
 
@@ -101,11 +88,7 @@ class StepGraphs:
     Args:
         run_pass: Computes the loss of a batch and its gradients without reading values of tensors. Its
             arguments are the batch and the number of items by part of the loss.
-        parameters: The parameters that are trained.
         is_compiled: Whether layers are compiled. Another shape can compile them again, which a graph cannot.
-
-    Attributes:
-        graphs: The recorded passes by shape.
     """
 
     def __init__(
@@ -169,12 +152,6 @@ class StepGraphs:
             torch._foreach_zero_(self._gradients)
             for parameter, gradient in zip(self._trained, self._gradients, strict=True):
                 parameter.grad = gradient
-
-
-def make_recorder() -> Callable[[Callable[[], Any]], Recording]:
-    """Return a function that records what a function does; all recordings share memory."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    return partial(CudaGraph, pool=torch.cuda.graph_pool_handle(), stream=stream)
 
 
 def can_record(batch: Mapping[str, Any]) -> bool:

@@ -17,13 +17,13 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.examples import PhasedFeatures
 from bertkit.errors import UserError
-from bertkit.models.cpu.modules import GradientClipper
+from bertkit.models.cpu_modules import GradientClipper
 from bertkit.models.forward import compute_logits
 from bertkit.models.layers import map_parameters_to_layers
 from bertkit.models.losses import Loss, LossWithAccuracy, sum_parts
 from bertkit.training.callbacks import InputStats, LossMeter, TrainBeginCallback, compute_part_metrics
 from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.memory import LossCheck, explain_runtime_error, raise_if_not_finite
+from bertkit.training.failures import LossCheck, explain_runtime_error, raise_if_not_finite
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
@@ -41,13 +41,9 @@ UNLOGGED_KEY = "unlogged"
 
 
 class PassResult(NamedTuple):
-    """Loss of a batch, and its statistics by part of the loss, as scalars on the device.
+    """What a batch adds to the mean loss of the effective batch, and sums by part of the loss, on the device.
 
-    Attributes:
-        loss: Contribution to the mean loss of the effective batch.
-        sums: Sum of losses.
-        correct: Number of correct predictions; empty if the loss counts none.
-        counts: Number of items; empty if the loss counts no correct predictions.
+    `correct` and `counts` are empty if the loss counts no correct predictions.
     """
 
     loss: torch.Tensor
@@ -65,18 +61,12 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     """Trainer for all tasks.
 
     Args:
-        loss: The loss function, which returns sums and counts; see `bertkit.models.losses`.
-        evaluate_fn: Returns the validation scores of the current weights.
+        loss: Returns sums and counts; see `bertkit.models.losses`.
         best_metric: Name of the score that selects the best checkpoint, and +1 if higher is better, else -1.
         early_stopping: Number of evaluations without a better score after which training stops.
         layer_decay: Ratio of a layer's learning rate to that of the layer above it.
         tokens_per_batch: Token budget of a batch, including padding; replaces the batch size.
-        use_own_sampler: Whether to use bertkit's batch samplers instead of Trainer's
-            `train_sampling_strategy`.
-        use_graphs: Whether to run passes as CUDA graphs.
-        has_compiled_layers: Whether the layers of the model are compiled.
-        pad_token_id: Id of the padding token.
-        **trainer: Arguments of Trainer.
+        use_own_sampler: Whether bertkit's batch samplers replace Trainer's `train_sampling_strategy`.
     """
 
     loss_is_scaled_for_ga = True  # compute_loss divides by the counts of the effective batch
@@ -120,20 +110,24 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         """Train to the end, from the start or from a checkpoint.
 
         If training had already ended at the checkpoint, its weights are loaded without further steps.
-
-        Raises:
-            UserError: The checkpoint is damaged, contains pickled objects other than tensors, or does not
-                have the weights of the model.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)
         self.remove_unfinished_checkpoints()
         self.step_graphs = None  # steps that measured the time may have recorded graphs of another model
         try:
-            if checkpoint is not None and self._restore_ended_training(checkpoint):
+            if checkpoint is None:
+                self.train()
+                return
+            # A run may have been interrupted after its last step. Trainer itself would run another step if
+            # --max-steps or early stopping had ended training within an epoch.
+            initial_state = self.state
+            self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
                 self._load_from_checkpoint(str(checkpoint))
             else:
-                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                self.state = initial_state
+                self.train(resume_from_checkpoint=str(checkpoint))
         except UnpicklingError as error:  # Trainer loads with weights_only=True, which executes no code
             raise UserError(
                 f"{checkpoint}: contains pickled objects other than tensors; {RESTART_HINT}"
@@ -142,22 +136,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
             if problem := explain_runtime_error(str(error), checkpoint):
                 raise UserError(problem) from error
             raise
-
-    def _restore_ended_training(self, checkpoint: Path) -> bool:
-        """Restore the trainer state of a checkpoint if training had ended there.
-
-        This happens if a run was interrupted after the last step. Trainer itself would run one more step if
-        `--max-steps` or early stopping had ended training within an epoch.
-
-        Returns:
-            Whether training had ended at the checkpoint.
-        """
-        initial_state = self.state
-        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-        if self.state.global_step >= self.state.max_steps or self._is_out_of_patience():
-            return True
-        self.state = initial_state
-        return False
 
     def _restore_logging(self) -> None:
         """Restore the statistics since the last log entry, which the next entry must include."""
@@ -173,11 +151,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint.
-
-        Raises:
-            UserError: It does not have the weights of the model.
-        """
         if self.is_sharded:
             # this method of Trainer also loads sharded weights; it reads the path from the state
             self.state.best_model_checkpoint = str(checkpoint)
@@ -188,7 +161,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log metrics, unless a loss was not finite."""
         self.loss_check.raise_if_recorded()
         super().log(logs, start_time)
 
@@ -204,13 +176,7 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         )
 
     def _log_step(self, grad_norm: Any, start_time: float, learning_rate: float | None) -> None:
-        """Log the means since the last log entry, with a single read, which waits for all pending kernels.
-
-        Args:
-            grad_norm: Norm of the gradients of this step.
-            start_time: Time at which training began.
-            learning_rate: Learning rate of this step.
-        """
+        """Log the means since the last log entry, with a single read, which waits for all pending kernels."""
         values = {"loss": self._tr_loss}
         if (recorded := self.loss_check.recorded) is not None:
             values["recorded"] = recorded
@@ -238,12 +204,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         ranks = self.accelerator.gather(flat).view(-1, len(flat)).cpu()
         elements = ranks.split([value.numel() for value in values.values()], dim=1)
         return {name: part.tolist() for name, part in zip(values, elements, strict=True)}
-
-    def _collect_unlogged(self) -> dict[str, Any]:
-        """Return the statistics of all ranks since the last log entry, for the state of a checkpoint."""
-        read = self._read_on_all_ranks({"loss": self._tr_loss} | self.loss_meter.sums)
-        loss = [value for (value,) in read.pop("loss")]
-        return {"step": self._globalstep_last_logged, "loss": loss, "parts": read}
 
     def compute_mean_loss(self) -> float:
         """Return the mean loss of all logged steps, including steps before a resume."""
@@ -307,7 +267,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return TrainingCollator(self.data_collator, self.train_dataset, padding)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return the batches of an optimizer step, and add them to the input statistics."""
         return super().get_batch_samples(self.input_stats.track_batches(epoch_iterator), num_batches, device)
 
     @property
@@ -317,7 +276,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     @property
     def total_steps(self) -> int:
-        """Number of optimizer steps of the whole run."""
         return self._compute_total_steps(self.steps_per_epoch)
 
     def _compute_total_steps(self, steps_per_epoch: int) -> int:
@@ -342,7 +300,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         return totals
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run the forward and backward pass of a batch, and return its contribution to the mean loss."""
         inputs = send_to_device(inputs, self.args.device)
         if not (self.use_graphs and can_record(inputs)):
             return super().training_step(model, inputs, num_items_in_batch)
@@ -368,7 +325,6 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     def _run_pass(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: dict[str, torch.Tensor]
     ) -> PassResult:
-        """Run the forward and backward pass of a batch, and return its detached result."""
         with self.compute_loss_context_manager():
             result, _ = self._compute_pass(model, inputs, num_items_in_batch)
         self.accelerator.backward(result.loss)
@@ -409,10 +365,25 @@ class BertkitTrainer(AtomicCheckpointTrainer):
     # ---- optimizer
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the optimizer; with `layer_decay`, each layer has its own learning rate."""
         if self.optimizer is None and self.layer_decay is not None:
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            self.optimizer = optimizer_class(self._group_by_layer(options["lr"], self.layer_decay), **options)
+            layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
+            names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
+            head_layer = max(layer_of_parameter.values())
+            groups: dict[tuple[int, bool], list[Any]] = {}
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    key = layer_of_parameter[name], name in names_with_weight_decay
+                    groups.setdefault(key, []).append(parameter)
+            parameter_groups = [
+                {
+                    "params": parameters,
+                    "lr": options["lr"] * self.layer_decay ** (head_layer - layer),
+                    "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
+                }
+                for (layer, has_weight_decay), parameters in groups.items()
+            ]
+            self.optimizer = optimizer_class(parameter_groups, **options)
         return super().create_optimizer(model)
 
     def _clip_grad_norm(self, model: Any) -> torch.Tensor:
@@ -434,36 +405,11 @@ class BertkitTrainer(AtomicCheckpointTrainer):
         if self.is_sharded:  # sharding will replace the parameters that the optimizer refers to
             self.optimizer = None
 
-    def _group_by_layer(self, learning_rate: float, decay: float) -> list[dict[str, Any]]:
-        """Return parameter groups, one per layer and kind of weight decay, each with its learning rate.
-
-        Args:
-            learning_rate: Learning rate of the head.
-            decay: Ratio of a layer's learning rate to that of the layer above it.
-        """
-        layer_of_parameter = map_parameters_to_layers(self.model, "--layer-decay")
-        names_with_weight_decay = set(self.get_decay_parameter_names(self.model))
-        head_layer = max(layer_of_parameter.values())
-        groups: dict[tuple[int, bool], list[Any]] = {}
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                key = layer_of_parameter[name], name in names_with_weight_decay
-                groups.setdefault(key, []).append(parameter)
-        return [
-            {
-                "params": parameters,
-                "lr": learning_rate * decay ** (head_layer - layer),
-                "weight_decay": self.args.weight_decay if has_weight_decay else 0.0,
-            }
-            for (layer, has_weight_decay), parameters in groups.items()
-        ]
-
     # ---- evaluation
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict:
-        """Evaluate on the validation split, track the best step, and apply early stopping."""
         self.loss_check.raise_if_recorded()
         started = time.perf_counter()
         metrics = self.evaluate_fn()
@@ -517,7 +463,10 @@ class BertkitTrainer(AtomicCheckpointTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.loss_check.raise_if_recorded()
-        self.state.stateful_callbacks[UNLOGGED_KEY] = self._collect_unlogged()
+        parts = self._read_on_all_ranks({"loss": self._tr_loss} | self.loss_meter.sums)
+        loss = [value for (value,) in parts.pop("loss")]
+        unlogged = {"step": self._globalstep_last_logged, "loss": loss, "parts": parts}
+        self.state.stateful_callbacks[UNLOGGED_KEY] = unlogged
         super()._save_checkpoint(model, trial)
 
 

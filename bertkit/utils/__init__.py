@@ -1,1 +1,1 @@
-"""Files, cache, locks, ranks, console reporting: helpers without knowledge of tasks and data."""
+"""What all other packages use: files, text, arrays, the operating system, devices, ranks and reporting."""

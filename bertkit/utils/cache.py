@@ -39,7 +39,7 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
         write: Writes the content into an empty directory.
 
     Returns:
-        The directory, or None if the cache cannot be written. A failing cache does not stop a run.
+        The directory; None if the cache cannot be written, because a failing cache does not stop a run.
     """
     entry = get_cache_directory() / kind / key
     if entry.is_dir():
@@ -65,10 +65,7 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
 
 
 def cache_or_write(kind: str, key: str, write: Callable[[Path], None], what: str) -> Path:
-    """Return the cache directory `kind/key`, or a temporary directory if the cache cannot be written.
-
-    See `get_or_create` and `write_to_temporary`.
-    """
+    """Return the cache directory `kind/key`, or a temporary directory if the cache cannot be written."""
     return get_or_create(kind, key, write) or write_to_temporary(write, what)
 
 
@@ -78,9 +75,6 @@ def write_to_temporary(write: Callable[[Path], None], what: str) -> Path:
     Args:
         write: Writes the content into an empty directory.
         what: Noun for the content, for the error message.
-
-    Raises:
-        UserError: The content cannot be written.
     """
     folder = create_process_directory()
     try:

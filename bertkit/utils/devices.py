@@ -1,157 +1,25 @@
-"""A check that a device computes what the CPU computes, because kernels for MPS have been wrong before.
+"""The device of this process: its choice, the check of a Mac's, and what it supports."""
 
-Known cases are the training of BERT (PyTorch issue 82707), padded batches of BERT (170837), and causal
-attention in half precision, which saw later tokens (195910).
-"""
-
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from bertkit.errors import UserError
 from bertkit.utils import system
 from bertkit.utils.compat import get_cpu_capabilities
 from bertkit.utils.reporting import report_info, report_warning
 
-if TYPE_CHECKING:
-    import torch
-
-
-BATCH_SIZE, SEQ_LEN, HIDDEN_SIZE, NUM_STEPS = 4, 40, 64, 3
-TOLERANCE, HALF_TOLERANCE = 2e-3, 5e-2
-
-
-def find_wrong_computations(device: "torch.device") -> list[str]:
-    """Compare results of a device with those of the CPU; the comparison takes about a second.
-
-    Returns:
-        Names of the computations whose results differ; empty if all are equal up to rounding.
-    """
-    computations: dict[str, tuple[Callable[[torch.device], torch.Tensor], float]] = {
-        "attention with padding": (_attend_padded, TOLERANCE),
-        "causal attention in half precision": (_attend_causally, HALF_TOLERANCE),
-        "training a Transformer": (_train_encoder, TOLERANCE),
-        "training an LSTM": (_train_lstm, TOLERANCE),
-    }
-    return [name for name, (compute, limit) in computations.items() if not _is_equal(compute, device, limit)]
-
-
-def _is_equal(
-    compute: "Callable[[torch.device], torch.Tensor]", device: "torch.device", limit: float
-) -> bool:
-    """Return whether a computation has the same result on a device as on the CPU."""
-    import torch
-
-    with _fixed_seed():
-        expected = compute(torch.device("cpu"))
-    try:
-        with _fixed_seed():
-            result = compute(device).cpu()
-    except (RuntimeError, NotImplementedError):
-        return False
-    return torch.allclose(result, expected, rtol=0.0, atol=limit)  # False for NaN
-
-
-@contextmanager
-def _fixed_seed() -> Iterator[None]:
-    """Seed the CPU, which makes all random numbers, and restore its state at the end of the block."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-def _make_attention_inputs(device: "torch.device", dtype: "torch.dtype") -> "tuple[torch.Tensor, ...]":
-    import torch
-
-    shape = (3, BATCH_SIZE, 4, SEQ_LEN, HIDDEN_SIZE)
-    return torch.randn(shape).to(device, dtype).unbind()
-
-
-def _attend_padded(device: "torch.device") -> "torch.Tensor":
-    """Attend to sequences of different lengths, in fp32."""
-    import torch
-
-    query, key, value = _make_attention_inputs(device, torch.float32)
-    lengths = torch.arange(1, BATCH_SIZE + 1, device=device) * (SEQ_LEN // BATCH_SIZE)
-    mask = torch.arange(SEQ_LEN, device=device) < lengths[:, None]
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
-
-
-def _attend_causally(device: "torch.device") -> "torch.Tensor":
-    """Attend to earlier tokens only, in bf16 and in fp16."""
-    import torch
-
-    attend, outputs = torch.nn.functional.scaled_dot_product_attention, []
-    for dtype in (torch.bfloat16, torch.float16):
-        query, key, value = _make_attention_inputs(device, dtype)
-        outputs.append(attend(query, key, value, is_causal=True).float())
-    return torch.stack(outputs)
-
-
-def _train(model: Any, inputs: "torch.Tensor", compute: "Callable[[Any], torch.Tensor]") -> "torch.Tensor":
-    """Train a model for some steps, and return its outputs before and after them."""
-    import torch
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    outputs = [compute(inputs).detach()]
-    for _ in range(NUM_STEPS):
-        optimizer.zero_grad()
-        compute(inputs).square().mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return torch.stack([*outputs, compute(inputs).detach()])
-
-
-def _train_encoder(device: "torch.device") -> "torch.Tensor":
-    """Train a small encoder on padded sequences."""
-    import torch
-    from torch import nn
-
-    embedding = nn.Embedding(100, HIDDEN_SIZE)
-    layer = nn.TransformerEncoderLayer(HIDDEN_SIZE, 4, 128, 0.0, "gelu", batch_first=True)
-    model = nn.ModuleList([embedding, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)]).to(device)
-    ids = torch.randint(1, 100, (BATCH_SIZE, SEQ_LEN))
-    is_padding = torch.arange(SEQ_LEN) >= torch.arange(1, BATCH_SIZE + 1)[:, None] * (SEQ_LEN // BATCH_SIZE)
-    is_padding = is_padding.to(device)
-
-    def compute(inputs: torch.Tensor) -> torch.Tensor:
-        states = model[1](model[0](inputs), src_key_padding_mask=is_padding)
-        return states[:, 0]
-
-    return _train(model, ids.to(device), compute)
-
-
-def _train_lstm(device: "torch.device") -> "torch.Tensor":
-    """Train a small bidirectional LSTM."""
-    import torch
-    from torch import nn
-
-    model = nn.LSTM(HIDDEN_SIZE, 32, bidirectional=True, batch_first=True)
-    inputs = torch.randn(BATCH_SIZE, SEQ_LEN, HIDDEN_SIZE)
-    return _train(model.to(device), inputs.to(device), lambda batch: model(batch)[0])
-
-
 AUTO = "auto"
 _requested = AUTO  # value of --device of the current command
-
-
-def describe_unknown_device(name: str) -> str | None:
-    """Return the problem with a value of `--device` and the fix, or None if it is valid."""
-    if re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
-        return None
-    return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
 
 
 def request_device(name: str) -> None:
     """Set the device on which this process loads models from now on.
 
-    The device "auto" is found when it is needed, because that imports PyTorch.
-
-    Raises:
-        UserError: This machine has no such device.
+    The device "auto" is found when it is needed, because that may take a second.
     """
     global _requested
     if name != AUTO:
@@ -159,12 +27,17 @@ def request_device(name: str) -> None:
     _requested = name
 
 
-def get_device() -> "torch.device":
+def is_requested() -> bool:
+    """Return whether the user chose the device."""
+    return _requested != AUTO
+
+
+def get_device() -> torch.device:
     """Return the device on which this process loads models."""
     return _find_device(_requested)
 
 
-def select_device() -> "torch.device":
+def select_device() -> torch.device:
     """Make the device of this process the current one on CUDA, which initializes it; return the device.
 
     cuDNN's attention is turned off. On Hopper GPUs, PyTorch prefers it, and it builds a plan for each new
@@ -172,8 +45,6 @@ def select_device() -> "torch.device":
     """
     device = get_device()
     if device.type == "cuda":
-        import torch
-
         torch.cuda.set_device(device)
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device
@@ -184,20 +55,9 @@ def has_accelerator() -> bool:
     return get_device().type != "cpu"
 
 
-def is_requested() -> bool:
-    """Return whether the user chose the device."""
-    return _requested != AUTO
-
-
 @cache
-def _find_device(name: str) -> "torch.device":
-    """Return a device with its index, if its type has several.
-
-    Raises:
-        UserError: This machine has no such device, or it does not fit the number of processes.
-    """
-    import torch
-
+def _find_device(name: str) -> torch.device:
+    """Return a device with its index, if its type has several; refuse one that this machine does not have."""
     if name == "cpu":
         return torch.device("cpu")
     if name == AUTO:
@@ -211,9 +71,7 @@ def _find_device(name: str) -> "torch.device":
     return _find_gpu(name)
 
 
-def _find_gpu(name: str) -> "torch.device":
-    import torch
-
+def _find_gpu(name: str) -> torch.device:
     count, local_rank = torch.cuda.device_count(), system.get_local_rank()
     if count == 0:
         raise UserError(f"--device {name}: PyTorch finds no GPU; pass cpu or auto")
@@ -226,10 +84,8 @@ def _find_gpu(name: str) -> "torch.device":
     return torch.device(name)
 
 
-def _choose_device() -> "torch.device":
+def _choose_device() -> torch.device:
     """Return the accelerator of this machine, unless MPS computes wrong results here, or the CPU."""
-    import torch
-
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device is None:
         return torch.device("cpu")
@@ -240,24 +96,17 @@ def _choose_device() -> "torch.device":
     return device
 
 
-@cache
-def find_errors(device: "torch.device") -> tuple[str, ...]:
-    """Return the computations that are wrong on a device; only devices of Macs are checked."""
-    return tuple(find_wrong_computations(device)) if device.type == "mps" else ()
+# ---- descriptions
 
 
 def describe_device() -> str:
     """Return the device and, for a GPU, its name, such as "cuda:0 (NVIDIA H100)"."""
-    import torch
-
     device = get_device()
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def get_total_memory() -> int | None:
     """Return the memory of an NVIDIA or AMD GPU in bytes; None on other devices."""
-    import torch
-
     device = get_device()
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
@@ -265,10 +114,9 @@ def get_total_memory() -> int | None:
 def describe_errors() -> str | None:
     """Return a warning if the device of this process computes wrong results, else None."""
     device = get_device()
-    errors = ", ".join(find_errors(device))
-    return (
-        f"--device {device}: computes wrong results on this machine ({errors}); pass cpu" if errors else None
-    )
+    if errors := ", ".join(find_errors(device)):
+        return f"--device {device}: computes wrong results on this machine ({errors}); pass cpu"
+    return None
 
 
 def report_device(model: Any = None) -> None:
@@ -295,15 +143,11 @@ def supports_fp16() -> bool:
 
 def supports_bf16() -> bool:
     """Return whether training in bf16 is supported, natively or emulated."""
-    import torch
-
     return get_device().type != "mps" or torch.backends.mps.is_macos_or_newer(14, 0)
 
 
 def is_bf16_faster() -> bool:
     """Return whether the device has bf16 instructions. Emulated bf16 is many times slower than fp32."""
-    import torch
-
     device = get_device()
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -324,8 +168,6 @@ def runs_asynchronously() -> bool:
 
 def supports_graphs() -> bool:
     """Return whether kernels can be recorded as CUDA graphs; on AMD's GPUs, this has not been tried."""
-    import torch
-
     return get_device().type == "cuda" and torch.version.hip is None
 
 
@@ -334,11 +176,113 @@ def copies_asynchronously() -> bool:
     return _copies_asynchronously_to(get_device())
 
 
-def _copies_asynchronously_to(device: "torch.device") -> bool:
+def _copies_asynchronously_to(device: torch.device) -> bool:
     """Return whether copies to a device may run in the background; on MPS, they may read changed memory."""
     return device.type not in ("cpu", "mps")
 
 
-def copy_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a small tensor from the host to a device, without waiting for pending kernels."""
     return tensor.to(device, non_blocking=_copies_asynchronously_to(device))
+
+
+# ---- the check of a device
+#
+# Kernels for MPS have been wrong before. Known cases are the training of BERT (PyTorch issue 82707), padded
+# batches of BERT (170837), and causal attention in half precision, which saw later tokens (195910).
+
+BATCH_SIZE, SEQ_LEN, HIDDEN_SIZE, NUM_STEPS = 4, 40, 64, 3
+ATTENTION_SHAPE = (3, BATCH_SIZE, 4, SEQ_LEN, HIDDEN_SIZE)  # query, key and value, with 4 heads
+TOLERANCE, HALF_TOLERANCE = 2e-3, 5e-2
+
+
+@cache
+def find_errors(device: torch.device) -> tuple[str, ...]:
+    """Return the computations that are wrong on a device; only devices of Macs are checked."""
+    return tuple(find_wrong_computations(device)) if device.type == "mps" else ()
+
+
+def find_wrong_computations(device: torch.device) -> list[str]:
+    """Compare results of a device with those of the CPU; the comparison takes about a second.
+
+    Returns:
+        Names of the computations whose results differ; empty if all are equal up to rounding.
+    """
+    computations: dict[str, tuple[Callable[[torch.device], torch.Tensor], float]] = {
+        "attention with padding": (_attend_padded, TOLERANCE),
+        "causal attention in half precision": (_attend_causally, HALF_TOLERANCE),
+        "training a Transformer": (_train_encoder, TOLERANCE),
+        "training an LSTM": (_train_lstm, TOLERANCE),
+    }
+    return [name for name, (compute, limit) in computations.items() if not _is_equal(compute, device, limit)]
+
+
+def _is_equal(compute: Callable[[torch.device], torch.Tensor], device: torch.device, limit: float) -> bool:
+    """Return whether a computation has the same result on a device as on the CPU."""
+    results = []
+    for target in (torch.device("cpu"), device):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the CPU makes all random numbers
+            try:
+                results.append(compute(target).cpu())
+            except (RuntimeError, NotImplementedError):
+                return False
+    expected, result = results
+    return torch.allclose(result, expected, rtol=0.0, atol=limit)  # False for NaN
+
+
+def _attend_padded(device: torch.device) -> torch.Tensor:
+    """Attend to sequences of different lengths, in fp32."""
+    query, key, value = torch.randn(ATTENTION_SHAPE).to(device).unbind()
+    mask = (torch.arange(SEQ_LEN) < _make_lengths()).to(device)
+    return nn.functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
+
+
+def _attend_causally(device: torch.device) -> torch.Tensor:
+    """Attend to earlier tokens only, in bf16 and in fp16."""
+    outputs = []
+    for dtype in (torch.bfloat16, torch.float16):
+        query, key, value = torch.randn(ATTENTION_SHAPE).to(device, dtype).unbind()
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        outputs.append(attended.float())
+    return torch.stack(outputs)
+
+
+def _train_encoder(device: torch.device) -> torch.Tensor:
+    """Train a small encoder on padded sequences."""
+    embedding = nn.Embedding(100, HIDDEN_SIZE)
+    layer = nn.TransformerEncoderLayer(HIDDEN_SIZE, 4, 128, 0.0, "gelu", batch_first=True)
+    model = nn.ModuleList([embedding, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)]).to(device)
+    ids = torch.randint(1, 100, (BATCH_SIZE, SEQ_LEN))
+    is_padding = (torch.arange(SEQ_LEN) >= _make_lengths()).to(device)
+
+    def compute(inputs: torch.Tensor) -> torch.Tensor:
+        states = model[1](model[0](inputs), src_key_padding_mask=is_padding)
+        return states[:, 0]
+
+    return _train(model, ids.to(device), compute)
+
+
+def _train_lstm(device: torch.device) -> torch.Tensor:
+    """Train a small bidirectional LSTM."""
+    model = nn.LSTM(HIDDEN_SIZE, 32, bidirectional=True, batch_first=True)
+    inputs = torch.randn(BATCH_SIZE, SEQ_LEN, HIDDEN_SIZE)
+    return _train(model.to(device), inputs.to(device), lambda batch: model(batch)[0])
+
+
+def _make_lengths() -> torch.Tensor:
+    """Return different lengths of sequences [batch, 1]."""
+    return torch.arange(1, BATCH_SIZE + 1)[:, None] * (SEQ_LEN // BATCH_SIZE)
+
+
+def _train(
+    model: nn.Module, inputs: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Train a model for some steps, and return its outputs before and after them."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    outputs = [compute(inputs).detach()]
+    for _ in range(NUM_STEPS):
+        optimizer.zero_grad()
+        compute(inputs).square().mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return torch.stack([*outputs, compute(inputs).detach()])

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from bertkit.errors import UserError
-from bertkit.utils import devices
 from bertkit.utils.compat import set_device_index
 from bertkit.utils.system import get_launched_world_size, get_local_rank, read_int
 
@@ -66,17 +65,14 @@ def get_rank() -> int:
 
 @contextmanager
 def use_process_group() -> Iterator[None]:
-    """Connect the ranks of the run during the block. An existing process group is used and not destroyed.
-
-    Raises:
-        UserError: This machine has fewer devices than ranks, or sharding is requested without an accelerator.
-        RankLost: Another rank has ended.
-    """
+    """Connect the ranks of the run during the block. An existing process group is used and not destroyed."""
     if get_launched_world_size() == 1 or _group is not None:
         yield
         return
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides warnings about intended settings
     from torch import distributed
+
+    from bertkit.utils import devices
 
     owns_group = not distributed.is_initialized()
     if owns_group:
@@ -92,9 +88,13 @@ def use_process_group() -> Iterator[None]:
             error.should_report = _is_first_to_report()
         raise
     except RuntimeError as error:
-        if not _is_connection_error(error):
+        if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
             raise
-        raise _create_rank_lost_error() from error
+        lost = RankLost(
+            "another process of this run has ended; use --resume to resume from the last checkpoint"
+        )
+        lost.should_report = not is_launched_by_bertkit() and _is_first_to_report()
+        raise lost from error
     finally:
         _set_group(None)
         # After an error, destroying an NCCL group would wait for the rank that has ended.
@@ -111,13 +111,11 @@ def _set_group(group: Any) -> None:
 
 
 def _select_backend() -> str:
-    """Select the device of this rank, and return the backend for gradients.
-
-    Raises:
-        UserError: This machine has fewer devices than ranks, or sharding is requested without an accelerator.
-    """
+    """Select the device of this rank, and return the backend for gradients."""
     import torch
     from torch import distributed
+
+    from bertkit.utils import devices
 
     if not devices.has_accelerator():
         if any(os.environ.get(name, "").lower() == "true" for name in SHARDING_VARIABLES):
@@ -134,12 +132,6 @@ def _select_backend() -> str:
     return distributed.get_default_backend_for_device(devices.get_device())
 
 
-def _create_rank_lost_error() -> RankLost:
-    error = RankLost("another process of this run has ended; use --resume to resume from the last checkpoint")
-    error.should_report = not is_launched_by_bertkit() and _is_first_to_report()
-    return error
-
-
 def _is_first_to_report() -> bool:
     """Return whether no other rank has reported an error; a counter in the shared store decides."""
     from torch.distributed.distributed_c10d import _get_default_store
@@ -148,12 +140,6 @@ def _is_first_to_report() -> bool:
         return _get_default_store().add(f"bertkit/{_num_groups}/errors", 1) == 1
     except RuntimeError:  # the rank that held the store has ended, and has reported the reason
         return False
-
-
-def _is_connection_error(error: RuntimeError) -> bool:
-    from torch.distributed import DistError
-
-    return isinstance(error, DistError) or "gloo/transport" in str(error)
 
 
 # ---- collective operations
@@ -209,14 +195,7 @@ def broadcast_from_main_process(value: T) -> T:
 
 
 def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function on the main process only.
-
-    Returns:
-        Its result, on all ranks.
-
-    Raises:
-        UserError: The function raised it; it is raised on all ranks.
-    """
+    """Call a function on the main process only; return its result, or raise its `UserError`, on all ranks."""
     result: Any = None
     with raise_on_all_ranks():
         if get_rank() == 0:

@@ -10,12 +10,8 @@ def require_extra(extra: str, packages: Sequence[str], purpose: str) -> None:
     """Check that the packages of an extra are installed, without importing them.
 
     Args:
-        extra: Name of the extra.
         packages: Names under which the packages are imported.
         purpose: Start of the error message: a flag or a command.
-
-    Raises:
-        UserError: A package is not installed.
     """
     if missing := [name for name in packages if not is_installed(name)]:
         verb = "is" if len(missing) == 1 else "are"

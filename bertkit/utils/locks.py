@@ -3,8 +3,6 @@
 A lock is a file in the directory. The operating system releases it when its process ends, however it ends.
 """
 
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 LOCK_FILE = LOCK_PREFIX
-SHARED_PREFIX = f"{LOCK_PREFIX}-shared-"  # each process that works in a shared directory locks its own file
-POLL_SECONDS = 0.2
 # A lock file may be deleted between opening and locking it. The library then tries again.
 ACQUIRE_SECONDS = 0.05
 MODE = 0o666  # users who share a directory can lock its file, if their umask allows it
@@ -77,24 +73,6 @@ def _lock_and_clean_up(folder: Path, is_new: bool) -> Iterator[None]:
                 path.rmdir()
 
 
-@contextmanager
-def wait_for_lock(folder: Path) -> Iterator[None]:
-    """Lock a directory during the block, after waiting for other processes to release it."""
-    with ExitStack() as stack:
-        while not try_lock(stack, folder):
-            time.sleep(POLL_SECONDS)
-        yield
-
-
-def try_lock(stack: ExitStack, folder: Path) -> bool:
-    """Lock a directory until the stack is closed; return whether that succeeded."""
-    try:
-        stack.enter_context(lock_directory(folder))
-    except DirectoryInUse:
-        return False
-    return True
-
-
 def require_unlocked(folder: Path) -> None:
     """Check that no other run holds the lock of a directory, which need not exist.
 
@@ -103,65 +81,6 @@ def require_unlocked(folder: Path) -> None:
     """
     if distributed.is_main_process():  # the main process of the same run may hold the lock
         _remove_unlocked(folder / LOCK_FILE)
-
-
-def require_unshared(folder: Path) -> None:
-    """Check that no process is within `share_directory` of a directory.
-
-    Raises:
-        DirectoryInUse: A process is.
-    """
-    for path in folder.glob(f"{SHARED_PREFIX}*"):
-        _remove_unlocked(path)
-
-
-@contextmanager
-def share_directory(folder: Path) -> Iterator[None]:
-    """Hold a lock that shows during the block that this process works on runs in a directory.
-
-    Several processes can do that. The caller holds the lock of the directory, or waits for it in
-    `join_directory`, when the block begins, and may release it afterwards.
-    """
-    with ExitStack() as stack:
-        path = folder / f"{SHARED_PREFIX}{uuid.uuid4().hex}"  # process numbers repeat in containers
-        distributed.on_main_process(lambda: stack.enter_context(_hold_shared(path)))
-        yield
-
-
-@contextmanager
-def _hold_shared(path: Path) -> Iterator[None]:
-    """Hold the lock of `path` during the block, and delete the lock files of killed processes beside it."""
-    for other in path.parent.glob(f"{SHARED_PREFIX}*"):
-        with suppress(DirectoryInUse):
-            _remove_unlocked(other)
-    with _hold(path):
-        yield
-
-
-@contextmanager
-def join_directory(folder: Path) -> Iterator[None]:
-    """Share a directory during the block, after waiting until no process creates or replaces its runs.
-
-    Other processes may be writing into the directory, so no partial files are removed.
-    """
-    with ExitStack() as stack:
-        with ExitStack() as waiting:
-            distributed.on_main_process(lambda: waiting.enter_context(_wait_and_hold(folder / LOCK_FILE)))
-            stack.enter_context(share_directory(folder))
-        yield
-
-
-@contextmanager
-def _wait_and_hold(path: Path) -> Iterator[None]:
-    """Hold the lock of a file during the block, after waiting for it."""
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(_hold(path))
-                break
-            except DirectoryInUse:
-                time.sleep(POLL_SECONDS)
-        yield
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 The pipeline prints nothing itself. It reports to the reporter of `use_reporter`: that of the command line
 prints, and by default nothing is reported.
+
+Progress is of two kinds: that of batches (`track_progress`), and that of the bytes of a file (`track_reading`
+around the code that calls `report_position`). The reporter shows both as bars.
 """
 
 import logging

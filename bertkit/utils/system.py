@@ -1,4 +1,7 @@
-"""The operating system. Only modules of `bertkit.utils` distinguish systems; the others call them."""
+"""The operating system, memory, processes and the variables of launchers.
+
+Only modules of `bertkit.utils` distinguish operating systems; the others call them.
+"""
 
 import _thread
 import ctypes
@@ -49,6 +52,8 @@ def can_run_compiler(compiler: str) -> bool:
     return True
 
 
+# ---- memory and threads
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3) in glibc
 MAX_BYTES = 2**31 - 1  # the largest int, the type of the values of mallopt
 
@@ -57,10 +62,8 @@ def keep_freed_memory() -> bool:
     """Make the C library reuse freed memory instead of returning it to the operating system.
 
     glibc returns large buffers to the operating system when they are freed. The kernel then fills the pages
-    of the next buffer with zeros, which takes up to a quarter of the time of a training step on a CPU.
-
-    Returns:
-        Whether the C library supports this (glibc). Otherwise, nothing changes.
+    of the next buffer with zeros, which takes up to a quarter of the time of a training step on a CPU. Other
+    libraries do not support this: nothing changes, and the result is false.
     """
     if not IS_LINUX:
         return False
@@ -107,6 +110,8 @@ def get_peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+# ---- garbage collection
+
 # Number of new objects after which garbage is collected. The libraries create fewer. Without a limit, garbage
 # could fill the memory.
 STARTUP_THRESHOLD = 1_000_000
@@ -131,6 +136,8 @@ def resume_collection() -> None:
         gc.freeze()
         gc.set_threshold(*_default_thresholds)
 
+
+# ---- the console and processes
 
 # Events that end the process as soon as their handler returns: the window is closed, the user logs off, and
 # the system shuts down.
@@ -190,17 +197,20 @@ def start_process_group(command: Sequence[str], environment: Mapping[str, str]) 
     )
 
 
+def leave_process_group() -> None:
+    """Give this process a group of its own, so that Ctrl-C in the terminal does not reach it.
+
+    On Windows, where this is possible only when a process is started, Ctrl-C reaches it.
+    """
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+
+
 def request_stop(process: subprocess.Popen) -> None:
     """Ask a process of `start_process_group` to stop; it can save its work."""
     if process.poll() is None:
         # On Windows, SIGTERM would end the process at once.
         process.send_signal(signal.SIGTERM if _CTRL_BREAK is None else _CTRL_BREAK)
-
-
-def kill(process: subprocess.Popen) -> None:
-    """End a process at once."""
-    if process.poll() is None:
-        process.kill()
 
 
 def was_interrupted(status: int) -> bool:
@@ -226,6 +236,9 @@ def exit_with_parent() -> None:
     """Make this process receive SIGTERM when its parent is killed (Linux only)."""
     if IS_LINUX:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+# ---- the environment of a launcher
 
 
 def read_int(name: str, default: int) -> int:

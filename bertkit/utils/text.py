@@ -1,4 +1,4 @@
-"""Lone surrogates: characters that JSON allows in a string, but UTF-8 cannot encode."""
+"""Text: surrogates, encodings, durations, YAML, and the validation of content that bertkit wrote."""
 
 import math
 import re
@@ -10,6 +10,7 @@ import yaml
 
 from bertkit.errors import UserError
 
+# Characters that JSON allows in a string, but UTF-8 cannot encode.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -21,6 +22,22 @@ def has_lone_surrogate(text: str) -> bool:
 def replace_surrogates(text: str) -> str:
     """Replace each lone surrogate by `?`. The length stays the same, and a tokenizer accepts the text."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# Each control character is replaced by its Unicode picture (U+241B for escape). The C1 controls of 8-bit
+# terminals have no pictures and become U+FFFD. White space becomes a space.
+CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+CONTROL_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+CONTROL_PICTURES |= dict.fromkeys(map(ord, "\t\n\v\f\r\x85\u2028\u2029"), ord(" "))
+
+
+def replace_control_characters(text: str) -> str:
+    """Return `text` with each control character replaced by one visible character.
+
+    A terminal would execute control characters in the data. Only printed text is changed; JSON, CSV and
+    other files keep the original text.
+    """
+    return text.translate(CONTROL_PICTURES)
 
 
 def describe_unknown_encoding(name: str) -> str | None:
@@ -43,8 +60,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
 
 
-YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: invalid dates or binary values
-
+# ---- YAML and JSON
 
 # The loader in C is ten times as fast. Packages of PyYAML may lack it.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,15 +86,16 @@ def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again
         path: The file.
         kind: Noun for the expected content, for the error message.
         hint: Fix, for the error message.
-
-    Raises:
-        UserError: The file cannot be read, or is not YAML. The message contains the line number.
     """
     try:
         return yaml.load(path.read_text("utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except YAML_ERRORS as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: invalid dates or binary values
         is_too_deep = isinstance(error, RecursionError)
         reason = "nested too deeply" if is_too_deep else " ".join(str(error).split())
         raise UserError(f"{path}: is not a {kind}: cannot parse it as YAML ({reason}); {hint}") from error
@@ -112,26 +129,17 @@ def validate(content: Any, schema: Any, where: object, fix: str = "run the train
         schema: Any type that msgspec supports, such as a `TypedDict`.
         where: File, and line if there are several, for the error message.
         fix: Fix, for the error message.
-
-    Raises:
-        UserError: The content does not match the schema. The message names the key.
     """
     import msgspec
 
     try:
-        return _convert(content, schema)
+        try:
+            return msgspec.convert(content, schema)
+        except UnicodeEncodeError:  # lone surrogates, for example in a key
+            return msgspec.convert(_replace_in_content(content), schema)
     except msgspec.ValidationError as error:
         problem = str(error).removesuffix(" - at `$`")
         raise UserError(f"{where}: was not written by bertkit, or is damaged ({problem}); {fix}") from error
-
-
-def _convert(content: Any, schema: Any) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.convert(content, schema)
-    except UnicodeEncodeError:  # lone surrogates, for example in a key
-        return msgspec.convert(_replace_in_content(content), schema)
 
 
 def _replace_in_content(content: Any) -> Any:

@@ -15,7 +15,9 @@ def make_training_reader(task: str) -> Reader:
     """What a training command would train and validate on."""
 
     def read(path: Path, model: Path) -> int:
-        config = task_class(task).spec.config(data=str(path), model=str(model), batch_size=8, epochs=1.0)
+        config = task_class(task).definition.config(
+            data=str(path), model=str(model), batch_size=8, epochs=1.0
+        )
         return sum(map(len, prepare(task, config).splits.values()))
 
     return read
@@ -23,7 +25,7 @@ def make_training_reader(task: str) -> Reader:
 
 def count_recipe_settings(path: Path, model: Path) -> int:
     """The settings of a recipe for classify."""
-    return len(read_recipe(str(path), "classify", task_class("classify").spec.config).settings)
+    return len(read_recipe(str(path), "classify", task_class("classify").definition.config).settings)
 
 
 def count_vectors(path: Path, model: Path) -> int:

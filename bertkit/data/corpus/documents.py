@@ -1,6 +1,7 @@
-"""Split running text into sentences: one sentence per line, prose, or WikiText.
+"""Running text: find its files, split them into documents, and documents into sentences.
 
-The lines of a text become a stream of sentences in which None separates documents.
+A text is one sentence per line, prose, or WikiText. Its lines become a stream of sentences in which None
+separates documents.
 """
 
 import re
@@ -17,15 +18,7 @@ from sentencex import segment
 
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.hub import HubUnreachable, find_cached_snapshot, list_hub_files, require_available
-from bertkit.data.layouts import (
-    DatasetSpec,
-    describe_unassigned_files,
-    find_dataset_spec,
-    group_by_split,
-    is_data_file,
-)
-from bertkit.data.readers.delimited import Dialect
-from bertkit.data.readers.files import detect_row_format, read_file, read_text_column
+from bertkit.data.readers.formats import Dialect, detect_row_format, read_file, read_text_column
 from bertkit.data.readers.parquet import is_saved_dataset, open_saved_dataset
 from bertkit.data.readers.text_files import (
     EMPTY_FILE,
@@ -41,7 +34,12 @@ from bertkit.data.readers.text_files import (
 )
 from bertkit.data.sources import (
     SAMPLES_DIR,
+    DatasetSpec,
     choose_dataset_name,
+    describe_unassigned_files,
+    find_dataset_spec,
+    group_by_split,
+    is_data_file,
     load_dataset,
     parse_hub_name,
     resolve_hub_dataset,
@@ -85,8 +83,6 @@ def iter_sentences(
     """Yield the sentences of a text, and None between documents.
 
     Args:
-        lines: The lines of the text, without line ends.
-        text_format: Format of the text.
         separator: Line between two documents. By default it is a blank line in the format "sentences"; prose
             has no separator. WikiText does not use it.
     """
@@ -98,7 +94,7 @@ def iter_sentences(
     is_wikitext = text_format == "wikitext"
     paragraphs = iter_wikitext(stripped) if is_wikitext else iter_paragraphs(stripped, separator)
     for paragraph in paragraphs:
-        yield from [None] if paragraph is None else split_sentences(paragraph)
+        yield from (None,) if paragraph is None else split_sentences(paragraph)
 
 
 def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> SentenceStream:
@@ -133,21 +129,14 @@ def iter_wikitext(lines: Iterable[str]) -> SentenceStream:
     """
     previous = ""
     for line, following in pairwise(chain(lines, [""])):
-        level = _heading_level(line)
+        match = HEADING.fullmatch(line) if line[:2] == "= " else None
+        opening, closing = (len(match.captures(1)), len(match.captures(3))) if match else (0, 0)
+        level = opening if opening == closing else 0  # number of `=` on each side of a heading
         if level == 1 and not (previous and following):
             yield None
         elif line and level < 2:
             yield WIKITEXT_PUNCTUATION.sub(r"\1", line)
         previous = line
-
-
-def _heading_level(line: str) -> int:
-    """Return the number of `=` on each side of a heading, or 0 for any other line."""
-    match = HEADING.fullmatch(line) if line[:2] == "= " else None
-    if match is None:
-        return 0
-    opening, closing = len(match.captures(1)), len(match.captures(3))
-    return opening if opening == closing else 0
 
 
 # ---- detection
@@ -168,34 +157,28 @@ def detect_format(sample: Iterable[str]) -> TextFormat:
     if num_blocks < 2 or len(text_lines) < 2 * num_blocks:
         return "prose"
     num_ended = sum(bool(SENTENCE_END.search(line)) for line in text_lines)
-    num_continued = sum(_continues(line, following) for line, following in pairwise(lines))
+    num_continued = sum(
+        bool(line) and following[:1].islower() and not SENTENCE_END.search(line)
+        for line, following in pairwise(lines)
+    )
     num_single = sum(len(list(islice(split_sentences(line), 2))) == 1 for line in text_lines)
     total = len(text_lines)
     is_sentences = 2 * num_ended > total and 20 * num_continued < total and 10 * num_single > 8 * total
     return "sentences" if is_sentences else "prose"
 
 
-def _continues(line: str, following: str) -> bool:
-    """Return whether the sentence of a line seems to continue on the following line."""
-    return bool(line) and following[:1].islower() and not SENTENCE_END.search(line)
-
-
 # ---- sentences
 
 
-def split_sentences(text: str) -> Iterable[str]:
-    """Split a text of one or several paragraphs into sentences, in time linear in its length.
+def split_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text of one or several paragraphs, in time linear in its length.
 
     Sentences have no white space around them and at most `MAX_SENTENCE_CHARACTERS` characters.
     """
     language = detect_language(text)
-    if len(text) > MAX_SENTENCE_CHARACTERS:
-        return _split_long_text(text, language)
-    stripped = (sentence.strip() for sentence in segment(language, text))
-    return [sentence for sentence in stripped if sentence]
-
-
-def _split_long_text(text: str, language: str) -> Iterator[str]:
+    if len(text) <= MAX_SENTENCE_CHARACTERS:
+        yield from filter(None, map(str.strip, segment(language, text)))
+        return
     rest = ""
     for start in range(0, len(text), MAX_SEGMENTED_CHARACTERS):
         # The last sentence may continue in the next part.
@@ -217,6 +200,8 @@ def split_long_sentence(sentence: str) -> list[str]:
     return [sentence] if sentence else []
 
 
+# ---- documents
+
 T = TypeVar("T")
 DocumentStream = Iterator[Iterator[str]]
 SKIP_BYTES_HINT = "drop such bytes with --encoding-errors skip"
@@ -234,13 +219,7 @@ FORMAT_NOTES: dict[TextFormat, str] = {
 
 
 class DocumentLocation(NamedTuple):
-    """Where a document begins.
-
-    Attributes:
-        file: The file.
-        number: Number of a line or of a row, from 1.
-        is_line: Whether `number` is a line number.
-    """
+    """Where a document begins: at the line or row `number` of a file, from 1."""
 
     file: InputFile
     number: int
@@ -255,7 +234,6 @@ class TextOptions:
         text_format: Format of running text; None to detect it for each file.
         document_separator: Line between two documents; None for the separator of the text format.
         text_column: Column of the texts in files of rows; None to detect it for each file.
-        decoding: How bytes become text.
     """
 
     text_format: TextFormat | None = None
@@ -278,12 +256,7 @@ def iter_documents(
     """Yield the sentences of each document.
 
     Args:
-        files: Text files, read in this order.
-        options: How the files are read.
         notes: Receives notes on how each file was read and on what was left out.
-
-    Raises:
-        UserError: A file cannot be read or is not text.
     """
     return (sentences for _, sentences in iter_located_documents(files, options, notes))
 
@@ -335,29 +308,21 @@ def _open_sentences(
     text_format = options.text_format or ("prose" if options.document_separator else None)
     if row_format:
         read_texts = partial(read_text_column, path, row_format, options.text_column, options.decoding)
-        text_format = text_format or _detect_row_text_format(read_texts())
-        notes.add(path, WIKITEXT_ROWS_NOTE if text_format == "wikitext" else ROWS_NOTE)
+        if text_format is None:
+            sample = _iter_lines(islice(read_texts(), DETECTION_ROWS))
+            text_format = "wikitext" if detect_format(sample) == "wikitext" else "prose"
+        is_wikitext, separator = text_format == "wikitext", options.document_separator
+        notes.add(path, WIKITEXT_ROWS_NOTE if is_wikitext else ROWS_NOTE)
         rows = _CountedIterable(read_texts(notes))
-        return True, rows, _iter_row_sentences(rows, text_format, options.document_separator)
+        if is_wikitext:
+            return True, rows, iter_sentences(_iter_lines(rows), text_format, separator)
+        documents = (iter_sentences(text.split("\n"), text_format, separator) for text in rows)
+        return True, rows, chain.from_iterable(chain(sentences, [None]) for sentences in documents)
     if text_format is None:
         text_format = detect_format(split_lines(islice(read_text(path, options.decoding), 1)))
         notes.add(path, FORMAT_NOTES[text_format])
     lines = _CountedIterable(split_lines(read_text(path, options.decoding, notes)))
     return False, lines, iter_sentences(lines, text_format, options.document_separator)
-
-
-def _detect_row_text_format(texts: Iterable[str]) -> TextFormat:
-    text_format = detect_format(_iter_lines(islice(texts, DETECTION_ROWS)))
-    return text_format if text_format == "wikitext" else "prose"
-
-
-def _iter_row_sentences(
-    texts: Iterable[str], text_format: TextFormat, separator: str | None
-) -> SentenceStream:
-    if text_format == "wikitext":
-        return iter_sentences(_iter_lines(texts), text_format, separator)
-    documents = (iter_sentences(text.split("\n"), text_format, separator) for text in texts)
-    return chain.from_iterable(chain(sentences, [None]) for sentences in documents)
 
 
 def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
@@ -370,23 +335,23 @@ def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _no_text_error(files: Sequence[InputFile], options: TextOptions) -> UserError:
     """Return the error for files without text, which are grouped by reason."""
+
+    def explain(path: InputFile) -> str:
+        row_format = detect_row_format(path, options.text_column, options.decoding)
+        if not row_format:
+            has_characters = any(read_text(path, options.decoding))
+            return "the file holds only white space; pass another file" if has_characters else EMPTY_FILE
+        rows = sum(1 for _ in read_text_column(path, row_format, options.text_column, options.decoding))
+        if not rows:
+            return "the file has no rows; pass another file"
+        column = f"in column {options.text_column!r}" if options.text_column else "in the text column"
+        return f"all {rows:,} rows are empty {column}; pass another --text-column"
+
     files_by_reason: dict[str, list[InputFile]] = {}
     for path in files:
-        files_by_reason.setdefault(_explain_no_text(path, options), []).append(path)
+        files_by_reason.setdefault(explain(path), []).append(path)
     reasons = (f"{format_list(paths)}: no text: {reason}" for reason, paths in files_by_reason.items())
     return UserError("; ".join(reasons))
-
-
-def _explain_no_text(path: InputFile, options: TextOptions) -> str:
-    row_format = detect_row_format(path, options.text_column, options.decoding)
-    if not row_format:
-        has_characters = any(read_text(path, options.decoding))
-        return "the file holds only white space; pass another file" if has_characters else EMPTY_FILE
-    rows = sum(1 for _ in read_text_column(path, row_format, options.text_column, options.decoding))
-    if not rows:
-        return "the file has no rows; pass another file"
-    column = f"in column {options.text_column!r}" if options.text_column else "in the text column"
-    return f"all {rows:,} rows are empty {column}; pass another --text-column"
 
 
 # ---- texts for tokenizer training
@@ -398,12 +363,17 @@ def iter_raw_texts(
     """Yield texts without splitting them into sentences.
 
     In a file of rows, each row is a text. In other files, each line is a text, except document separators.
-
-    Raises:
-        UserError: As in `iter_documents`.
     """
     require_available(files)
-    texts = chain.from_iterable(_open_raw_texts(path, options, notes) for path in files)
+
+    def open_texts(path: InputFile) -> Iterator[str]:
+        row_format = detect_row_format(path, options.text_column, options.decoding)
+        if row_format:
+            return read_text_column(path, row_format, options.text_column, options.decoding, notes)
+        lines, separator = split_lines(read_text(path, options.decoding, notes)), options.document_separator
+        return (line for line in lines if line.strip() != separator) if separator else lines
+
+    texts = chain.from_iterable(map(open_texts, files))
     for text in texts:  # until the first text that is not only white space; without one, raise an error
         yield text
         if text and not text.isspace():
@@ -413,13 +383,7 @@ def iter_raw_texts(
     yield from texts
 
 
-def _open_raw_texts(path: InputFile, options: TextOptions, notes: FileNotes | None) -> Iterator[str]:
-    row_format = detect_row_format(path, options.text_column, options.decoding)
-    if row_format:
-        return read_text_column(path, row_format, options.text_column, options.decoding, notes)
-    lines, separator = split_lines(read_text(path, options.decoding, notes)), options.document_separator
-    return (line for line in lines if line.strip() != separator) if separator else lines
-
+# ---- sources
 
 SAMPLE_TEXT_DIR = SAMPLES_DIR / "text"
 ARROW_SUFFIXES = (".arrow", ".feather")
@@ -435,7 +399,6 @@ class TextSource:
         location: Where the files were found, for the console.
         splits: Files of each split; there is always a "train" split.
         column: Column of the texts in files of rows; None to guess it for each file.
-        notes: Notes on how files were assigned to splits.
         encoding: Encoding of the files, as passed by the user; None for UTF-8 or that of a byte order mark.
             The files of the sample and of the cache are always UTF-8.
     """
@@ -468,14 +431,7 @@ def find_text(
     written to files in the cache.
 
     Args:
-        data: Value of the flag, or an object with rows.
-        data_dir: Directory that holds the original dataset files.
-        column: Column of the texts in files of rows; None to guess it.
-        encoding: Encoding of the files, as passed by the user.
         flag: Name of the flag. For flags other than `--data`, all files form one split.
-
-    Raises:
-        UserError: The files do not exist, or cannot be downloaded.
     """
     if isinstance(data, DataObject):
         return _find_object_text(data, flag.lstrip("-"), column, flag)
@@ -485,10 +441,8 @@ def find_text(
     if data == "sample":
         files = tuple(list_files(str(SAMPLE_TEXT_DIR)))
         return TextSource("sample", "the sample shipped with bertkit", {"train": files})
-    if is_url(data):
-        source = _find_remote_text(data, column, flag)
-    elif expand_home(data).exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
-        source = _find_local_text(data, column, flag)
+    if is_url(data) or expand_home(data).exists() or not (find_dataset_spec(data) or parse_hub_name(data)):
+        source = _find_files(data, column, flag)
     elif hub := resolve_hub_dataset(data, data_dir):
         source = _find_hub_text(data, *hub, column)
     else:
@@ -511,27 +465,21 @@ def _find_object_text(data: DataObject, name: str, column: str | None, flag: str
     return TextSource(run_name, location, tables, column, notes)
 
 
-def _open_table(path: Path) -> InputFile:
-    """Return the rows of an Arrow or Feather file, and other files unchanged."""
-    return RowTable(read_file(path), path.name) if path.suffix in ARROW_SUFFIXES else path
-
-
-def _find_local_text(data: str, column: str | None, flag: str) -> TextSource:
-    path = expand_home(data)
-    is_directory = path.is_dir()
-    names = {
-        _open_table(file): file.relative_to(path) if is_directory else PurePath()
-        for file in list_files(data, flag)
-    }
+def _find_files(data: str, column: str | None, flag: str) -> TextSource:
+    """Return the files at a path or URL; Arrow and Feather files are opened as tables."""
+    names: dict[Any, PurePath]
+    if is_url(data):
+        names = {file: PurePosixPath(file.name) for file in list_remote_files(data)}
+        run_name = _derive_name(Path(data.partition("://")[2]).with_suffix(""))
+    else:
+        path, names = expand_home(data), {}
+        for file in list_files(data, flag):
+            is_table = file.suffix in ARROW_SUFFIXES
+            opened = RowTable(read_file(file), file.name) if is_table else file
+            names[opened] = file.relative_to(path) if path.is_dir() else PurePath()
+        run_name = _derive_name(path)
     splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
-    return TextSource(_derive_name(path), data, splits, column, notes)
-
-
-def _find_remote_text(data: str, column: str | None, flag: str) -> TextSource:
-    names = {file: PurePosixPath(file.name) for file in list_remote_files(data)}
-    splits, notes = _assign_splits(names if flag == "--data" else dict.fromkeys(names, PurePath()))
-    name = _derive_name(Path(data.partition("://")[2]).with_suffix(""))
-    return TextSource(name, data, splits, column, notes)
+    return TextSource(run_name, data, splits, column, notes)
 
 
 def _derive_name(path: Path) -> str:
@@ -558,7 +506,6 @@ def _assign_splits(
 
     Args:
         names: File name, relative to its directory, of each file.
-        train_name: Split to train on if no file is named after training.
     """
     splits, unassigned = group_by_split(names)
     if "train" not in splits and train_name in splits:
@@ -579,11 +526,10 @@ def _find_known_text(data: str, data_dir: str | None, column: str | None, encodi
     dataset = load_dataset(data, "classify", data_dir, Dialect(encoding=encoding))
     train = dataset.splits["train"]
     column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
-    splits: SplitFiles = {
-        split: (_write_texts(f"{dataset.name}-{split}", rows[column]),)
-        for split, rows in dataset.splits.items()
-        if column in rows.columns
-    }
+    splits: SplitFiles = {}
+    for split, rows in dataset.splits.items():
+        if column in rows.columns:
+            splits[split] = (_write_texts(f"{dataset.name}-{split}", rows[column]),)
     return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
 
 
@@ -611,10 +557,21 @@ def _find_hub_text(
     """Return the text files of a Hub dataset; if the Hub is unreachable, use the Hugging Face cache."""
     names, location = _list_hub_names(data, spec, hub)
     names = {file: name for file, name in names.items() if is_data_file(name)}
-    _require_configuration(data, names)
+    directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
+    directory_splits, configurations = group_by_split({name: PurePath(name) for name in directories})
+    if len(configurations) > 1 and not directory_splits:
+        example = f"--data {data}{'/' if ':' in data else ':'}{configurations[0]}"
+        raise UserError(
+            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for "
+            f"example {example}"
+        )
     splits, notes = _assign_splits(names, hub.get("train"))
+    if not column and spec:  # the text column of the known dataset, as named in the files on the Hub
+        local_column = {**spec.defaults, **hub.get("defaults", {})}.get("text_column")
+        renamed = hub.get("columns", {}).items()
+        column = next((name for name, new_name in renamed if new_name == local_column), local_column)
     name = spec.run_name if spec else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
-    return TextSource(name, location, splits, column or _hub_text_column(spec, hub), notes)
+    return TextSource(name, location, splits, column, notes)
 
 
 def _list_hub_names(
@@ -636,22 +593,3 @@ def _list_hub_names(
         return {path: path.relative_to(folder) for path in paths}, f"Hugging Face cache: {hub['id']}"
     names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
     return names, f"Hub: {hub['id']}, commit {files[0].commit[:7]}"
-
-
-def _require_configuration(data: str, names: Mapping[Any, PurePath]) -> None:
-    """Raise a `UserError` if a dataset has several configurations and the user has not chosen one."""
-    directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
-    splits, configurations = group_by_split({name: PurePath(name) for name in directories})
-    if len(configurations) > 1 and not splits:
-        example = f"--data {data}{'/' if ':' in data else ':'}{configurations[0]}"
-        raise UserError(
-            f"--data {data}: has several configurations ({format_list(configurations)}); pass one, for "
-            f"example {example}"
-        )
-
-
-def _hub_text_column(spec: DatasetSpec | None, hub: dict[str, Any]) -> str | None:
-    """Return the text column of a known dataset, as named in the files on the Hub."""
-    defaults = {**spec.defaults, **hub.get("defaults", {})} if spec else {}
-    column = defaults.get("text_column")
-    return next((name for name, local_name in hub.get("columns", {}).items() if local_name == column), column)

@@ -1,9 +1,12 @@
-"""Pack the sentences of documents into chunks of about the maximum length, for all documents at once."""
+"""Examples of pre-training: sentences are packed into chunks, chunks become pairs or single texts.
 
-import dataclasses
+The plan of an epoch is computed for all documents at once. Features read the tokens of its examples on
+demand.
+"""
+
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
@@ -25,19 +28,14 @@ Spans = tuple[np.ndarray, np.ndarray]  # [n] starts, [n] stops
 
 
 class CorpusLike(Protocol):
-    """The attributes of a corpus that determine its examples."""
+    """The attributes of a `Corpus` that determine its examples."""
 
     @property
-    def sentence_offsets(self) -> np.ndarray:
-        """[n + 1] index of the first token of each sentence; at the end, the number of tokens."""
-
+    def sentence_offsets(self) -> np.ndarray: ...
     @property
-    def document_offsets(self) -> np.ndarray:
-        """[m + 1] index of the first sentence of each document; at the end, the number of sentences."""
-
+    def document_offsets(self) -> np.ndarray: ...
     @property
-    def parent_ids(self) -> np.ndarray | None:
-        """[m] index of the original document, ascending, if documents are parts of others; else None."""
+    def parent_ids(self) -> np.ndarray | None: ...
 
 
 @dataclass(frozen=True)
@@ -150,16 +148,11 @@ def fill_chunks(
     targets: TargetLengths,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Divide spans into chunks.
-
-    Each round takes the next chunk of every unfinished span.
+    """Divide spans into chunks. Each round takes the next chunk of every unfinished span.
 
     Args:
-        spans: Spans of sentences or of tokens.
         find_stops: Returns the ends of chunks with the given starts and target lengths. A chunk ends with its
             span at the latest.
-        targets: Distribution of the target lengths.
-        rng: Source of randomness.
 
     Returns:
         Starts, stops and target lengths of the chunks, all in corpus order.
@@ -267,7 +260,6 @@ def build_nsp_pairs(
         document_ids: Sorted indices of the documents to use.
         max_num_tokens: Maximum number of tokens of a pair without special tokens; at least 2.
         seed: Seed; `seed` and `epoch` together determine the plan.
-        epoch: Index of the epoch.
         short_seq_prob: Probability that a chunk has a random target length below `max_num_tokens`.
     """
     rng = np.random.default_rng([seed, epoch])
@@ -466,10 +458,8 @@ def sample_negative_spans(
     tokens, unless its document ends or the excluded range starts before that.
 
     Args:
-        documents: The documents to sample from.
         excluded: [n, 2] ranges from `find_excluded_ranges`.
         num_tokens: [n] number of tokens to reach.
-        rng: Source of randomness.
     """
     excluded_start, excluded_stop = excluded.T
     num_excluded = excluded_stop - excluded_start
@@ -490,10 +480,8 @@ def sample_negative_spans(
 def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
     """Return notes on limitations of the sentence pairs that these documents allow.
 
-    Args:
-        corpus: See `bertkit.data.corpus.store.Corpus`.
-        document_ids: Sorted indices of the documents.
-        plan: Result of `build_nsp_pairs`. If less or more than half of its pairs are IsNext, a note is added.
+    If less or more than half of the pairs of `plan`, a result of `build_nsp_pairs`, are IsNext, there is a
+    note.
     """
     documents = SelectedDocuments.from_corpus(corpus, document_ids)
     num_single = int((documents.stop - documents.start == 1).sum())
@@ -514,6 +502,8 @@ def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan
     return notes
 
 
+# ---- features
+
 PHASE_EPOCH_OFFSET = 2**32  # the epochs of phase p are numbered from p * PHASE_EPOCH_OFFSET, for unique keys
 MIN_LENGTH = 8  # minimum sequence length of a phase, in tokens
 
@@ -528,11 +518,7 @@ class CorpusFeatures(Features):
     resumed run.
 
     Attributes:
-        corpus: The tokenized text.
-        build_plan: Returns the plan of an epoch.
-        template: Special tokens around one or two texts.
         seed: Seed for the choice of examples that are dropped or repeated to obtain `n` examples.
-        reduce_example_logits: Implements `reduce_logits`.
         pair_notes: Notes on the sentence pairs, for the console.
         plan_cache: The plan of the most recent epoch, by epoch.
     """
@@ -561,7 +547,6 @@ class CorpusFeatures(Features):
         )  # fmt: skip
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return the notes on the pairs."""
         return self.pair_notes
 
     def get_plan(self, epoch: int) -> EpochPlan:
@@ -573,7 +558,6 @@ class CorpusFeatures(Features):
         return self.plan_cache[epoch]
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of the example with this key, both [length]."""
         return self.template.fill(self._get_texts(number, self.corpus.token_ids))
 
     def _get_texts(self, number: int, values: np.ndarray) -> list[np.ndarray]:
@@ -587,16 +571,13 @@ class CorpusFeatures(Features):
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[n] number of tokens of each example of the first epoch."""
         return self.length_keys_for_epoch(0)
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """Return [n] the number of tokens of each example of this epoch."""
         plan = self.get_plan(epoch)
         return plan.a_length + plan.b_length + self.template.num_special_tokens
 
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """Return the keys `epoch * n + index`."""
         return epoch * len(self) + examples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -642,34 +623,28 @@ class Phase:
 
 
 def parse_phases(text: str) -> list[Phase]:
-    """Parse phases such as `128:0.9,512:0.1`.
-
-    Raises:
-        UserError: A part is not LENGTH:FRACTION, a length is too short, or the fractions do not sum to 1.
-    """
-    phases = [_parse_phase(part, text) for part in text.split(",")]
+    """Parse phases such as `128:0.9,512:0.1`."""
+    phases = []
+    for part in text.split(","):
+        length, _, fraction = part.partition(":")
+        try:
+            phase = Phase(int(length), float(fraction))
+        except ValueError:
+            phase = Phase(0, 0.0)  # gives the error below
+        if not 0 < phase.fraction <= 1:
+            raise UserError(
+                f"--phases {text}: cannot parse {part.strip()!r}; write LENGTH:FRACTION, such as 512:0.1 "
+                "(quote the value in a recipe)"
+            )
+        if phase.length < MIN_LENGTH:
+            raise UserError(
+                f"--phases {text}: length {phase.length} is too short; use a length of at least {MIN_LENGTH}"
+            )
+        phases.append(phase)
     total = math.fsum(phase.fraction for phase in phases)
     if abs(total - 1) > 1e-6:
         raise UserError(f"--phases {text}: the fractions sum to {total:g}; change them so that they sum to 1")
     return phases
-
-
-def _parse_phase(part: str, text: str) -> Phase:
-    length, _, fraction = part.partition(":")
-    try:
-        phase = Phase(int(length), float(fraction))
-    except ValueError:
-        phase = Phase(0, 0.0)  # gives the error below
-    if not 0 < phase.fraction <= 1:
-        raise UserError(
-            f"--phases {text}: cannot parse {part.strip()!r}; write LENGTH:FRACTION, such as 512:0.1 "
-            "(quote the value in a recipe)"
-        )
-    if phase.length < MIN_LENGTH:
-        raise UserError(
-            f"--phases {text}: length {phase.length} is too short; use a length of at least {MIN_LENGTH}"
-        )
-    return phase
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -678,10 +653,6 @@ class PhasedFeatures(Features):
 
     In the first phase, an epoch is one pass over the text. In a later phase, longer sequences give fewer
     examples per pass, so an epoch takes several passes.
-
-    Attributes:
-        phases: The phases in order.
-        phase_features: The examples of each phase.
     """
 
     phases: list[Phase]
@@ -707,36 +678,35 @@ class PhasedFeatures(Features):
         return key // (PHASE_EPOCH_OFFSET * len(self))
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of the example with this key, both [length]."""
         return self.phase_features[self._phase_of(number)].get_sequence(number)
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[n] number of tokens of each example of the first epoch of the first phase."""
         return self.phase_features[0].sequence_lengths
 
     def batch_size_for(self, tokens: int) -> int:
-        """Return the batch size of the phase with the longest sequences, which all phases use."""
+        # All phases use the batch size of the phase with the longest sequences.
         return tokens // max(phase.length for phase in self.phases)
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return the notes on the pairs of the first phase; several phases are described before them."""
         notes = self.phase_features[0].describe_issues(rows)
-        return [self._describe_phases(), *notes] if len(self.phases) > 1 else list(notes)
-
-    def _describe_phases(self) -> str:
+        if len(self.phases) == 1:
+            return notes
         steps = ", ".join(f"{phase.fraction:.0%} at {phase.length} tokens" for phase in self.phases)
         if any(following.length <= phase.length for phase, following in pairwise(self.phases)):
             steps += " (usually each phase is longer than the previous one)"
         last = self.phases[-1].length
-        return f"steps: {steps}; validation and test use {last} tokens, previews the first phase"
+        return [
+            f"steps: {steps}; validation and test use {last} tokens, previews the first phase",
+            *notes,
+        ]
 
 
 def _extend_epoch(features: CorpusFeatures, n: int) -> CorpusFeatures:
     """Return features with `n` examples per epoch, which may take several passes over the text."""
     num_passes = -(-n // len(features))  # rounded up
     build_plan = partial(_plan_passes, features.build_plan, num_passes)
-    return dataclasses.replace(
+    return replace(
         features, sequence_offsets=np.arange(n + 1), labels=None, build_plan=build_plan, plan_cache={}
     )
 
@@ -744,7 +714,7 @@ def _extend_epoch(features: CorpusFeatures, n: int) -> CorpusFeatures:
 def _plan_passes(build_plan: Callable[[int], EpochPlan], num_passes: int, epoch: int) -> EpochPlan:
     """Return the concatenated plans of all passes of an epoch."""
     plans = [build_plan(epoch * num_passes + index) for index in range(num_passes)]
-    names = [field.name for field in dataclasses.fields(EpochPlan)]
+    names = [field.name for field in fields(EpochPlan)]
     return EpochPlan(*(np.concatenate([getattr(plan, name) for plan in plans]) for name in names))
 
 
@@ -752,15 +722,12 @@ def _plan_passes(build_plan: Callable[[int], EpochPlan], num_passes: int, epoch:
 class PhasedCollator:
     """Collator with one collator for each phase; all examples of a batch have the same phase.
 
-    Attributes:
-        phase_collators: The collator of each phase.
-        eval_collator: The collator of evaluation examples, which have no phase.
+    Examples of the evaluation have no phase.
     """
 
     phase_collators: Sequence[Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]
     eval_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch of these examples."""
         collate = self.phase_collators[items[0]["phase"]] if "phase" in items[0] else self.eval_collator
         return collate(items)

@@ -1,4 +1,4 @@
-"""Tokenize a corpus once, and cache the tokens in files that are memory-mapped."""
+"""Corpora: text that is tokenized once, in memory-mapped files of the cache; token vectors of a corpus."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,6 @@ from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.data.tokens import (
     MAX_BATCH_CHARS,
     MAX_BATCH_TEXTS,
-    EncodedBatch,
     flatten_encodings,
     get_token_dtype,
     tokenize_batches,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 CACHE_VERSION = 6  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
-SentenceBatch = tuple[list[str], list[int]]  # sentences, and the index of the document of each
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,6 @@ def load_corpus(
     """Return the tokenized corpus of these files; load it from the cache if possible.
 
     If the cache is not writable, the corpus is kept in a temporary directory until the process ends.
-
-    Raises:
-        UserError: A file cannot be read or is not text, there is no text, or the disk is full.
     """
 
     def write(folder: Path) -> None:
@@ -96,15 +91,8 @@ def load_corpus(
     return open_corpus(cache_or_write("corpus", key, write, "the tokenized text"))
 
 
-# ---- cache keys
-
-
 def digest_files(files: Sequence[InputFile]) -> list[tuple[str, str]]:
-    """Return the name and a digest of each file; the digests of remote files come from their metadata.
-
-    Raises:
-        UserError: A file cannot be read.
-    """
+    """Return the name and a digest of each file; the digests of remote files come from their metadata."""
     return [(file.name, digest_path(file) if isinstance(file, Path) else file.digest) for file in files]
 
 
@@ -119,8 +107,6 @@ class EncodedSentences:
         input_ids: [tokens] token ids of all sentences, concatenated.
         lengths: [n] number of tokens of each sentence, at least 1.
         document_index: [n] index of the document of each sentence.
-        num_unk: Number of [UNK] tokens.
-        num_chars: Number of characters in the sentences.
         is_continuation: [tokens] see `Corpus`; None if sentences are not split into morphemes.
     """
 
@@ -140,35 +126,31 @@ def encode_documents(
     Text that looks like a special token, such as "[SEP]", is tokenized as text.
     """
     unk_id, backend = tokenizer.unk_token_id, tokenizer.backend_tokenizer
-    previous = backend.encode_special_tokens
+    pairs = ((sentence, index) for index, document in enumerate(documents) for sentence in document)
+    batches = (
+        ([sentence for sentence, _ in batch], [index for _, index in batch])
+        for batch in iter_batches(pairs, MAX_BATCH_CHARS, MAX_BATCH_TEXTS, lambda pair: len(pair[0]))
+    )
+    has_morphemes, previous = word_units == "morphemes", backend.encode_special_tokens
     backend.encode_special_tokens = True  # text such as "[SEP]" does not become a special token
     try:
-        has_morphemes, batches = word_units == "morphemes", _batch_sentences(documents)
         for sentences, document_index, encodings in tokenize_batches(batches, tokenizer, has_morphemes):
             batch = flatten_encodings(encodings, dtype, has_morphemes)
-            index = np.array(document_index, np.int64)[batch.lengths > 0]
-            num_unk = 0 if unk_id is None else int(np.count_nonzero(batch.input_ids == unk_id))
-            num_chars = sum(map(len, sentences))
+            is_continuation = None
+            if has_morphemes:
+                from bertkit.data.wordpiece import find_continuations
+
+                is_continuation = find_continuations(sentences, batch.spans, batch.lengths)
             yield EncodedSentences(
-                batch.input_ids, batch.lengths[batch.lengths > 0], index, num_unk, num_chars,
-                _find_continuations(sentences, batch) if has_morphemes else None,
-            )  # fmt: skip
+                batch.input_ids,
+                batch.lengths[batch.lengths > 0],
+                np.array(document_index, np.int64)[batch.lengths > 0],
+                num_unk=0 if unk_id is None else int(np.count_nonzero(batch.input_ids == unk_id)),
+                num_chars=sum(map(len, sentences)),
+                is_continuation=is_continuation,
+            )
     finally:
         backend.encode_special_tokens = previous
-
-
-def _find_continuations(sentences: list[str], batch: EncodedBatch) -> np.ndarray:
-    """Return whether each token continues the morpheme of the previous token."""
-    from bertkit.data.wordpiece import find_continuations
-
-    return find_continuations(sentences, batch.spans, batch.lengths)
-
-
-def _batch_sentences(documents: Iterable[Iterable[str]]) -> Iterator[SentenceBatch]:
-    pairs = ((sentence, index) for index, document in enumerate(documents) for sentence in document)
-    for batch in iter_batches(pairs, MAX_BATCH_CHARS, MAX_BATCH_TEXTS, lambda pair: len(pair[0])):
-        sentences, document_index = zip(*batch, strict=True)
-        yield list(sentences), list(document_index)
 
 
 # ---- files
@@ -185,15 +167,9 @@ def write_corpus(
     """Tokenize documents and write the corpus; sentences and documents without tokens are left out.
 
     Args:
-        documents: Sentences of each document.
-        tokenizer: A fast tokenizer, as returned by `load_tokenizer`.
         folder: An empty directory.
         notes: Notes to store with the corpus; they are complete only after the last document is read.
-        description: Name of the documents in the error.
         word_units: With "morphemes", also store which tokens continue a morpheme.
-
-    Raises:
-        UserError: The documents contain no tokens.
     """
     dtype = get_token_dtype(tokenizer)
     with CorpusWriter(folder, dtype) as writer:
@@ -222,12 +198,7 @@ def open_corpus(folder: Path) -> Corpus:
 class CorpusWriter:
     """Writer that appends batches of tokens, with the offsets of sentences and documents.
 
-    Args:
-        folder: Directory of the files.
-        dtype: Dtype of the token ids.
-
-    Attributes:
-        counts: `Corpus.counts` of the batches written so far.
+    `counts` are `Corpus.counts` of the batches written so far.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
@@ -247,7 +218,6 @@ class CorpusWriter:
             offsets.astype(self._sentences.offset_dtype).tofile(self._folder / DOCUMENTS_FILE)
 
     def add(self, batch: EncodedSentences) -> None:
-        """Append the sentences of a batch."""
         starts = np.flatnonzero(np.diff(batch.document_index, prepend=self._last_document))
         self._sentences.add(batch.input_ids, batch.lengths)
         self._document_starts.append(self.counts["sentences"] + starts)
@@ -262,6 +232,8 @@ class CorpusWriter:
             self.counts[name] += count
 
 
+# ---- token vectors
+
 VECTORS_VERSION = 1  # must be increased if a code change leads to other vectors
 VECTORS_FILE = "vectors.npy"
 WINDOW = 64  # tokens; had the best linear probe on SST-2's dev set among windows of 8 to 256 tokens
@@ -272,10 +244,7 @@ BLOCK_TOKENS = 1 << 20  # tokens that are counted at once
 def load_token_vectors(
     corpus: Corpus, documents: np.ndarray, vocab_size: int, size: int, seed: int
 ) -> np.ndarray:
-    """Return the result of `compute_token_vectors`, from the cache if it was computed before.
-
-    The arguments and errors are those of `compute_token_vectors`.
-    """
+    """Return the result of `compute_token_vectors`, from the cache if it was computed before."""
     digest = blake2b(repr((VECTORS_VERSION, WINDOW, vocab_size, size, seed)).encode(), digest_size=16)
     for starts, stops in _iter_window_blocks(corpus, documents):
         digest.update((stops - starts).tobytes())
@@ -305,14 +274,8 @@ def compute_token_vectors(
     singular value (Levy et al. 2015, 3.3).
 
     Args:
-        corpus: The tokenized text.
         documents: [n] indices of the documents that are read.
-        vocab_size: Size of the vocabulary.
         size: Size of the vectors; at most `vocab_size`.
-        seed: Seed of the randomized SVD.
-
-    Raises:
-        UserError: No window has two different tokens.
     """
     from sklearn.decomposition import TruncatedSVD
 
@@ -333,11 +296,6 @@ def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) 
     """Return, for each pair of tokens, the number of windows that contain both: `[vocab_size, vocab_size]`.
 
     Windows do not overlap, and do not cross the boundaries of documents.
-
-    Args:
-        corpus: The tokenized text.
-        documents: [n] indices of the documents that are read.
-        vocab_size: Size of the vocabulary.
     """
     from scipy import sparse
 

@@ -1,17 +1,20 @@
-"""The lines of CoNLL files, and the format that all lines of a file share."""
+"""CoNLL files: one word per line with columns of fields, and a blank line after each sentence.
+
+A file is read in blocks that end at blank lines. All lines of a file share one format, which is detected
+first.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import compress, islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.data.readers.delimited import CR_LINE_ENDS
-from bertkit.data.readers.text_files import EMPTY_FILE
+from bertkit.data.readers.text_files import CR_LINE_ENDS, EMPTY_FILE
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 
@@ -27,7 +30,6 @@ class Block:
     """Lines of a file that end at a blank line or at the end of the file.
 
     Attributes:
-        lines: [n] the lines.
         first_line: Index of the first line in the file.
         is_docstart: [n] whether a line starts a document.
         is_candidate: [n] whether a line may hold a word: all lines but blank lines and -DOCSTART- lines.
@@ -52,102 +54,61 @@ class Block:
 
     def split_fields(self, separator: str) -> tuple[list[str], np.ndarray]:
         """Return the lines with one separator between fields, and [n] the number of fields of each line."""
-        lines = self.lines if separator == "\t" else _collapse_spaces(self.lines)
+        lines = self.lines
+        if separator == " ":  # single spaces between fields, and none at either end
+            text = "\n".join(map(str.strip, lines, repeat(" ")))
+            lines = (re.sub(" {2,}", " ", text) if "  " in text else text).split("\n")
         return lines, _map_lines(str.count, lines, separator) + 1
 
 
 @dataclass(frozen=True)
 class ConllFormat:
-    """What holds for all lines of a file.
-
-    Attributes:
-        separator: Character between the fields of a line.
-        width: Number of fields of a word's line.
-        has_documents: Whether the file has -DOCSTART- lines.
-    """
+    """What holds for all lines of a file: `width` is the number of fields of a word's line."""
 
     separator: str
     width: int
     has_documents: bool
 
 
-@dataclass
-class _Counts:
-    """Counts over the lines of a file.
-
-    The pairs of counts are those of typical lines, and of lines that begin with `#` and may be comments.
-
-    Attributes:
-        separator: The separator that the fields are counted with.
-        has_documents: Whether there are -DOCSTART- lines.
-        num_lines: Numbers of lines.
-        num_with_tabs: Numbers of lines with TABs.
-        widths: Numbers of lines by number of fields.
-    """
-
-    separator: str
-    has_documents: bool = False
-    num_lines: list[int] = field(default_factory=lambda: [0, 0])
-    num_with_tabs: list[int] = field(default_factory=lambda: [0, 0])
-    widths: list[Counter[int]] = field(default_factory=lambda: [Counter(), Counter()])
-
-    def add(self, block: Block) -> None:
-        """Count the lines of a block."""
-        self.has_documents |= bool(block.is_docstart.any())
-        _, num_fields = block.split_fields(self.separator)
-        has_tab = num_fields > 1 if self.separator == "\t" else _map_lines(str.count, block.lines, "\t") > 0
-        for index, lines in enumerate((block.is_candidate & ~block.has_hash, block.has_hash)):
-            self.num_lines[index] += int(lines.sum())
-            self.num_with_tabs[index] += int(has_tab[lines].sum())
-            widths, counts = np.unique(num_fields[lines], return_counts=True)
-            self.widths[index].update(dict(zip(widths.tolist(), counts.tolist(), strict=True)))
-
-    @property
-    def _index(self) -> int:
-        """Index of the lines that show the format: the typical ones, if there are any."""
-        return 0 if self.num_lines[0] else 1
-
-    @property
-    def best_separator(self) -> str:
-        """TAB if at least half of the lines have one, else a space."""
-        return "\t" if 2 * self.num_with_tabs[self._index] >= self.num_lines[self._index] else " "
-
-    @property
-    def width(self) -> int:
-        """The most frequent number of fields; of equally frequent ones, the largest.
-
-        A missing field is more likely than an additional one.
-        """
-        widths = self.widths[self._index]
-        return max(widths, key=lambda width: (widths[width], width))
-
-
 def detect_format(path: Path, blocks: Iterable[Block]) -> ConllFormat:
-    """Return the format of a file.
-
-    Args:
-        path: The file, for errors.
-        blocks: All lines; may be iterated over repeatedly.
-
-    Raises:
-        UserError: The file has no words.
-    """
-    first = _Counts("\t")
-    first.add(next(iter(blocks)))
-    counts = _count(blocks, first.best_separator)
-    if not sum(counts.num_lines):
+    """Return the format of a file; `blocks` may be iterated over repeatedly."""
+    first = _count_lines([next(iter(blocks))], "\t")
+    counts = _count_lines(blocks, first.best_separator)
+    if not counts.widths:
         problem = f"the file has no words; {FORMAT_HINT}" if counts.has_documents else EMPTY_FILE
         raise UserError(f"{path}: {problem}")
     if counts.best_separator != counts.separator:
-        counts = _count(blocks, counts.best_separator)
-    return ConllFormat(counts.separator, counts.width, counts.has_documents)
+        counts = _count_lines(blocks, counts.best_separator)
+    # The most frequent number of fields; of equally frequent ones, the largest, because a missing field is
+    # more likely than an additional one.
+    width = max(counts.widths, key=lambda width: (counts.widths[width], width))
+    return ConllFormat(counts.separator, width, counts.has_documents)
 
 
-def _count(blocks: Iterable[Block], separator: str) -> _Counts:
-    counts = _Counts(separator)
+class _Counts(NamedTuple):
+    """Counts over the lines that show the format of a file."""
+
+    separator: str  # that the fields are counted with
+    best_separator: str  # TAB if at least half of the lines have one, else a space
+    widths: Counter[int]  # numbers of lines by number of fields
+    has_documents: bool
+
+
+def _count_lines(blocks: Iterable[Block], separator: str) -> _Counts:
+    """Count the typical lines; if there are none, the lines that begin with `#` and may be comments."""
+    has_documents, num_with_tabs = False, [0, 0]
+    widths: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for block in blocks:
-        counts.add(block)
-    return counts
+        has_documents |= bool(block.is_docstart.any())
+        _, num_fields = block.split_fields(separator)
+        has_tab = num_fields > 1 if separator == "\t" else _map_lines(str.count, block.lines, "\t") > 0
+        for index, lines in enumerate((block.is_candidate & ~block.has_hash, block.has_hash)):
+            num_with_tabs[index] += int(has_tab[lines].sum())
+            distinct, counts = np.unique(num_fields[lines], return_counts=True)
+            widths[index].update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
+    index = 0 if widths[0] else 1
+    has_tabs = 2 * num_with_tabs[index] >= widths[index].total()
+    return _Counts(separator, "\t" if has_tabs else " ", widths[index], has_documents)
 
 
 def iter_blocks(texts: Iterable[str]) -> Iterator[Block]:
@@ -158,11 +119,11 @@ def iter_blocks(texts: Iterable[str]) -> Iterator[Block]:
         first_line += len(block.lines)
 
 
-@dataclass(frozen=True)
 class BlockReader:
     """The blocks of a file, which is read again by each iteration."""
 
-    iter_texts: Callable[[], Iterator[str]]
+    def __init__(self, iter_texts: Callable[[], Iterator[str]]) -> None:
+        self.iter_texts = iter_texts
 
     def __iter__(self) -> Iterator[Block]:
         return iter_blocks(self.iter_texts())
@@ -181,12 +142,6 @@ def _mark_prefix(lines: list[str], prefix: str, text: str) -> np.ndarray:
     if prefix not in text:
         return np.zeros(len(lines), bool)
     return _map_lines(str.startswith, lines, prefix).astype(bool)
-
-
-def _collapse_spaces(lines: list[str]) -> list[str]:
-    """Return the lines with single spaces between fields and no spaces at either end."""
-    text = "\n".join(map(str.strip, lines, repeat(" ")))
-    return (re.sub(" {2,}", " ", text) if "  " in text else text).split("\n")
 
 
 BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
@@ -209,12 +164,8 @@ def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[
     the first word.
 
     Args:
-        path: The file, for errors.
         iter_texts: Returns an iterator over consecutive parts of the text, which end at blank lines as those
             of `split_at_blank_lines` do. It is called repeatedly.
-
-    Raises:
-        UserError: The file has no words, or the number of fields of a line differs from that of most lines.
     """
     first, *others = islice(iter_blocks(iter_texts()), 2)
     if "\r" in first.lines[0].rstrip("\r"):
@@ -244,8 +195,9 @@ def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
     A part does not contain the last line break of its blank line. CRLF becomes LF.
     """
     rest, carriage_return, is_first = "", "", True
-    for text in _split_by_length(texts):
-        text = carriage_return + text
+    parts = (text[start : start + PART_CHARS] for text in texts for start in range(0, len(text), PART_CHARS))
+    for part in parts:
+        text = carriage_return + part
         carriage_return = "\r" if text.endswith("\r") else ""  # the next text may begin with its "\n"
         start = max(0, len(rest) - MAX_BLANK_CHARS)  # `rest` has no blank line before it
         rest += text.removesuffix("\r").replace("\r\n", "\n")
@@ -260,18 +212,11 @@ def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
-def _split_by_length(texts: Iterable[str]) -> Iterator[str]:
-    return (text[start : start + PART_CHARS] for text in texts for start in range(0, len(text), PART_CHARS))
-
-
 def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
     """Yield each of `n` sentences as TAB-separated lines, followed by a blank line.
 
-    TABs and line breaks within words are written as spaces.
-
-    Args:
-        columns: The columns of the file; the first one holds the words. A column is a list of `n` sentences,
-            and a sentence is a list of fields.
+    TABs and line breaks within words are written as spaces. A column is a list of `n` sentences, and a
+    sentence is a list of fields; the first column holds the words.
     """
     for fields in zip(*columns, strict=True):
         lines = (
@@ -329,12 +274,7 @@ def _validate(
 ) -> None:
     """Raise a `UserError` if the words of a block look like CSV, or a line has too few or too many fields.
 
-    Args:
-        path: The file.
-        words: The words of a block.
-        first_line: Index of the first line of the block.
-        blocks: All blocks of the file.
-        file_format: Format of the file.
+    `first_line` is the index of the first line of the block, and `blocks` are all blocks of the file.
     """
     word_lines = np.flatnonzero(words.is_word)
     unusual = word_lines[words.num_fields[word_lines] != file_format.width]
@@ -371,7 +311,6 @@ def _group_sentences(
     """Return one row per sentence.
 
     Args:
-        path: The file.
         fields: The fields of all words, word by word.
         word_lines: [words] index of the line of each word. A gap between two lines separates sentences.
         documents: [words] index of each word's document, or None.

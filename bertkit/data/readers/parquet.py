@@ -1,27 +1,31 @@
-"""Class names of columns that hold class ids, as the `datasets` library declares them in Arrow schemas."""
+"""Arrow and Parquet files, directories that `datasets` has saved, and `datasets.Dataset` objects.
+
+Columns of class ids become columns of class names, as the `datasets` library declares them in Arrow schemas.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 
+from bertkit.data.columns import map_tag_ids
 from bertkit.data.hub import BLOCK_SIZE
-from bertkit.data.labels import map_tag_ids
-from bertkit.data.readers.delimited import JSON_ERRORS
 from bertkit.data.readers.text_files import (
     ARROW_MAGIC,
     ARROW_STREAM_MAGIC,
     CHUNK_BYTES,
+    JSON_ERRORS,
     NO_ROWS,
     PARQUET_MAGIC,
     read_chunks,
 )
-from bertkit.data.table import CategoricalColumn, Column, DatasetColumn, Rows, hash_values, iter_chunks
+from bertkit.data.table import Column, ComputedColumn, DatasetColumn, ListColumn, Rows, iter_chunks
 from bertkit.errors import UserError, format_list
 from bertkit.settings.validation import DataObject
 from bertkit.utils.reporting import report_position
@@ -45,8 +49,17 @@ def read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
         features = features.get(key) if isinstance(features, dict) else None
     if not isinstance(features, dict):
         return {}
-    elements = {name: _get_element_feature(feature) for name, feature in features.items()}
-    return {name: element["names"] for name, element in elements.items() if _is_class_label(element)}
+    class_names = {}
+    for column, feature in features.items():
+        if isinstance(feature, list):  # older versions of `datasets` wrote a list of one feature
+            element = feature[0] if feature else None
+        else:  # the feature of the elements if the feature is a list
+            element = feature.get("feature", feature) if isinstance(feature, dict) else None
+        if isinstance(element, dict) and element.get("_type") == "ClassLabel":
+            names = element.get("names")
+            if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+                class_names[column] = names
+    return class_names
 
 
 def map_class_ids(
@@ -54,15 +67,7 @@ def map_class_ids(
 ) -> list[Any]:
     """Return the names of class ids. None and negative ids (on the Hub, -1 means "no label") become None.
 
-    Args:
-        place: The file or object, for errors.
-        first_row: Number of the first row, for errors.
-        column: Name of the column, for errors.
-        class_ids: The ids.
-        names: Names of the ids 0, 1, ...
-
-    Raises:
-        UserError: An id has no name.
+    `place` (the file or object), the number of the first row and the column are for errors.
     """
     for row, class_id in enumerate(class_ids, start=first_row):
         if class_id is not None and class_id >= len(names):
@@ -74,32 +79,13 @@ def map_class_ids(
     return [names[class_id] if class_id is not None and class_id >= 0 else None for class_id in class_ids]
 
 
-def _is_class_label(feature: Any) -> bool:
-    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
-        return False
-    names = feature.get("names")
-    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
-
-
-def _get_element_feature(feature: Any) -> Any:
-    """Return the feature of the elements if a feature is a list; otherwise return the feature.
-
-    Older versions of `datasets` wrote a list of one feature instead of an object.
-    """
-    if isinstance(feature, list):
-        return feature[0] if feature else None
-    return feature.get("feature", feature) if isinstance(feature, dict) else None
-
+# ---- Parquet
 
 TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
 
 def read_parquet(path: Path) -> Rows:
-    """Return all rows of a Parquet file.
-
-    Raises:
-        UserError: The file is damaged, or has no rows.
-    """
+    """Return all rows of a Parquet file."""
     with _open_parquet(path) as file:
         table = file.read()
     if table.num_rows == 0:
@@ -108,11 +94,7 @@ def read_parquet(path: Path) -> Rows:
 
 
 def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
-    """Yield the rows of a Parquet file in chunks.
-
-    Raises:
-        UserError: The file is damaged.
-    """
+    """Yield the rows of a Parquet file in chunks."""
     first_row = 1
     with _open_parquet(path) as file:
         for batch in file.iter_batches(chunk_size):
@@ -124,12 +106,7 @@ def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
 def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) -> Iterator[tuple[int, Any]]:
     """Yield the row numbers and the values of one column, without reading the other columns.
 
-    Args:
-        path: A file on disk, on the Hub or at a URL.
-        choose_column: Returns one of the column names.
-
-    Raises:
-        UserError: The file is damaged.
+    The file is on disk, on the Hub or at a URL. `choose_column` returns one of the column names.
     """
     number = 0
     with _open_parquet(path) as file:
@@ -156,12 +133,7 @@ def _open_parquet(path: Any) -> Iterator[Any]:
 
 @contextmanager
 def convert_arrow_errors(path: Any, file_format: str) -> Iterator[None]:
-    """Convert the errors that Arrow raises for a damaged file to a `UserError`.
-
-    Args:
-        path: The file.
-        file_format: Name of the format, for the message.
-    """
+    """Convert the errors that Arrow raises for a damaged file to a `UserError`."""
     import pyarrow as pa
 
     try:
@@ -193,26 +165,25 @@ def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
     """Return the rows of an Arrow table or batch as Python values.
 
     If the metadata of the file contains class names, they replace the class ids.
-
-    Args:
-        path: The file, for errors.
-        table: Arrow table or record batch.
-        first_row: Number of the first row, for errors.
-
-    Raises:
-        UserError: Two columns have the same name, a text is not UTF-8, or a class id has no name.
     """
     import pyarrow as pa
 
     require_distinct_names(path, table.schema.names)
-    columns = {name: _convert_column(path, name, table.column(name)) for name in table.schema.names}
+    columns: dict[str, list[Any]] = {}
+    for name in table.schema.names:
+        try:
+            columns[name] = table.column(name).to_pylist()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
+            ) from error
     class_names = read_class_names(table.schema.metadata or {})
     for column in class_names.keys() & columns.keys():
         if pa.types.is_integer(table.schema.field(column).type):
             columns[column] = map_class_ids(path, first_row, column, columns[column], class_names[column])
         else:
             columns[column] = map_tag_ids(columns[column], class_names[column])
-    return Rows.from_columns(columns, str(path), first_row).with_class_names(class_names)
+    return replace(Rows.from_columns(columns, str(path), first_row), class_names=class_names)
 
 
 def require_distinct_names(place: object, names: list[str]) -> None:
@@ -222,14 +193,7 @@ def require_distinct_names(place: object, names: list[str]) -> None:
         raise UserError(f"{place}: the header names {duplicates[0]!r} twice; rename one of the columns")
 
 
-def _convert_column(path: Path, name: str, column: Any) -> list[Any]:
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
-        ) from error
-
+# ---- datasets
 
 CHUNK_IDS = 1 << 16  # class ids that are read at a time
 
@@ -239,13 +203,7 @@ def rows_from_dataset(
 ) -> Rows:
     """Return the rows of a dataset, in which class names replace class ids.
 
-    Args:
-        dataset: The dataset.
-        name: Name of the dataset, for errors.
-        class_names: Class names by column; None for those that the dataset declares.
-
-    Raises:
-        UserError: A class id has no name, or the dataset has a transform.
+    `class_names` by column are by default those that the dataset declares.
     """
     if dataset.format["type"] == "custom":  # the stored rows are not those that the user sees
         raise UserError(
@@ -261,20 +219,14 @@ def rows_from_dataset(
         if not names:
             columns[column] = values
         elif values.is_integer:
-            columns[column] = _build_class_column(name, column, values, names)
+            columns[column] = _read_class_column(name, column, values, names)
         else:
-            columns[column] = TagColumn(values, names)
-    rows = Rows.from_columns(columns, name) if columns else Rows.from_dicts([], name)
-    return rows.with_class_names(class_names)
+            columns[column] = ComputedColumn(partial(map_tag_ids, names=names), [values], batched=True)
+    return replace(Rows.from_columns(columns, name), class_names=class_names)
 
 
-def get_metadata(features: Any) -> dict[bytes, bytes]:
-    """Return the metadata that `datasets` writes to files with these features."""
-    return (features.arrow_schema.metadata or {}) if features else {}
-
-
-def _build_class_column(name: str, column: str, ids: DatasetColumn, names: list[str]) -> CategoricalColumn:
-    """Return a column of class names for a column of class ids."""
+def _read_class_column(name: str, column: str, ids: DatasetColumn, names: list[str]) -> Column:
+    """Return the class names of a column of class ids; None for "no label"."""
     values: list[str | None] = [*names, None]
     position = {value: code for code, value in enumerate(values)}
     codes, first_row = [np.zeros(0, np.int32)], 1
@@ -282,48 +234,16 @@ def _build_class_column(name: str, column: str, ids: DatasetColumn, names: list[
         mapped = map_class_ids(name, first_row, column, chunk, names)
         codes.append(np.array([position[value] for value in mapped], np.int32))
         first_row += len(chunk)
-    return CategoricalColumn(np.concatenate(codes), values)
+    return ListColumn(values).select(np.concatenate(codes))
 
 
-class TagColumn(Column):
-    """A column of lists of tag ids, which become tag names when they are read.
-
-    Args:
-        base: The ids.
-        names: Names of the ids 0, 1, ...
-    """
-
-    def __init__(self, base: Column, names: Sequence[str]) -> None:
-        self.base, self.to_names = base, partial(map_tag_ids, names=names)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-        return self.to_names(self.base.read(start, stop))
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
-        return self.to_names(self.base.take(indices))
-
-    @cached_property
-    def hashes(self) -> np.ndarray:  # type: ignore[override]
-        """[n] uint64 hash of each value."""
-        return hash_values(self)
+def get_metadata(features: Any) -> dict[bytes, bytes]:
+    """Return the metadata that `datasets` writes to files with these features."""
+    return (features.arrow_schema.metadata or {}) if features else {}
 
 
 def replace_class_ids(rows: Rows, name: str, class_names: Mapping[str, list[str]]) -> Rows:
-    """Replace the class ids in a chunk of rows by class names.
-
-    Args:
-        rows: The chunk.
-        name: Name of the dataset, for errors.
-        class_names: Class names by column.
-
-    Raises:
-        UserError: A class id has no name.
-    """
+    """Replace the class ids in a chunk of rows of the dataset `name` by class names."""
     for column in class_names.keys() & rows.columns.keys():
         values, names = list(rows[column]), class_names[column]
         if any(isinstance(value, list) for value in values):
@@ -341,7 +261,7 @@ SAVED_PATTERNS = ("dataset_dict.json", "state.json", "data-*-of-*.arrow", "*/sta
 DAMAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
-# ---- files
+# ---- Arrow files
 
 
 def is_arrow(path: Path) -> bool:
@@ -350,11 +270,7 @@ def is_arrow(path: Path) -> bool:
 
 
 def map_arrow(path: Path) -> Rows | None:
-    """Return the rows of a memory-mapped file; None if the file or its buffers are compressed.
-
-    Raises:
-        UserError: The file is damaged, or has no rows.
-    """
+    """Return the rows of a memory-mapped file; None if the file or its buffers are compressed."""
     import pyarrow as pa
     from datasets import Dataset
     from datasets.table import InMemoryTable
@@ -383,11 +299,7 @@ def map_arrow(path: Path) -> Rows | None:
 
 
 def iter_arrow(path: Path, chunk_size: int) -> Iterator[Rows]:
-    """Yield the rows of an Arrow or Feather file in chunks.
-
-    Raises:
-        UserError: The file is damaged.
-    """
+    """Yield the rows of an Arrow or Feather file in chunks."""
     import pyarrow as pa
 
     first_row = 1
@@ -439,11 +351,7 @@ def is_saved_dataset(folder: Path) -> bool:
 
 
 def open_saved_dataset(folder: Path) -> DataObject:
-    """Open a directory as a `Dataset` or `DatasetDict`.
-
-    Raises:
-        UserError: A file is missing or damaged.
-    """
+    """Open a directory as a `Dataset` or `DatasetDict`."""
     import pyarrow as pa
     from datasets import Dataset, DatasetDict, load_from_disk
 
@@ -460,12 +368,7 @@ def open_saved_dataset(folder: Path) -> DataObject:
 
 
 def _validate(dataset: "Dataset") -> None:
-    """Check the values in the files of a dataset: offsets out of bounds would crash the process.
-
-    Raises:
-        ArrowException: A value is invalid.
-        ValueError: A row index is out of bounds.
-    """
+    """Check the values in the files of a dataset: offsets out of bounds would crash the process."""
     import pyarrow.compute as pc
 
     tables = [dataset.data, dataset._indices] if dataset._indices is not None else [dataset.data]

@@ -1,4 +1,7 @@
-"""Read and decompress the bytes of files in chunks; formats are recognized by content, not by name."""
+"""From files to text: find files, read their bytes, decompress and decode them; list encodings that fit.
+
+Compression and encoding are recognized by content, not by name.
+"""
 
 import codecs
 import glob
@@ -14,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -44,6 +47,9 @@ UNSUPPORTED_MAGIC = {
 }
 EMPTY_FILE = "the file is empty; check how it was written, or pass another file"
 NO_ROWS = "the file has no rows; pass a file with rows"
+CR_LINE_ENDS = "its lines end in CR only; save it with LF line ends, as tr '\\r' '\\n' does"
+# Errors of `json.loads`. A number of too many digits gives a `ValueError` that is not a `JSONDecodeError`.
+JSON_ERRORS = (ValueError, RecursionError)
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 # `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
 READ_ERRORS = (
@@ -52,16 +58,9 @@ READ_ERRORS = (
 
 
 def require_file(path: Path, display_name: object = None) -> None:
-    """Raise a `UserError` unless the path is a regular file.
+    """Raise a `UserError` that begins with `display_name` (by default the path) if it is not a regular file.
 
     Pipes and devices are refused because they can be read only once and may never end.
-
-    Args:
-        path: The path to check.
-        display_name: Name of the file in the error; None for the path.
-
-    Raises:
-        UserError: The path does not exist, or is a folder, a pipe, a socket or a device.
     """
     if path.is_file():
         return
@@ -83,9 +82,6 @@ def read_chunks(file: Any) -> Iterator[bytes]:
 
     Args:
         file: A path, or another object with an `open` method like that of `Path`.
-
-    Raises:
-        UserError: The file cannot be read, is a spreadsheet, or is a zip archive without exactly one file.
     """
     try:
         with file.open("rb") as raw:
@@ -113,7 +109,12 @@ def _decompress(file: Any, raw: IO[bytes], magic: bytes) -> Any:
 @contextmanager
 def _open_only_entry(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
     with zipfile.ZipFile(raw) as archive:
-        names = [name for name in archive.namelist() if not _is_system_entry(name)]
+        names = []
+        for name in archive.namelist():
+            *folders, file_name = name.split("/")
+            is_system_entry = folders[:1] == ["__MACOSX"] or file_name.startswith(".")
+            if file_name and not is_system_entry:  # folders end in "/"
+                names.append(name)
         if SPREADSHEET_ENTRIES & set(names):
             raise UserError(f"{path}: expected a data file, found a spreadsheet; save it as CSV")
         if len(names) != 1:
@@ -121,12 +122,6 @@ def _open_only_entry(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
             raise UserError(f"{path}: expected a zip archive of one file, found {content}; unpack it")
         with archive.open(names[0]) as entry:
             yield entry
-
-
-def _is_system_entry(name: str) -> bool:
-    """Return whether a zip entry is a folder or system metadata (`__MACOSX/`, `.DS_Store`)."""
-    parts = name.split("/")
-    return not parts[-1] or parts[0] == "__MACOSX" or parts[-1].startswith(".")
 
 
 def detect_unsupported_format(head: bytes) -> str | None:
@@ -145,11 +140,7 @@ def hash_json(value: Any) -> str:
 
 
 def digest_path(path: Path) -> str:
-    """Return a digest of the content of a file.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Return a digest of the content of a file."""
     try:
         status = path.stat()
         return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
@@ -166,6 +157,8 @@ def _digest_content(path: Path, *size_and_mtime: int) -> str:  # noqa: ARG001 (t
             content.update(chunk)
     return content.hexdigest()
 
+
+# ---- decoding
 
 BOM = "\ufeff"
 # Encodings by byte order mark. The mark of UTF-32 begins with that of UTF-16, and therefore precedes it. The
@@ -202,69 +195,37 @@ class Decoding:
             raise UserError(f"--encoding {self.encoding}: {problem}")
 
 
-@dataclass
-class DecodingStatistics:
-    """Statistics on decoded bytes, filled in while a file is read.
-
-    Attributes:
-        codec: Name of the Python codec.
-        num_dropped: Number of bytes that could not be decoded.
-    """
-
-    codec: str = "utf-8"
-    num_dropped: int = 0
-
-
 def decode_chunks(
-    name: object, chunks: Iterable[bytes], decoding: Decoding, statistics: DecodingStatistics | None = None
+    name: object, chunks: Iterable[bytes], decoding: Decoding, add_note: Callable[[str], None] | None = None
 ) -> Iterator[str]:
     """Yield the text of a file in parts, one for each chunk of bytes; a byte order mark is removed.
 
-    Args:
-        name: Name of the file, for errors.
-        chunks: The decompressed bytes of the file.
-        decoding: How bytes become text.
-        statistics: Receives the codec and the number of dropped bytes.
-
-    Raises:
-        DecodingError: The file contains undecodable bytes. The message names the line and the offset in the
-            decompressed file.
-        UserError: The file is not text.
-    """
-    head, chunks = _read_head(chunks)
-    statistics = statistics or DecodingStatistics()
-    statistics.codec = decoding.encoding or detect_codec(head)
-    if description := detect_unsupported_format(head):
-        raise UserError(f"{name}: not a text file but {description}")
-    del head
-    decoder = _ChunkDecoder(name, statistics.codec, decoding.errors)
-    is_start = True
-    for chunk in chain(chunks, [b""]):
-        part = decoder.decode(chunk)
-        yield part.removeprefix(BOM) if is_start else part
-        is_start = is_start and not part
-    statistics.num_dropped = decoder.num_dropped
-
-
-def detect_codec(head: bytes) -> str:
-    """Return the codec of the byte order mark with which a file begins; UTF-8 if there is none."""
-    return next((codec for bom, codec in ENCODINGS_BY_BOM.items() if head.startswith(bom)), "utf-8")
-
-
-def _read_head(chunks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first bytes, and an iterator over the same bytes.
-
-    More chunks are read only while the bytes may be the beginning of a byte order mark: standard input yields
-    lines of a few bytes, and a user waits for the result of the first line.
+    `add_note` receives a note on the number of dropped bytes.
     """
     chunks = iter(chunks)
     head = next(chunks, b"")
+    # Only the beginning of a byte order mark needs more chunks: standard input yields lines of a few bytes,
+    # and a user waits for the result of the first line.
     while any(len(head) < len(bom) and bom.startswith(head) for bom in ENCODINGS_BY_BOM):
         chunk = next(chunks, b"")
         if not chunk:
             break
         head += chunk
-    return head, chain(iter([head] if head else []), chunks)  # an exhausted iterator releases the first bytes
+    codec_by_mark = (codec for bom, codec in ENCODINGS_BY_BOM.items() if head.startswith(bom))
+    codec = decoding.encoding or next(codec_by_mark, "utf-8")
+    if description := detect_unsupported_format(head):
+        raise UserError(f"{name}: not a text file but {description}")
+    # An exhausted iterator releases the first bytes.
+    all_chunks = chain(iter([head] if head else []), chunks, [b""])
+    del head
+    decoder = _ChunkDecoder(name, codec, decoding.errors)
+    is_start = True
+    for chunk in all_chunks:
+        part = decoder.decode(chunk)
+        yield part.removeprefix(BOM) if is_start else part
+        is_start = is_start and not part
+    if add_note and decoder.num_dropped:
+        add_note(f"{format_count(decoder.num_dropped, 'byte')} left out: not {codec.upper()}")
 
 
 class _ChunkDecoder:
@@ -314,6 +275,8 @@ class _ChunkDecoder:
         return DecodingError(f"{self.name}: line {line}: not {self.codec.upper()} ({location})")
 
 
+# ---- encodings that fit
+
 # The encodings of a group are variants of each other: the first one that decodes the file represents the
 # group. The order of the groups breaks ties. The encodings in `WIDE_ENCODINGS` are for files with zero bytes.
 NARROW_ENCODINGS = (
@@ -351,13 +314,7 @@ CONTEXT_CHARS = 8  # of a sample, before its first character that is not ASCII
 
 @dataclass(frozen=True)
 class Candidate:
-    """An encoding that decodes all bytes of a file.
-
-    Attributes:
-        encoding: Name of the encoding.
-        text: The first lines that are not ASCII.
-        digest: Hash of the decoded file.
-    """
+    """An encoding that decodes all bytes of a file."""
 
     encoding: str
     text: str
@@ -376,11 +333,8 @@ class Candidate:
 def find_encodings(read_chunks: Callable[[], Iterable[bytes]]) -> list[Candidate]:
     """Return the most plausible of the encodings that decode all bytes of a file, best first.
 
-    Of several encodings that give the same text, only the first one is returned.
-
-    Args:
-        read_chunks: Opens the file and returns an iterator over its decompressed bytes. It is called once for
-            each encoding, because a file may be larger than memory.
+    Of several encodings that give the same text, only the first one is returned. `read_chunks` is called once
+    for each encoding, because a file may be larger than memory.
     """
     head = next(iter(read_chunks()), b"")
     groups = WIDE_ENCODINGS if b"\0" in head else NARROW_ENCODINGS
@@ -426,24 +380,18 @@ def _score(candidate: Candidate) -> float:
 
     `charset_normalizer` measures how much the text looks like wrongly decoded text, and how well the frequent
     letters match a language. It cannot reliably tell the encodings of Chinese, Japanese and Korean apart, and
-    it ignores symbols, so the fraction of rare characters is added.
+    it ignores symbols, so the fraction of rare characters among those that are not ASCII is added.
     """
-    if candidate.encoding == "utf-8":  # text in another encoding is practically never valid UTF-8
+    text, encoding = candidate.text, candidate.encoding
+    if encoding == "utf-8":  # text in another encoding is practically never valid UTF-8
         return -1.0
-    match = from_bytes(candidate.text.encode("utf-8"), cp_isolation=["utf_8"], threshold=1.0).best()
+    match = from_bytes(text.encode("utf-8"), cp_isolation=["utf_8"], threshold=1.0).best()
     score = match.chaos - match.coherence if match else 1.0
-    return score + _measure_rare_fraction(candidate.text, candidate.encoding)
-
-
-def _measure_rare_fraction(text: str, encoding: str) -> float:
-    """Return the fraction of unusual characters among those that are not ASCII."""
-    characters = [char for char in text if not char.isascii()]
-    if not characters:
-        return 0.0
-    num_rare = sum(_is_rare(char, encoding) for char in characters)
+    foreign = [char for char in text if not char.isascii()]
+    num_rare = sum(_is_rare(char, encoding) for char in foreign)
     if encoding in FREQUENT_LEAD_BYTES:
         num_rare += len(LONE_CHARACTER.findall(text))
-    return num_rare / len(characters)
+    return score + num_rare / max(1, len(foreign))
 
 
 def _is_rare(char: str, encoding: str) -> bool:
@@ -453,6 +401,8 @@ def _is_rare(char: str, encoding: str) -> bool:
     is_extension = encoding in EUC_ENCODINGS and trail < [0xA1]
     return not trail or is_extension or not any(lead in values for values in FREQUENT_LEAD_BYTES[encoding])
 
+
+# ---- kinds of files
 
 MAX_LINE_CHARS = 1_000_000  # a longer line of running text is split
 HTTP_PREFIXES = ("http://", "https://")
@@ -464,7 +414,6 @@ class RemoteFile:
     """A file at a URL that fsspec supports: s3://, http://, memory://, ...
 
     Attributes:
-        url: The full URL.
         digest: Digest of the metadata that the server reports (ETag, size or time). It is part of cache keys.
     """
 
@@ -476,15 +425,9 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The last part of the URL, like `Path.name`."""
         return PurePosixPath(self.url).name
 
     def open(self, mode: str = "rb", block_size: int = 0) -> IO[bytes]:
-        """Open the file as a seekable stream.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
         system, path = _open_file_system(self.url)
         options = {"block_size": block_size} if block_size else {}
         with _report_url_errors(self.url):
@@ -510,12 +453,7 @@ class StandardInput:
 
 @dataclass(frozen=True, eq=False)
 class RowTable:
-    """Rows that are read in place of a file: those of an object, or of a memory-mapped file.
-
-    Attributes:
-        rows: The rows.
-        name: Name of the file or object, for messages.
-    """
+    """Rows that are read in place of a file: those of an object, or of a memory-mapped file."""
 
     rows: Rows
     name: str
@@ -525,7 +463,6 @@ class RowTable:
 
     @property
     def digest(self) -> str:
-        """Digest of the rows, which is part of cache keys."""
         return fingerprint_rows(self.rows)
 
 
@@ -534,20 +471,16 @@ InputFile = Path | HubFile | RemoteFile | RowTable
 
 @dataclass
 class FileNotes:
-    """Notes on the files that were read. Files with the same note are combined in one line.
+    """Notes on the files that were read. Files with the same note are combined in one line."""
 
-    Attributes:
-        files_by_note: Files by note, in reading order. A dictionary without values serves as an ordered set.
-    """
-
+    # A dictionary without values serves as an ordered set of files.
     files_by_note: dict[str, dict[InputFile, None]] = field(default_factory=dict)
 
     def add(self, path: InputFile, note: str) -> None:
-        """Add a note on a file. Adding the same note twice has no effect."""
         self.files_by_note.setdefault(note, {})[path] = None
 
     def format_lines(self) -> list[str]:
-        """Return a line `FILES: NOTE` for each note, in the order in which the notes were first added."""
+        """Return a line `FILES: NOTE` for each note, in the order of their first files."""
         return [
             f"{format_list(file.name for file in files)}: {note}"
             for note, files in self.files_by_note.items()
@@ -566,22 +499,20 @@ def is_url(name: str) -> bool:
 
 
 def list_files(data: str, flag: str = "--data") -> list[Path]:
-    """Return the files that a flag names.
+    """Return the files that a flag names: a file, a folder with subfolders, or a glob pattern.
 
-    In a folder and its subfolders, hidden files and files named README or LICENSE are ignored.
-
-    Args:
-        data: A file, a folder or a glob pattern.
-        flag: Name of the flag, for errors.
-
-    Raises:
-        UserError: No files were found.
+    In folders, hidden files and files named README or LICENSE are ignored.
     """
     path = expand_home(data)
     if path.is_file():
         return [path]
     if path.is_dir():
-        paths = [file for file in path.rglob("*") if _is_text_name(file.relative_to(path))]
+        paths = [
+            file
+            for file in path.rglob("*")
+            if not any(part.startswith(".") for part in file.relative_to(path).parts)
+            and not file.name.lower().startswith(NON_TEXT_PREFIXES)
+        ]
     else:
         paths = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (may be absolute)
     files = sorted(file for file in paths if file.is_file())
@@ -595,11 +526,7 @@ def list_files(data: str, flag: str = "--data") -> list[Path]:
 
 
 def list_remote_files(url: str) -> list[Path | RemoteFile]:
-    """Return the files at a URL, which is that of a file, a folder with subfolders, or a glob pattern.
-
-    Raises:
-        UserError: No files were found, or the file system cannot be read.
-    """
+    """Return the files at a URL, which is that of a file, a folder with subfolders, or a glob pattern."""
     system, path = _open_file_system(url)
     with _report_url_errors(url):
         paths = system.glob(path) if glob.has_magic(path) else system.find(path)
@@ -617,11 +544,6 @@ def describe_files(files: Sequence[InputFile]) -> str:
     streamed_bytes = sum(file.size for file in files if isinstance(file, HubFile) and not file.cached_path)
     names = format_list(file.name for file in files)
     return f"{names} ({streamed_bytes / 1e6:,.1f} MB streamed from the Hub)" if streamed_bytes else names
-
-
-def _is_text_name(path: Path) -> bool:
-    is_hidden = any(part.startswith(".") for part in path.parts)
-    return not is_hidden and not path.name.lower().startswith(NON_TEXT_PREFIXES)
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:
@@ -652,25 +574,15 @@ def read_text(
 ) -> Iterator[str]:
     """Yield the text of a file in parts of any length, decompressed and decoded.
 
-    Args:
-        file: The file.
-        decoding: How bytes become text.
-        notes: Receives a note on the number of dropped bytes.
-
-    Raises:
-        DecodingError: The file contains undecodable bytes. The message names the line, the offset in the
-            decompressed file, and the encodings that decode the file if it can be read again.
-        UserError: The file cannot be read, or is not text.
+    The error for undecodable bytes names the line, the offset in the decompressed file, and the encodings
+    that decode the file if it can be read again. `notes` receives a note on the number of dropped bytes.
     """
     chunks = file.read_chunks() if isinstance(file, StandardInput) else read_chunks(file)
-    statistics = DecodingStatistics()
+    add_note = partial(notes.add, file) if notes and not isinstance(file, StandardInput) else None
     try:
-        yield from decode_chunks(file, chunks, decoding, statistics)
+        yield from decode_chunks(file, chunks, decoding, add_note)
     except DecodingError as error:
         raise DecodingError(f"{error}; {_describe_fix(file, decoding)}") from error
-    if notes and statistics.num_dropped and not isinstance(file, StandardInput):
-        num_dropped = format_count(statistics.num_dropped, "byte")
-        notes.add(file, f"{num_dropped} left out: not {statistics.codec.upper()}")
 
 
 def is_decodable(file: InputFile, decoding: Decoding) -> bool:

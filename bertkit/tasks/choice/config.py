@@ -1,14 +1,10 @@
 """The settings and the definition of `swag`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, Pooling, pooling_setting, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    pass
+from bertkit.tasks import TaskDef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +26,10 @@ class SwagConfig(FineTuningConfig):
     pooling: Pooling = pooling_setting()
 
 
-SWAG = TaskSpec(
+SWAG = TaskDef(
     name="swag",
     help="Fine-tune on multiple choice: a context and any number of endings.",
     config=SwagConfig,
-    pipeline=TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice"),
-    sequence_grouping="choice",
+    checks="bertkit.tasks.choice.checks:ChoiceChecks",
+    views=("bertkit.tasks.choice.view:MultipleChoiceView",),
 )

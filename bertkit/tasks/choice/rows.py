@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import find_column, guess_column
-from bertkit.data.labels import normalize_label
+from bertkit.data.columns import find_column, guess_column, normalize_label
 from bertkit.data.table import Column, ComputedColumn, Rows
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 
@@ -31,11 +30,7 @@ AMBIGUOUS_LABEL_FIX = (
 
 
 def guess_context_columns(rows: Rows) -> dict[str, str]:
-    """Return the setting `context_column`, and `start_column` if a column holds the start of all endings.
-
-    Raises:
-        UserError: No column has a usual name.
-    """
+    """Return the setting `context_column`, and `start_column` if a column holds the start of all endings."""
     for context, start in CONTEXT_START_COLUMNS:
         if context in rows.columns and start in rows.columns:
             return {"context_column": context, "start_column": start}
@@ -43,11 +38,7 @@ def guess_context_columns(rows: Rows) -> dict[str, str]:
 
 
 def guess_ending_columns(rows: Rows) -> list[str]:
-    """Return the columns of the endings: one column of lists, or `ending0`, `ending1`, ... in order.
-
-    Raises:
-        UserError: No columns have usual names.
-    """
+    """Return the columns of the endings: one column of lists, or `ending0`, `ending1`, ... in order."""
     for name in ENDING_LIST_COLUMNS:
         list_column = find_column(rows, name)
         if list_column and any(isinstance(value, (list, tuple)) for value in rows[list_column]):
@@ -70,16 +61,32 @@ def guess_ending_columns(rows: Rows) -> list[str]:
 def parse_endings(rows: Rows, columns: Sequence[str]) -> Column:
     """Return a column with the list of endings of each row; blank columns after the last ending are ignored.
 
-    The lists are computed when they are read.
-
-    Raises:
-        UserError: A row has fewer than two endings, or an ending that is blank or not a string.
+    The lists are computed when they are read. An ending must be a text, and a row must have two of them.
     """
-    join = _copy_list if len(columns) == 1 else _strip_trailing_blanks
-    endings = ComputedColumn(join, [rows[column] for column in columns])
-    for index, row_endings in enumerate(endings):
-        _validate_endings(rows, index, row_endings, columns)
-    return endings
+    is_list = len(columns) == 1
+
+    def join(*values: Any) -> Any:
+        if is_list:
+            return list(values[0]) if isinstance(values[0], (list, tuple)) else values[0]
+        non_blank = [index for index, value in enumerate(values) if value not in (None, "")]
+        return list(values[: non_blank[-1] + 1]) if non_blank else []
+
+    all_endings = ComputedColumn(join, [rows[column] for column in columns])
+    for index, endings in enumerate(all_endings):
+        location = rows.format_location(index)
+        if not isinstance(endings, list):
+            raise UserError(f"{location}: column {columns[0]!r} holds {endings!r}, not a list of endings")
+        for number, ending in enumerate(endings):
+            if not isinstance(ending, str) or not ending:
+                name = f"ending {number} of {columns[0]!r}" if is_list else f"column {columns[number]!r}"
+                problem = f"holds {ending!r}, not a text" if ending else "is blank, but a later one is not"
+                raise UserError(f"{location}: {name} {problem}; fill in a text, or remove the row")
+        if len(endings) < 2:
+            count = "one ending" if endings else "no ending"
+            raise UserError(
+                f"{location}: has {count}, but a choice needs two; add endings, or remove the row"
+            )
+    return all_endings
 
 
 def add_common_beginning(endings: Column, beginnings: Sequence[str]) -> Column:
@@ -91,30 +98,6 @@ def add_common_beginning(endings: Column, beginnings: Sequence[str]) -> Column:
     return ComputedColumn(join, [endings, beginnings])
 
 
-def _copy_list(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
-
-
-def _strip_trailing_blanks(*values: Any) -> list[Any]:
-    non_blank = [index for index, value in enumerate(values) if value not in (None, "")]
-    return list(values[: non_blank[-1] + 1]) if non_blank else []
-
-
-def _validate_endings(rows: Rows, index: int, endings: Any, columns: Sequence[str]) -> None:
-    location = rows.format_location(index)
-    if not isinstance(endings, list):
-        raise UserError(f"{location}: column {columns[0]!r} holds {endings!r}, not a list of endings")
-    for number, ending in enumerate(endings):
-        if not isinstance(ending, str) or not ending:
-            is_list = len(columns) == 1
-            name = f"ending {number} of {columns[0]!r}" if is_list else f"column {columns[number]!r}"
-            problem = f"holds {ending!r}, not a text" if ending else "is blank, but a later one is not"
-            raise UserError(f"{location}: {name} {problem}; fill in a text, or remove the row")
-    if len(endings) < 2:
-        count = "one ending" if endings else "no ending"
-        raise UserError(f"{location}: has {count}, but a choice needs two; add endings, or remove the row")
-
-
 def encode_ending_labels(
     rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int
 ) -> np.ndarray:
@@ -122,17 +105,17 @@ def encode_ending_labels(
 
     A label is the number of the ending (counted from `first_label`), a letter (A is the first ending), or the
     text of the ending.
-
-    Raises:
-        UserError: A label matches none of the row's endings.
     """
-    indices = [
-        _find_ending(value, row_endings, first_label)
-        for value, row_endings in zip(rows[column], endings, strict=True)
-    ]
-    if None in indices:
-        index = indices.index(None)
-        raise UserError(_describe_label_error(rows, index, column, endings[index], first_label))
+    indices = []
+    for row, (value, row_endings) in enumerate(zip(rows[column], endings, strict=True)):
+        text = normalize_label(value) or ""
+        if text in row_endings and not _is_ending_number(text):
+            index: int | None = list(row_endings).index(text)
+        else:
+            index = _parse_position(text, len(row_endings), first_label)
+        if index is None:
+            raise UserError(_describe_label_error(rows, row, column, row_endings, first_label))
+        indices.append(index)
     return np.array(indices, dtype=np.int64)
 
 
@@ -142,14 +125,7 @@ def format_ending_labels(
     """Return labels of other endings: a number, a letter or a text, like the present label of the row.
 
     Args:
-        rows: The rows.
-        column: Column of the present labels.
-        endings: The endings of each row.
         first_label: Number of the first ending.
-        indices: Index of the new ending of each row.
-
-    Raises:
-        UserError: A row has no such ending.
     """
     cells: list[Any] = []
     for row, (value, row_endings, index) in enumerate(zip(rows[column], endings, indices, strict=True)):
@@ -166,13 +142,6 @@ def format_ending_labels(
         else:
             cells.append(chr(ord("A") + index))
     return cells
-
-
-def _find_ending(value: Any, endings: Sequence[str], first_label: int) -> int | None:
-    text = normalize_label(value) or ""
-    if text in endings and not _is_ending_number(text):
-        return list(endings).index(text)
-    return _parse_position(text, len(endings), first_label)
 
 
 def _parse_position(text: str, num_endings: int, first_label: int) -> int | None:

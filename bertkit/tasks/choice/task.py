@@ -1,16 +1,22 @@
 """`swag`: choose the ending that follows a context."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.columns import guess_label_column, require_column, require_named_columns, require_texts
+from bertkit.data.columns import (
+    guess_label_column,
+    has_labels,
+    require_column,
+    require_named_columns,
+    require_texts,
+)
 from bertkit.data.features import Features, build_choice_features
-from bertkit.data.labels import has_labels
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Column, Rows, Splits, combine_hashes, hash_values, replace_values
@@ -18,26 +24,31 @@ from bertkit.errors import UserError, format_list
 from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
-from bertkit.settings.setting import fill_unset, get_column_settings
+from bertkit.settings.setting import get_column_settings, select_unset
 from bertkit.stats.baselines import predict_ending_only, predict_majority
+from bertkit.stats.calibration import Decisions
+from bertkit.stats.metric_modules import DecodedPredictions
+from bertkit.stats.scores import Scores, softmax
 from bertkit.tasks.base import (
     ColumnKind,
-    FittedConfidence,
     InputSchema,
-    Scores,
     Task,
+    TaskState,
+    TransformersPipeline,
     remove_fitted_confidence,
 )
-from bertkit.tasks.choice import rows as rows_module
 from bertkit.tasks.choice.config import SWAG
-from bertkit.tasks.choice.predictions import ChoiceEvaluation, compute_accuracy
 from bertkit.tasks.choice.rows import (
     add_common_beginning,
+    describe_labels,
     encode_ending_labels,
     format_ending_labels,
+    guess_context_columns,
+    guess_ending_columns,
+    infer_first_label,
     parse_endings,
 )
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.evaluation import LabelEvaluation, Outputs, ScoreDetail
 
 FIRST_LABEL_KEY = "first_ending"  # attribute of the model's config
 
@@ -55,14 +66,6 @@ class ChoiceSchema(InputSchema):
     ending_columns: tuple[str, ...]
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Return a single row with the context and all endings.
-
-        Args:
-            texts_by_flag: The contexts and the endings that the user passed.
-
-        Raises:
-            UserError: There are several contexts, fewer than two endings, or more endings than columns.
-        """
         contexts, endings = texts_by_flag["context"], texts_by_flag["ending"]
         columns = self.ending_columns
         if len(contexts) != 1:
@@ -81,18 +84,20 @@ class ChoiceSchema(InputSchema):
         return [row | dict(zip(columns, endings, strict=False))]
 
     def make_example_row(self) -> dict[str, Any]:
-        """Return a row with placeholder texts; a single column of endings holds a list."""
         row = super().make_example_row()
         if len(self.ending_columns) == 1:
             row[self.ending_columns[0]] = ["...", "..."]
         return row
 
 
-def _get_ending_kinds(columns: tuple[str, ...]) -> dict[str, ColumnKind]:
-    """Return what the columns of endings hold: all endings, or one ending each, of which two are required."""
-    if len(columns) == 1:
-        return {columns[0]: "texts"}
-    return dict.fromkeys(columns[2:], "optional text")
+class ChoiceState(TaskState):
+    """What a run of `swag` finds.
+
+    Attributes:
+        first_label: The label of the first ending if labels are numbers; 0 or 1.
+    """
+
+    first_label: int = 0
 
 
 class Swag(Task):
@@ -100,26 +105,33 @@ class Swag(Task):
 
     The model scores the pairs of the context with each ending, and a softmax over the scores of a row
     gives the probabilities. A label is the number, the letter or the text of the correct ending.
-
-    Attributes:
-        first_label: The label of the first ending if labels are numbers; 0 or 1.
     """
 
-    spec = SWAG
-    first_label: int = 0
+    definition = SWAG
+    state_class = ChoiceState
+    state: ChoiceState
+
+    @property
+    def pipeline(self) -> TransformersPipeline:
+        return TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice")
+
+    @property
+    def sequence_grouping(self) -> Literal["choice"]:
+        return "choice"
 
     @property
     def input_schema(self) -> ChoiceSchema:
-        """The columns of context, endings and label."""
         config = self.config
         contexts = tuple(column for column in (config.context_column, config.start_column) if column)
         endings = tuple(config.ending_columns or ())
+        # A single column holds all endings; of several columns with one ending each, two are required.
+        kinds: dict[str, ColumnKind] = dict.fromkeys(endings[2:], "optional text")
         return ChoiceSchema(
             text_columns=(*contexts, *endings),
             gold_columns=frozenset([config.label_column]),
             hidden_columns=frozenset([config.label_column]),
             columns_by_flag={"context": config.context_column, "ending": endings[0]} if endings else {},
-            column_kinds=_get_ending_kinds(endings),
+            column_kinds={endings[0]: "texts"} if len(endings) == 1 else kinds,
             context_columns=contexts,
             ending_columns=endings,
         )
@@ -127,21 +139,19 @@ class Swag(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Find the columns, and infer whether numeric labels are counted from 0 or 1."""
         train = dataset.splits["train"]
         columns = get_column_settings(self.config)
         named = {name: column for name, column in columns.items() if column}
-        self.config = dataclasses.replace(self.config, **require_named_columns(train, named))
+        self.resolve(**require_named_columns(train, named))
         if self.config.context_column is None:
-            self.config = fill_unset(self.config, rows_module.guess_context_columns(train))
+            self.resolve(**select_unset(self.config, guess_context_columns(train)))
         if self.config.label_column is None:
-            self.config = fill_unset(self.config, {"label_column": guess_label_column(train)})
+            self.resolve(label_column=guess_label_column(train))
         if not self.config.ending_columns:
-            endings = rows_module.guess_ending_columns(train)
-            self.config = dataclasses.replace(self.config, ending_columns=endings)
+            self.resolve(ending_columns=guess_ending_columns(train))
         labels, all_endings = train[self.config.label_column], self.parse_endings(train)
-        self.first_label = rows_module.infer_first_label(labels, all_endings)
-        notes = rows_module.describe_labels(labels, all_endings, self.first_label)
+        self.state = ChoiceState(first_label=infer_first_label(labels, all_endings))
+        notes = describe_labels(labels, all_endings, self.state.first_label)
         splits = {name: self._clear_missing_labels(rows) for name, rows in dataset.splits.items()}
         return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
@@ -165,7 +175,6 @@ class Swag(Task):
         return add_common_beginning(endings, rows[start_column]) if start_column else endings
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that ignore the order of the endings, and keep rows with the same context together."""
         contexts = self.input_schema.context_columns
         endings = hash_values(tuple(sorted(row_endings)) for row_endings in self.parse_endings(rows))
         return SplitKeys(
@@ -175,7 +184,6 @@ class Swag(Task):
         )
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that rows have two or more endings, and that each label names an ending of its row."""
         for name, rows in splits.items():
             self._require_endings(rows)
             self._check_texts(rows)
@@ -185,7 +193,6 @@ class Swag(Task):
             self.encode_labels(rows, required=is_required)
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Check the texts and, if labels are required, the labels."""
         if not require_labels:
             self._check_texts(rows)
             return rows, []
@@ -216,98 +223,81 @@ class Swag(Task):
 
         A column that cannot be guessed keeps its name. A later error then names that column.
         """
-        training_config = self.config
-        with suppress(UserError):
-            if training_config.context_column not in rows.columns:
-                columns = {"start_column": None} | rows_module.guess_context_columns(rows)
-                self.config = dataclasses.replace(self.config, **columns)
-        with suppress(UserError):
-            if training_config.ending_columns[0] not in rows.columns:
-                endings = rows_module.guess_ending_columns(rows)
-                self.config = dataclasses.replace(self.config, ending_columns=endings)
-        with suppress(UserError):
-            if training_config.label_column not in rows.columns:
-                self.config = dataclasses.replace(self.config, label_column=guess_label_column(rows))
+        trained = self.config
+        if trained.context_column not in rows.columns:
+            with suppress(UserError):
+                self.resolve(**{"start_column": None} | guess_context_columns(rows))
+        if trained.ending_columns[0] not in rows.columns:
+            with suppress(UserError):
+                self.resolve(ending_columns=guess_ending_columns(rows))
+        if trained.label_column not in rows.columns:
+            with suppress(UserError):
+                self.resolve(label_column=guess_label_column(rows))
         super().map_columns(rows, named)
 
     def encode_labels(self, rows: Rows, required: bool = False) -> np.ndarray | None:
         """Return the index of the correct ending of each row, [rows]; None if the rows have no labels.
 
-        Args:
-            rows: The rows.
-            required: Whether rows without labels are an error.
-
-        Raises:
-            UserError: A label is missing or names no ending of its row.
+        With `required`, rows without labels are an error.
         """
         column = self.config.label_column
         if not required and not has_labels(rows, column):
             return None
-        return encode_ending_labels(rows, column, self.parse_endings(rows), self.first_label)
+        return encode_ending_labels(rows, column, self.parse_endings(rows), self.state.first_label)
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        """Return the index of the correct ending of each row."""
         labels = self.encode_labels(rows, required=True)
         assert labels is not None
         return list(labels.tolist())
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Return the rows with other correct endings, written in the way that the row names its ending."""
         column, changed = self.config.label_column, rows.select(list(labels))
         cells = format_ending_labels(
-            changed, column, self.parse_endings(changed), self.first_label, list(labels.values())
+            changed, column, self.parse_endings(changed), self.state.first_label, list(labels.values())
         )
         return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
 
     # ---- model
 
     def describe(self) -> str:
-        """Describe the columns."""
         inputs = self.input_schema
         endings = format_list(inputs.ending_columns)
         return f"{' + '.join(inputs.context_columns)} with one of {endings} by {self.config.label_column}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head of a model that was trained on another multiple choice dataset."""
         keeps_head = has_head(model_config, CHOICE_HEAD) and has_head_type(
             model_config, self.config.head, self.config.pooling
         )
-        self.has_new_head = self.config.new_head or not keeps_head
-        setattr(model_config, FIRST_LABEL_KEY, self.first_label)
+        self.state.has_new_head = self.config.new_head or not keeps_head
+        setattr(model_config, FIRST_LABEL_KEY, self.state.first_label)
         remove_fitted_confidence(model_config)
         return model_config
 
     def load_state(self, model_config: Any) -> None:
-        """Restore whether labels are counted from 0 or 1."""
-        self.first_label = getattr(model_config, FIRST_LABEL_KEY, 0)
-        self.has_new_head = False
-        self.fitted_confidence = FittedConfidence.load(model_config)
+        super().load_state(model_config)
+        self.state.first_label = getattr(model_config, FIRST_LABEL_KEY, 0)
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
-        """Tokenize the pairs of the context with each ending."""
         return build_choice_features(
             rows[self.config.context_column], self.parse_full_endings(rows), self.encode_labels(rows),
             tokenizer, self.config.max_length, cache=self.use_cache,
         )  # fmt: skip
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForMultipleChoice`, possibly with another pooling or a BiLSTM."""
         from transformers import AutoModelForMultipleChoice
 
         return load_with_pooling(
-            AutoModelForMultipleChoice, source, model_config, self.has_new_head, self.config.head,
+            AutoModelForMultipleChoice, source, model_config, self.state.has_new_head, self.config.head,
             self.config.pooling,
         )  # fmt: skip
 
     def make_loss(self, features: Features) -> Loss:
-        """Return cross-entropy over the endings of each row."""
         return CrossEntropy()
 
     # ---- results
 
-    def evaluate(self, outputs: Outputs) -> ChoiceEvaluation:
-        """Return the evaluation of these outputs."""
-        return ChoiceEvaluation(outputs, self.fitted_confidence)
+    def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
+        return ChoiceEvaluation(outputs, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
         """Score two baselines: `majority`, and `ending_only`, a linear model that does not read the context.
@@ -324,3 +314,48 @@ class Swag(Task):
             "majority": compute_accuracy(gold, predict_majority(labels, len(gold))),
             "ending_only": compute_accuracy(gold, predicted),
         }
+
+
+class ChoiceEvaluation(LabelEvaluation):
+    """The ending with the highest score for each row; each ending is a class, with its index from 0."""
+
+    has_classes = True
+    has_sets = True
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        return self.outputs.logits.argmax(-1)
+
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        return compute_accuracy(gold, predicted)
+
+    def make_decisions(self) -> Decisions:
+        return Decisions.from_classes(self.outputs.logits, self.outputs.features.labels)
+
+    def decode_set(self, is_member: np.ndarray) -> list[int]:
+        return is_member.nonzero()[0].tolist()
+
+    def decode(self) -> DecodedPredictions:
+        return DecodedPredictions(self.predicted.tolist(), self.gold.tolist())
+
+    def make_examples(self) -> DecodedPredictions:
+        return DecodedPredictions([0, 1], [0, 1])
+
+    def list_scores(self) -> list[str]:
+        return [*compute_accuracy(np.zeros(1), np.zeros(1)), *self.confidence_score_names]
+
+    def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
+        features, logits = self.outputs.features, self.outputs.logits
+        probabilities, num_endings = softmax(logits), np.diff(features.sequence_offsets)
+        for index, (predicted, count) in enumerate(zip(self.predicted, num_endings, strict=True)):
+            yield {
+                "gold": None if features.labels is None else int(features.labels[index]),
+                "predicted": int(predicted),
+                "scores": logits[index, :count].tolist(),
+                "probabilities": probabilities[index, :count].tolist(),
+            }
+
+
+def compute_accuracy(gold: np.ndarray, predicted: np.ndarray) -> Scores:
+    """Return the fraction of rows with the correct ending."""
+    return {"accuracy": float((gold == predicted).mean())}

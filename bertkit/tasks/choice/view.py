@@ -36,11 +36,9 @@ class MultipleChoiceView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the probabilities are a list, one for each ending."""
         return isinstance(record.get("probabilities"), list)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if the gold or predicted ending has no probability."""
         num_endings = len(record["probabilities"])
         for key in ("gold", "predicted"):
             if record[key] >= num_endings:
@@ -48,14 +46,16 @@ class MultipleChoiceView(View):
         return None
 
     def build_examples(self) -> list[Example]:
-        """Return examples; an improbable gold ending gives a high priority."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         columns = self.run.settings.get("ending_columns", [])
         fields = [field for field in self.build_input_fields(record) if field.name not in columns]
-        endings = zip(_get_endings(record, columns), probabilities, strict=False)
+        values = [record.get(column) for column in columns]
+        if len(values) == 1 and isinstance(values[0], list):  # one column of lists
+            values = values[0]
+        endings = zip((str(text) for text in values if text not in (None, "")), probabilities, strict=False)
         for index, (text, probability) in enumerate(endings):
             kind = get_mark_kind(index == gold, index == predicted)
             marks = [Mark(0, len(text), kind)] if kind else []
@@ -66,7 +66,6 @@ class MultipleChoiceView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return the confusion matrix of the positions of endings, and a reliability diagram."""
         num_endings = max(len(record["probabilities"]) for record in self.records)
         gold, predicted = self.get_column("gold"), self.get_column("predicted")
         counts = count_confusions(gold, predicted, num_endings)
@@ -82,17 +81,9 @@ class MultipleChoiceView(View):
         ]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of accuracy."""
         correct = self.get_column("gold") == self.get_column("predicted")
         return Scorer(lambda rows: {"accuracy": float(correct[rows].mean())}, len(correct), correct)
 
 
 def _format_ending(index: int) -> str:
     return f"ending {index + 1}"
-
-
-def _get_endings(record: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """Return the non-empty endings, which are in one column each or in one column of lists."""
-    values = [record.get(column) for column in columns]
-    endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return [str(text) for text in endings if text not in (None, "")]

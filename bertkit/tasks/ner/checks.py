@@ -10,8 +10,7 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
-from bertkit.data.token_counts import TokenCounts
-from bertkit.data.words import encode_words
+from bertkit.data.tokens import TokenCounts
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.tasks.checks import (
     MAX_LOCATIONS,
@@ -21,6 +20,7 @@ from bertkit.tasks.checks import (
     format_fraction,
     locate_rows,
 )
+from bertkit.tasks.ner.features import encode_words
 from bertkit.tasks.ner.predictions import mark_shared_tokens
 from bertkit.tasks.ner.rows import WIDENED_SPANS_NOTE, find_types
 from bertkit.tasks.ner.tags import (
@@ -99,7 +99,6 @@ def find_lost_entities(rows: Rows, first_token: np.ndarray) -> LostEntities:
     that no later word has.
 
     Args:
-        rows: Parsed rows with the columns `tokens` and `iob2`.
         first_token: [words] number of the token that each word is predicted at; -1 for a word without tokens.
     """
     offsets = compute_sentence_offsets(rows["tokens"])
@@ -138,32 +137,27 @@ class NerChecks(TaskChecks):
     """The checks of `ner`."""
 
     def extract_texts(self, rows: Rows) -> list[Sequence[str]]:
-        """Return the column of sentences."""
         return [rows["text"]]
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return the tags of each sentence."""
         return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        """Count the entities of each type."""
         return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Find rare entity types."""
         return find_rare_types(counts)
 
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Find empty and very long sentences, illegal tags, mixed schemes, and types with one entity."""
         for split, rows in parsed.splits.items():
             yield from find_empty_rows(split, dataset.splits[split], rows)
             yield from find_long_sentences(split, rows)
             if "tags" in rows.columns:
-                yield from find_scheme_mismatch(split, rows, self.task.scheme)
-                yield from find_illegal_tags(split, rows, self.task.scheme)
-        yield from find_unusual_notation(parsed.splits["train"], self.task.scheme)
+                yield from find_scheme_mismatch(split, rows, self.task.state.scheme)
+                yield from find_illegal_tags(split, rows, self.task.state.scheme)
+        yield from find_unusual_notation(parsed.splits["train"], self.task.state.scheme)
         yield from find_singleton_types(parsed.splits["train"])
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
@@ -174,7 +168,6 @@ class NerChecks(TaskChecks):
         return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Find words that the tokenizer drops, and entities that its tokens cannot express."""
         tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
         yield from find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
         if "iob2" in rows.columns:
@@ -182,13 +175,7 @@ class NerChecks(TaskChecks):
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Find tags that are illegal in the scheme of this split.
-
-    Args:
-        split: Name of the split.
-        rows: Parsed rows with `tokens` and `tags`.
-        scheme: Scheme of the training tags.
-    """
+    """Find tags that are illegal in the scheme of this split."""
     split_scheme = detect_scheme(rows["tags"], scheme)
     violations = find_violations(rows["tags"], split_scheme)
     for kind, indices in violations.group_by_kind().items():
@@ -201,8 +188,6 @@ def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[
     """Return the locations of the first few words.
 
     Args:
-        rows: Parsed rows.
-        indices: Indices of the words among the words of all rows.
         offsets: Index of the first word of each row, [rows + 1].
     """
     word_indices = np.asarray(indices[:MAX_LOCATIONS])
@@ -287,8 +272,6 @@ def find_words_without_tokens(
     """Find words without any token, except white space, which has none.
 
     Args:
-        split: Name of the split.
-        rows: Parsed rows.
         first_token: Index of the first token of each word, [words]; -1 for words without tokens.
         offsets: Index of the first word of each row, [rows + 1].
     """

@@ -1,21 +1,13 @@
 """The settings and the definition of `ner`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, MODEL, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    pass
-
+from bertkit.tasks import TaskDef
 
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
-# Settings of the training of the encoder.
-ENCODER_SETTINGS = (
-    "num_layers", "freeze", "lora", "layer_decay", "pack", "compile", "attention_dropout",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +35,12 @@ class NerConfig(FineTuningConfig):
     )
 
 
-NER = TaskSpec(
+NER = TaskDef(
     name="ner",
     help="Fine-tune on named entities, or any tags of words.",
     config=NerConfig,
-    pipeline=TransformersPipeline(task="token-classification", init_kwargs={"aggregation_strategy": "first"}),
-    best_metric=("f1", 1),
+    checks="bertkit.tasks.ner.checks:NerChecks",
+    views=("bertkit.tasks.ner.view:NerView",),
     reads_conll=True,
-    uses_windows=True,
     scores_tokens=True,
 )

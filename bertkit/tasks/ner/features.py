@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import TextFeatures, TokenRanges
-from bertkit.data.table import CHUNK_ROWS
-from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction
-from bertkit.data.words import WordTokens, encode_words
+from bertkit.data.table import CHUNK_ROWS, iter_chunks
+from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction, encode_with_offsets
+from bertkit.data.words import WordSpans
 from bertkit.tasks.ner.rows import ContextColumn
 from bertkit.utils.arrays import (
     Ragged,
@@ -56,7 +56,6 @@ class WordFeatures(TextFeatures):
 
     @property
     def windowed_fraction(self) -> float:
-        """Fraction of the sentences that are split into several windows."""
         return float((np.diff(self.window_offsets) > 1).mean())
 
 
@@ -70,8 +69,6 @@ def build_word_features(
         words: [n] words of each sentence.
         texts: [n] text of each sentence.
         labels: [words] int label ids of the words of all sentences, or None.
-        tokenizer: A fast tokenizer.
-        max_length: Maximum sequence length in tokens, including special tokens.
         context: [n] position of each sentence in its document, or None to use single sentences. The model
             reads the neighboring sentences, but predicts no labels for their words.
         cache: Whether to cache the tokens.
@@ -84,7 +81,11 @@ def build_word_features(
         sentences = context.collect_sentences()
         tokens = encode_words(sentences.words, sentences.texts, tokenizer, cache)
         rows, documents = sentences.rows, sentences.documents
-    windows = _plan_windows(tokens.ids.offsets, rows, documents, max_length - template.num_special_tokens)
+    offsets, max_tokens = tokens.ids.offsets, max_length - template.num_special_tokens
+    windows = build_windows(offsets[rows], offsets[rows + 1], max_tokens)
+    if documents is not None:
+        document_bounds = np.repeat(offsets[documents], np.diff(windows.window_offsets), axis=0)
+        windows = expand_windows(windows, offsets, document_bounds, max_tokens)
     predictions = _assign_predictions(tokens, rows, windows, labels)
     text_position = template.count_special_tokens_before(~0)  # ~0 is the slot of the text
     longest = int(tokens.ids.lengths[rows].max(initial=0))
@@ -98,6 +99,55 @@ def build_word_features(
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction([tokens.ids], tokenizer),
     )  # fmt: skip
+
+
+# ---- tokens of words
+
+
+@dataclass(frozen=True)
+class WordTokens:
+    """Tokenized sentences, without special tokens.
+
+    Attributes:
+        ids: Token ids of each sentence.
+        word_offsets: [n + 1] index of each sentence's first word.
+        first_token: [words] index of each word's first token in the concatenated tokens; -1 for a word
+            without tokens, such as a control character that normalization removes.
+    """
+
+    ids: Ragged
+    word_offsets: np.ndarray
+    first_token: np.ndarray
+
+
+def encode_words(
+    words: Sequence[Sequence[str]], texts: Sequence[str], tokenizer: Any, cache: bool = True
+) -> WordTokens:
+    """Tokenize sentences, and find the first token of each word.
+
+    A text is tokenized as a whole, not word by word, as in `transformers.pipeline()`. The tokens are then the
+    same as in any other text, and a token may contain several words.
+
+    Args:
+        words: [n] words of each sentence.
+        texts: [n] text of each sentence; see `WordSpans.from_words`.
+        tokenizer: A fast tokenizer.
+        cache: Whether to cache the tokens.
+    """
+    tokenized = encode_with_offsets(texts, tokenizer, cache)
+    dtype = get_index_dtype(len(tokenized.ids.values))
+    counts, first_tokens = [np.zeros(0, np.int64)], [np.zeros(0, dtype)]
+    first_text = 0
+    for part_words, part_texts in zip(iter_chunks(words), iter_chunks(texts), strict=True):
+        spans = WordSpans.from_words(part_words, part_texts)
+        part = tokenized.slice_texts(first_text, first_text + len(part_texts))
+        counts.append(np.diff(spans.offsets))
+        text_index = np.repeat(np.arange(len(part_texts)), counts[-1])
+        first, _ = part.find_token_ranges(text_index, spans.start, spans.stop)
+        first_tokens.append(np.where(first >= 0, first + tokenized.ids.offsets[first_text], -1).astype(dtype))
+        first_text += len(part_texts)
+    offsets = compute_offsets(np.concatenate(counts))
+    return WordTokens(tokenized.ids, offsets, np.concatenate(first_tokens))
 
 
 # ---- predictions
@@ -126,9 +176,7 @@ def _assign_predictions(
     """Assign the first token of each word to the window that predicts it.
 
     Args:
-        tokens: The tokens of all sentences.
         rows: [n] index of each row's sentence.
-        windows: The windows of the rows.
         labels: [words] label ids of the words of all rows, or None.
     """
     parts = []
@@ -157,7 +205,6 @@ def _assign_part(first_token: np.ndarray, windows: "Windows", labels: np.ndarray
 
     Args:
         first_token: [words] index of each word's first token; -1 for a word without tokens.
-        windows: The windows of the words' sentences.
         labels: [words] label ids, or None.
     """
     has_tokens = first_token >= 0
@@ -211,24 +258,6 @@ class Windows:
         )  # fmt: skip
 
 
-def _plan_windows(
-    offsets: np.ndarray, rows: np.ndarray, documents: np.ndarray | None, max_tokens: int
-) -> Windows:
-    """Plan the windows of the rows.
-
-    Args:
-        offsets: [sentences + 1] index of each sentence's first token.
-        rows: [n] index of each row's sentence.
-        documents: [n, 2] first sentence and end of each row's document, or None.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
-    """
-    windows = build_windows(offsets[rows], offsets[rows + 1], max_tokens)
-    if documents is None:
-        return windows
-    document_bounds = np.repeat(offsets[documents], np.diff(windows.window_offsets), axis=0)
-    return expand_windows(windows, offsets, document_bounds, max_tokens)
-
-
 def build_windows(start: np.ndarray, stop: np.ndarray, max_tokens: int) -> Windows:
     """Build one window for each sentence, or several overlapping windows for a long sentence.
 
@@ -238,7 +267,6 @@ def build_windows(start: np.ndarray, stop: np.ndarray, max_tokens: int) -> Windo
     Args:
         start: [n] first token of each sentence.
         stop: [n] end of each sentence.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     stride = max(1, max_tokens - max_tokens // 4)
     counts, window_start, window_stop = slide_windows(start, stop, max_tokens, stride)
@@ -260,15 +288,15 @@ def expand_windows(
     The windows of a split sentence have no free tokens.
 
     Args:
-        windows: Windows of single sentences.
         sentence_offsets: [sentences + 1] first token of each sentence of all documents.
         document_bounds: [windows, 2] first token and end of each window's document.
-        max_tokens: Maximum number of tokens of a window, without special tokens.
     """
     free = np.maximum(0, max_tokens - (windows.stop - windows.start))
     document_start, document_stop = document_bounds[:, 0], document_bounds[:, 1]
     start = _expand_left(windows.start, free // 2, sentence_offsets, document_start)
-    stop = _expand_right(windows.stop, free - (windows.start - start), sentence_offsets, document_stop)
+    # The end of the last sentence that is completely within the rest of the free tokens.
+    target = np.minimum(windows.stop + free - (windows.start - start), document_stop)
+    stop = sentence_offsets[np.searchsorted(sentence_offsets, target, side="right") - 1]
     start = _expand_left(windows.start, free - (stop - windows.stop), sentence_offsets, document_start)
     return Windows(
         np.where(free > 0, start, windows.start), np.where(free > 0, stop, windows.stop),
@@ -282,11 +310,3 @@ def _expand_left(
     """Return the start of the first sentence that is completely within `free` tokens before `start`."""
     target = np.maximum(start - free, document_start)
     return sentence_offsets[np.searchsorted(sentence_offsets, target, side="left")]
-
-
-def _expand_right(
-    stop: np.ndarray, free: np.ndarray, sentence_offsets: np.ndarray, document_stop: np.ndarray
-) -> np.ndarray:
-    """Return the end of the last sentence that is completely within `free` tokens after `stop`."""
-    target = np.minimum(stop + free, document_stop)
-    return sentence_offsets[np.searchsorted(sentence_offsets, target, side="right") - 1]

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.readers.conll import format_conll
-from bertkit.data.words import extract_entities
+from bertkit.data.table import Rows
 from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.calibration import SELECTIVE_SCORES, Decisions, EceScorer
 from bertkit.stats.metric_modules import DecodedPredictions
@@ -19,7 +19,9 @@ from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.ner.features import WordFeatures
+from bertkit.tasks.ner.rows import extract_entities
 from bertkit.tasks.ner.tags import (
+    Scheme,
     TagSet,
     compute_sentence_offsets,
     detect_scheme,
@@ -28,13 +30,6 @@ from bertkit.tasks.ner.tags import (
     split_by_offsets,
 )
 from bertkit.utils.arrays import compute_offsets
-
-if TYPE_CHECKING:
-    from bertkit.data.table import Rows
-    from bertkit.stats.calibration import Decisions, EceScorer
-    from bertkit.stats.metric_modules import DecodedPredictions
-    from bertkit.stats.significance import Scorer
-    from bertkit.tasks.ner.tags import Scheme, TagSet
 
 
 class NerEvaluation(RowEvaluation):
@@ -46,7 +41,7 @@ class NerEvaluation(RowEvaluation):
     """
 
     def __init__(
-        self, outputs: Outputs, tags: TagSet, scheme: "Scheme", fitted: FittedConfidence = NOT_FITTED
+        self, outputs: Outputs, tags: TagSet, scheme: Scheme, fitted: FittedConfidence = NOT_FITTED
     ) -> None:
         super().__init__(outputs, fitted)
         self.tags = tags
@@ -58,7 +53,7 @@ class NerEvaluation(RowEvaluation):
         return self.tags.encode(self.outputs.rows["iob2"])
 
     @cached_property
-    def split_scheme(self) -> "Scheme":
+    def split_scheme(self) -> Scheme:
         """The tagging scheme of this split: the training scheme, unless the gold tags contradict it."""
         rows = self.outputs.rows
         return detect_scheme(rows["tags"], self.scheme) if "tags" in rows.columns else self.scheme
@@ -161,17 +156,14 @@ class NerEvaluation(RowEvaluation):
         return Scorer(score, len(words))
 
     def compute_details(self) -> dict[str, Scores]:
-        """Return the scores of each entity type."""
         entities_by_type, _ = self._counts
         return score_types(entities_by_type, self.tags)
 
     @property
     def has_classes(self) -> bool:
-        """Whether predictions are choices between classes: the tags are classes."""
         return True
 
     def make_decisions(self) -> Decisions:
-        """Return a decision between the tags for each word that has tokens; rows are sentences."""
         features, logits = self.outputs.features, self.outputs.logits.astype(np.float64)
         num_sentences = len(features.word_offsets) - 1
         sentence = np.repeat(np.arange(num_sentences), np.diff(features.word_offsets))
@@ -194,17 +186,14 @@ class NerEvaluation(RowEvaluation):
         return words[:, 0] == words[:, 1]
 
     def decode(self) -> DecodedPredictions:
-        """Return the lists of tags of each sentence, in the scheme of this split."""
         return DecodedPredictions(self._tags_in_split_scheme, list(self.outputs.rows["tags"]))
 
     def make_examples(self) -> DecodedPredictions:
-        """Return the gold tags of two sentences as predictions and references."""
         rows = self.outputs.rows
         sentences = list(rows.select(range(min(2, len(rows))))["tags"])
         return DecodedPredictions(sentences, sentences)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of entities, words and, if the run abstains, abstention."""
         names = score_sentences(np.zeros((1, 3), int), np.zeros((1, 2), int))
         has_abstention = self.fitted.min_confidence is not None
         return [*names, "entity_ece", *(SELECTIVE_SCORES if has_abstention else ())]
@@ -230,7 +219,6 @@ class NerEvaluation(RowEvaluation):
             yield record | {"probabilities": probabilities} if score_detail == "all" else record
 
     def iter_full_records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records with `probabilities`: for each word, the probability of each tag in IOB2."""
         tags = self.tags.names
         split_points = self.outputs.features.word_offsets[1:-1]
         sentences = np.split(softmax(self._compute_emissions()), split_points)
@@ -239,7 +227,6 @@ class NerEvaluation(RowEvaluation):
             yield record | {"probabilities": by_tag}
 
     def format_files(self) -> dict[str, Iterator[str]]:
-        """Return `predictions.conll`: word, gold tag if there is one, and predicted tag."""
         rows = self.outputs.rows
         gold_columns = [rows["tags"]] if "tags" in rows.columns else []
         return {
@@ -247,7 +234,7 @@ class NerEvaluation(RowEvaluation):
         }
 
 
-def score_baselines(train: "Rows", rows: "Rows", tags: TagSet) -> dict[str, Scores]:
+def score_baselines(train: Rows, rows: Rows, tags: TagSet) -> dict[str, Scores]:
     """Return the scores of `majority` and `frequent_tag`.
 
     The majority baseline predicts O for every word. The other baseline predicts the most frequent tag that
@@ -282,8 +269,6 @@ def compute_emissions(logits: np.ndarray, features: WordFeatures, tags: TagSet) 
 
     Args:
         logits: [predictions, tags] logits of the first token of each word.
-        features: The features that the logits were computed from.
-        tags: The tag set of the model.
     """
     from scipy.special import log_softmax
 
@@ -337,7 +322,11 @@ def viterbi_decode(
         [words] int tag ids.
     """
     path = emissions.argmax(1)
-    illegal = _find_illegal_sentences(path, offsets, initial, transitions)
+    first_words = offsets[:-1][np.diff(offsets) > 0]
+    is_legal = np.ones(len(path), bool)
+    is_legal[1:] = transitions[path[:-1], path[1:]]
+    is_legal[first_words] = initial[path[first_words]]
+    illegal = np.unique(find_sentence_indices(np.flatnonzero(~is_legal), offsets))
     longest_first = illegal[np.argsort(-np.diff(offsets)[illegal], kind="stable")]
     starts, lengths = offsets[longest_first], np.diff(offsets)[longest_first]
     rules = _Rules.from_transitions(initial, transitions)
@@ -368,17 +357,6 @@ class _Rules:
     def from_transitions(cls, initial: np.ndarray, transitions: np.ndarray) -> "_Rules":
         predecessors, kind = np.unique(transitions.T, axis=0, return_inverse=True)
         return cls(np.where(initial, 0.0, -np.inf), np.where(predecessors, 0.0, -np.inf), kind.reshape(-1))
-
-
-def _find_illegal_sentences(
-    path: np.ndarray, offsets: np.ndarray, initial: np.ndarray, transitions: np.ndarray
-) -> np.ndarray:
-    """Return the indices of the sentences whose path is illegal."""
-    first_words = offsets[:-1][np.diff(offsets) > 0]
-    is_legal = np.ones(len(path), bool)
-    is_legal[1:] = transitions[path[:-1], path[1:]]
-    is_legal[first_words] = initial[path[first_words]]
-    return np.unique(np.searchsorted(offsets, np.flatnonzero(~is_legal), side="right") - 1)
 
 
 def _decode_sentences(
@@ -419,7 +397,6 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
         gold: [words] gold tag ids of all sentences.
         predicted: [words] predicted tag ids of all sentences.
         offsets: [n + 1] index of each sentence's first word; sentences may be empty.
-        tags: The tag set that defines the ids.
 
     Returns:
         [n, types, 3] int, the numbers of correct, predicted and gold entities.

@@ -1,7 +1,7 @@
-"""Documents of sentences, from which a model can read the neighbors of a sentence."""
+"""Rows of `ner`: documents of sentences, columns of words and tags, and normalization."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -21,14 +21,7 @@ from bertkit.data.table import (
     select_values,
     store_columns,
 )
-from bertkit.data.words import (
-    convert_spans_to_tags,
-    extract_entities,
-    join_words,
-    parse_span,
-    split_words,
-    strip_span,
-)
+from bertkit.data.words import WordSpans, join_words, split_words
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.tasks.ner.tags import (
     Scheme,
@@ -95,15 +88,12 @@ class ContextColumn(Column):
         return len(self.sentence)
 
     def select(self, index: np.ndarray) -> "ContextColumn":
-        """Return a column with the positions at `index`."""
         return ContextColumn(self.words, self.texts, self.sentence[index], self.documents[index])
 
     def read(self, start: int, stop: int) -> list[DocumentPosition]:
-        """Return the positions of a range."""
         return self.take(np.arange(start, stop))
 
     def take(self, indices: np.ndarray) -> list[DocumentPosition]:
-        """Return the positions at `indices`, in that order."""
         return list(itertools.starmap(DocumentPosition, self._positions[indices].tolist()))
 
     @property
@@ -167,9 +157,6 @@ def add_document_positions(rows: Rows) -> Rows:
     """Add the column `context` with the position of each row in its document.
 
     Consecutive rows of a file with the same document id form a document.
-
-    Raises:
-        UserError: The rows have no document boundaries.
     """
     keys = get_document_keys(rows)
     if keys is None:
@@ -201,12 +188,8 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
     """Return the columns of words and tags: those that the user passed, or else guesses.
 
     Args:
-        rows: The training rows.
         token_column: Name or index (from 0) of the column of words, or None to guess it.
         tag_column: Name or index (from 0) of the column of tags, or None to guess it.
-
-    Raises:
-        UserError: A column is missing, or both columns are the same.
     """
     token = (
         find_passed_column(rows, token_column, "--token-column")
@@ -222,12 +205,7 @@ def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None
 
 
 def match_split_columns(rows: Rows, columns: tuple[str, str]) -> tuple[str, str | None]:
-    """Return the columns of a split in any format; the tag column may be None.
-
-    Args:
-        rows: The rows of the split, whose format may differ from that of the training rows.
-        columns: The columns of words and tags in the training rows.
-    """
+    """Return the columns of a split in any format; the tag column may be None."""
     if columns[0] in rows.columns:
         return columns
     token = _guess_token_column(rows)
@@ -275,9 +253,6 @@ def parse_split(
     """Normalize a split (see `normalize_sentences`), and add the column `iob2` with the tags in IOB2.
 
     Args:
-        rows: The rows as read.
-        split: Name of the split, for notes.
-        columns: The columns of words and tags in the training rows.
         train_scheme: The scheme of the training rows, or None for the training rows themselves.
 
     Returns:
@@ -286,7 +261,12 @@ def parse_split(
     token_column, tag_column = match_split_columns(rows, columns)
     sentences: Rows = normalize_sentences(rows, token_column, tag_column)
     num_widened = _count_widened_spans(rows, token_column, tag_column, sentences)
-    sentences, notes = _drop_empty_rows(sentences, split)
+    notes, nonempty = [], [index for index, words in enumerate(sentences["tokens"]) if words]
+    if not nonempty:
+        raise UserError(f"{sentences.files[0]}: no row contains a word; check --token-column")
+    if len(nonempty) < len(sentences):
+        notes.append(f"{len(sentences) - len(nonempty):,} {split} rows without words skipped")
+        sentences = sentences.select(nonempty)
     if num_widened:
         notes.append(f"{num_widened:,} {split} {WIDENED_SPANS_NOTE}")
     if "tags" not in sentences.columns:
@@ -308,9 +288,6 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
 
     `split_words` splits texts into words, and entity spans of texts become IOB2 tags. If any other column has
     a reserved name, it is renamed to `input_NAME`.
-
-    Raises:
-        UserError: The words, tags or spans of a row cannot be parsed, or do not match each other.
     """
     require_column(rows, token_column, "the words")
     names = [token_column]
@@ -323,7 +300,21 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
 
     def iter_parts() -> Iterator[dict[str, list[Any]]]:
         for chunk in rows.iter_chunks(names=names) if len(rows) else [rows]:
-            yield _normalize_chunk(chunk, *names)
+            values = chunk[token_column]
+            words = [_parse_words(chunk, index, value, token_column) for index, value in enumerate(values)]
+            texts = [
+                value if isinstance(value, str) else join_words(sentence)
+                for value, sentence in zip(values, words, strict=True)
+            ]
+            part: dict[str, list[Any]] = {"tokens": words, "text": texts}
+            for column in names[1:]:
+                part["tags"] = [
+                    convert_spans_to_tags(chunk, index, value, texts[index], words[index])
+                    if isinstance(values[index], str)
+                    else _parse_tags(chunk, index, value, words[index], column)
+                    for index, value in enumerate(chunk[column])
+                ]
+            yield part
 
     columns: dict[str, Sequence[Any]] = {
         f"input_{name}" if name in RESERVED_COLUMNS else name: column
@@ -336,25 +327,6 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
     columns |= {"tokens": words, "text": texts, "context": ContextColumn.from_sentences(words, texts)}
     columns |= new_columns
     return SentenceRows(columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files)
-
-
-def _normalize_chunk(rows: Rows, token_column: str, tag_column: str | None = None) -> dict[str, list[Any]]:
-    """Return the columns `tokens`, `text` and, if there is a tag column, `tags`."""
-    values = rows[token_column]
-    words = [_parse_words(rows, index, value, token_column) for index, value in enumerate(values)]
-    texts = [
-        value if isinstance(value, str) else join_words(sentence)
-        for value, sentence in zip(values, words, strict=True)
-    ]
-    columns: dict[str, list[Any]] = {"tokens": words, "text": texts}
-    if tag_column is not None:
-        columns["tags"] = [
-            convert_spans_to_tags(rows, index, value, texts[index], words[index])
-            if isinstance(values[index], str)
-            else _parse_tags(rows, index, value, words[index], tag_column)
-            for index, value in enumerate(rows[tag_column])
-        ]
-    return columns
 
 
 def _parse_words(rows: Rows, index: int, value: Any, column: str) -> list[str]:
@@ -383,8 +355,7 @@ def _parse_tags(rows: Rows, index: int, value: Any, words: Sequence[str], column
     for position, tag in enumerate(value):
         if isinstance(tag, str) and tag:
             continue
-        is_number = isinstance(tag, int)
-        problem = "is a number without a name" if is_number else "is not a tag"
+        problem = "is a number without a name" if isinstance(tag, int) else "is not a tag"
         raise UserError(
             f"{rows.format_location(index, position)}: tag {tag!r} of {words[position]!r}: {problem}; "
             "write the tag itself"
@@ -406,27 +377,12 @@ def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, 
     return count
 
 
-def _drop_empty_rows(rows: Rows, split: str) -> tuple[Rows, list[str]]:
-    """Return the rows that have words, and a note if some have none."""
-    nonempty = [index for index, words in enumerate(rows["tokens"]) if words]
-    if not nonempty:
-        raise UserError(f"{rows.files[0]}: no row contains a word; check --token-column")
-    if len(nonempty) == len(rows):
-        return rows, []
-    return rows.select(nonempty), [f"{len(rows) - len(nonempty):,} {split} rows without words skipped"]
-
-
 def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
     """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user.
 
     Args:
-        rows: Normalized rows with tags.
-        split: Name of the split, for notes.
         train_scheme: The scheme of the training rows, or None. It is preferred unless another scheme fits the
             tags better.
-
-    Raises:
-        UserError: A tag does not belong to the scheme.
     """
     tags = rows["tags"]
     _reject_lone_surrogates(rows)
@@ -476,11 +432,7 @@ def find_types(rows: Rows) -> set[str]:
 
 
 def collect_types(rows: Rows, tag_column: str) -> list[str]:
-    """Return the sorted entity types of normalized rows.
-
-    Raises:
-        UserError: There are no entities, or there are too many types to be entity types.
-    """
+    """Return the sorted entity types of normalized rows."""
     types = sorted(find_types(rows))
     location = f"{rows.files[0]}: column {tag_column!r}"
     if not types:
@@ -505,3 +457,103 @@ def check_types(rows: Rows, types: Sequence[str]) -> None:
         f"{location}: tag {rows['tags'][index][word]!r} does not occur in the training rows "
         f"(they have {format_list(types)}){suggest_similar(unknown, types) or '; correct the tag'}"
     )
+
+
+# ---- character spans of entities
+
+TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys for the type of a span
+
+
+def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: Sequence[str]) -> list[str]:
+    """Convert character spans to IOB2 tags. A word that overlaps a span belongs to the entity.
+
+    Args:
+        rows: The rows, for error messages, like `index`.
+        value: A list of spans, see `parse_span`.
+    """
+    row = rows.format_location(index)
+    if not isinstance(value, (list, tuple)):
+        raise UserError(f"{row}: spans: expected a list of [start, end, type], found {value!r}")
+    spans = []
+    for item in value:
+        span = parse_span(item)
+        if span is None:
+            raise UserError(
+                f"{row}: cannot parse span {item!r}; for a text write [start, end, type] or objects "
+                "with start, end and label, for a list of words write their tags"
+            )
+        start, stop, _ = span
+        if not 0 <= start < stop <= len(text):
+            raise UserError(
+                f"{row}: span {start} to {stop}: is not inside the text, which has "
+                f"{format_count(len(text), 'character')}; correct or remove the span"
+            )
+        spans.append(span)
+    tags = ["O"] * len(words)
+    positions = WordSpans.from_words([words], [text])
+    for start, stop, type in sorted(spans):
+        word_indices = np.flatnonzero((positions.start < stop) & (positions.stop > start)).tolist()
+        if not word_indices:
+            raise UserError(f"{row}: span {start} to {stop}: contains no word; correct or remove the span")
+        if any(tags[word] != "O" for word in word_indices):
+            raise UserError(
+                f"{row}: span {start} to {stop}: overlaps another span at {words[word_indices[0]]!r}, and a "
+                "word has one tag; remove one of the two spans"
+            )
+        tags[word_indices[0]] = f"B-{type}"
+        for word in word_indices[1:]:
+            tags[word] = f"I-{type}"
+    return tags
+
+
+def parse_span(value: Any) -> tuple[int, int, str] | None:
+    """Return start, end and type of a span, or None if the value is not a span.
+
+    Args:
+        value: A list `[start, end, type]`, or an object with the keys "start", "end" and one of `TYPE_KEYS`.
+    """
+    if isinstance(value, Mapping):
+        type = next((value[key] for key in TYPE_KEYS if key in value), None)
+        value = (value.get("start"), value.get("end"), type)
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        return None
+    start, stop, type = value
+    are_integers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in (start, stop))
+    return (start, stop, type) if are_integers and isinstance(type, str) and type else None
+
+
+def strip_span(text: str, span: tuple[int, int, str]) -> tuple[int, int]:
+    """Return start and end of a span without leading and trailing white space."""
+    start, stop, _ = span
+    span_text = text[start:stop]
+    return stop - len(span_text.lstrip()), start + len(span_text.rstrip())
+
+
+def extract_entities(
+    tags: Sequence[str], words: Sequence[str], text: str, scores: Sequence[float] | None = None
+) -> list[dict[str, Any]]:
+    """Return the entities of a sentence with their character spans.
+
+    Args:
+        tags: Legal IOB2 tags of the words.
+        words: The words of the sentence.
+        text: The text of the sentence.
+        scores: The probability of each tag, or None. The score of an entity is the mean over its words.
+    """
+    bounds: list[tuple[int, int]] = []
+    for word, tag in enumerate(tags):
+        if tag[0] == "B":
+            bounds.append((word, word))
+        elif tag[0] == "I":
+            bounds[-1] = (bounds[-1][0], word)
+    if not bounds:
+        return []
+    spans = WordSpans.from_words([words], [text])
+    entities = []
+    for first, last in bounds:
+        start, end = int(spans.start[first]), int(spans.stop[last])
+        entity = {"start": start, "end": end, "label": tags[first][2:], "text": text[start:end]}
+        if scores:
+            entity["score"] = round(sum(scores[first : last + 1]) / (last + 1 - first), 4)
+        entities.append(entity)
+    return entities

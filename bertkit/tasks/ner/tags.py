@@ -236,7 +236,6 @@ def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> S
     has the letters of an entity, such as `PER-B` and `PER-I`.
 
     Args:
-        sentences: The tags of each sentence.
         preferred: The scheme of the training split. It is returned unless another scheme fits better, because
             a small split may lack letters that would identify the scheme.
     """
@@ -444,12 +443,7 @@ def _find_other(tags: Collection[str], notation: Scheme) -> list[str]:
 
 
 def describe_notation(tags: Collection[str], scheme: Scheme) -> str | None:
-    """Return a note if the letters of the tags are suffixes or in lower case, or look so; None otherwise.
-
-    Args:
-        tags: The distinct tags of the training rows.
-        scheme: Their scheme.
-    """
+    """Return a note if the letters of the tags are suffixes or in lower case, or look so; None otherwise."""
     if scheme.is_unusual:
         form = " and ".join(
             ["letters as suffixes"] * scheme.has_suffix + ["letters in lower case"] * scheme.is_lowercase

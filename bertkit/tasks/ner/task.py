@@ -16,12 +16,13 @@ from bertkit.errors import UserError, format_list
 from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels, verify_label_order
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
-from bertkit.settings.run_settings import RunConfig
-from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remove_fitted_confidence
+from bertkit.settings.setting import list_settings
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import InputSchema, Task, TaskState, TransformersPipeline, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.ner import rows as rows_module
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
-from bertkit.tasks.ner.config import ENCODER_SETTINGS, NER, NerConfig
+from bertkit.tasks.ner.config import NER, NerConfig
 from bertkit.tasks.ner.features import build_word_features
 from bertkit.tasks.ner.predictions import NerEvaluation, score_baselines
 from bertkit.tasks.ner.rows import (
@@ -37,30 +38,44 @@ from bertkit.tasks.ner.rows import (
 from bertkit.tasks.ner.tags import Scheme, TagSet, build_iob2_labels, from_iob2, to_iob2
 
 
+class NerState(TaskState):
+    """What a run of `ner` finds.
+
+    Attributes:
+        scheme: Tagging scheme of the training rows.
+        types: The entity types.
+        outside_fraction: Fraction of the training words outside of entities; unknown in a finished run.
+        tags: The tags in the order of the model's outputs; unknown until `configure_model`.
+    """
+
+    best_metric = ("f1", 1)
+    scheme: Scheme
+    types: list[str]
+    outside_fraction: float
+    tags: TagSet
+
+
 class Ner(Task):
     """Named entity recognition: each word is tagged by its first token (Devlin et al. 2018, 5.3).
 
     Internally, tags are in IOB2, and each sentence gets the most probable legal sequence of tags.
     Entities are delimited as in conlleval. Predictions are written in the scheme of the data.
-
-    Attributes:
-        scheme: Tagging scheme of the training rows; set by `parse_dataset` or `load_state`.
-        types: The entity types; set by `parse_dataset` or `load_state`.
-        tags: The tags in the order of the model's outputs; set by `configure_model` or `load_state`.
-        outside_fraction: Fraction of the training words outside of entities; set by `parse_dataset`.
     """
 
-    spec = NER
-    scheme: Scheme
-    types: list[str]
-    tags: TagSet
-    outside_fraction: float
+    definition = NER
+    state_class = NerState
+    state: NerState
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        if self._uses_tagger_class:
-            pipeline = dataclasses.replace(self.spec.pipeline, caveat="cannot load the head of this model")
-            self.spec = dataclasses.replace(self.spec, pipeline=pipeline)
+    @property
+    def pipeline(self) -> TransformersPipeline:
+        return TransformersPipeline(
+            task="token-classification", init_kwargs={"aggregation_strategy": "first"},
+            caveat="cannot load the head of this model" if self._uses_tagger_class else None,
+        )  # fmt: skip
+
+    @property
+    def uses_windows(self) -> bool:
+        return True
 
     @property
     def _uses_tagger_class(self) -> bool:
@@ -69,7 +84,6 @@ class Ner(Task):
 
     @property
     def input_schema(self) -> InputSchema:
-        """The columns of words or text and of tags; with `--context document`, also the document column."""
         return InputSchema(
             text_columns=("tokens",),
             gold_columns=frozenset([self.config.tag_column]),
@@ -89,7 +103,7 @@ class Ner(Task):
         """
         train = dataset.splits["train"]
         columns = rows_module.resolve_columns(train, self.config.token_column, self.config.tag_column)
-        self.config = dataclasses.replace(self.config, token_column=columns[0], tag_column=columns[1])
+        self.resolve(token_column=columns[0], tag_column=columns[1])
         train_rows, scheme, notes = rows_module.parse_split(train, "train", columns, train_scheme=None)
         if scheme is None:
             raise UserError(f"{train.files[0]}: no tags in column {columns[1]!r} to learn from")
@@ -99,9 +113,11 @@ class Ner(Task):
                 parsed[name], _, split_notes = rows_module.parse_split(rows, name, columns, scheme)
                 notes += split_notes
         splits = {name: self._add_context(parsed[name]) for name in dataset.splits}
-        self.scheme, self.types = scheme, rows_module.collect_types(splits["train"], columns[1])
         tag_counts = Counter(chain.from_iterable(splits["train"]["iob2"]))
-        self.outside_fraction = tag_counts["O"] / tag_counts.total()
+        self.state = NerState(
+            scheme=scheme, types=rows_module.collect_types(splits["train"], columns[1]),
+            outside_fraction=tag_counts["O"] / tag_counts.total(),
+        )  # fmt: skip
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _add_context(self, rows: Rows) -> Rows:
@@ -109,13 +125,12 @@ class Ner(Task):
         return add_document_positions(rows) if self.config.context == "document" else rows
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Parse the words; if labels are required, also parse the tags."""
         columns = (self.config.token_column, self.config.tag_column)
         if require_labels:
-            rows, scheme, notes = rows_module.parse_split(rows, split, columns, self.scheme)
+            rows, scheme, notes = rows_module.parse_split(rows, split, columns, self.state.scheme)
             if scheme is None:
                 raise UserError(f"{rows.files[0]}: no tags in column {columns[1]!r} to score against")
-            rows_module.check_types(rows, self.types)
+            rows_module.check_types(rows, self.state.types)
             return self._add_context(rows), notes
         if isinstance(rows, rows_module.SentenceRows):
             return rows, []
@@ -125,7 +140,6 @@ class Ner(Task):
         return (self._add_context(rows) if find_document_column(rows) else rows), []
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Read the columns that the user passed by name or number, and find the other one."""
         if not named:
             return
         found = {"tag_column": self.config.tag_column}
@@ -134,7 +148,7 @@ class Ner(Task):
             found = {"token_column": tokens, "tag_column": tags or self.config.tag_column}
         for name, column in named.items():
             found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
-        self.config = dataclasses.replace(self.config, **found)
+        self.resolve(**found)
 
     def split_keys(self, rows: Rows) -> SplitKeys:
         """Return keys that identify a sentence by its words, and stratify by the presence of entities.
@@ -153,24 +167,21 @@ class Ner(Task):
         return SplitKeys(identity=sentences, group=sentences, stratum=has_entity, classes=classes)
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that the validation split has tags, and that the types of all splits occur in training."""
         for name, rows in splits.items():
             if "iob2" in rows.columns:
-                check_types(rows, self.types)
+                check_types(rows, self.state.types)
             elif name == "validation":
                 raise UserError(
                     f"{rows.files[0]}: no tags in column {self.config.tag_column!r} to score against"
                 )
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        """Return the tags of each sentence in IOB2."""
         return list(rows["iob2"])
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Return the rows with other tags; an I that no longer continues an entity becomes B."""
-        check_types(rows.select(list(labels)).with_column("iob2", list(labels.values())), self.types)
+        check_types(rows.select(list(labels)).with_column("iob2", list(labels.values())), self.state.types)
         iob2 = to_iob2(list(labels.values()), Scheme())
-        tags = from_iob2(iob2, self.scheme)
+        tags = from_iob2(iob2, self.state.scheme)
         for name, values in (("iob2", iob2), ("tags", tags)):
             written = replace_values(rows[name], dict(zip(labels, values, strict=True)))
             rows = rows.with_column(name, written)
@@ -179,58 +190,45 @@ class Ner(Task):
     # ---- model
 
     def describe(self) -> str:
-        """Return the columns, the scheme, the types and the fraction of O."""
         columns = [self.config.token_column, self.config.tag_column]
         token_column, tag_column = (f"column {name}" if name.isdecimal() else name for name in columns)
         return (
-            f"{token_column} tagged by {tag_column} in {self.scheme}, types {format_list(self.types)}; "
-            f"{self.outside_fraction:.1%} of the training words are O"
+            f"{token_column} tagged by {tag_column} in {self.state.scheme}, types "
+            f"{format_list(self.state.types)}; {self.state.outside_fraction:.1%} of the training words are O"
         )
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head and the tag order of a model that was trained on the same tags.
-
-        Raises:
-            UserError: The model was trained on other tags, or has too few layers for `--features`.
-        """
+        """Keep the head and the tag order of a model that was trained on the same tags."""
         from bertkit.models.own_models import select_layers
 
-        self._check_feature_flags()
-        select_layers(model_config, self.config.features)  # raises an error if there are too few layers
-        labels = build_iob2_labels(self.types)
-        head = TAGGER_HEAD if self._uses_tagger_class else TOKEN_HEAD
-        if not self.config.new_head:
-            self.has_new_head, labels = match_labels(model_config, labels, source.name, head)
-        self.tags = TagSet(labels)
-        model_config.tag_scheme = dataclasses.asdict(self.scheme)
-        remove_fitted_confidence(model_config)
-        return set_labels(model_config, labels)
-
-    def _check_feature_flags(self) -> None:
-        """Refuse flags that change the training of the encoder, which `--features` freezes."""
         defaults = NerConfig()
-        for name in ENCODER_SETTINGS if self.config.features else ():
+        for name in list_settings(NerConfig, "encoder") if self.config.features else ():
             value = getattr(self.config, name)
             if value != getattr(defaults, name):
                 flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
                 raise UserError(f"{flag}: --features freezes the whole encoder; omit one of the two")
+        select_layers(model_config, self.config.features)  # raises an error if there are too few layers
+        labels = build_iob2_labels(self.state.types)
+        head = TAGGER_HEAD if self._uses_tagger_class else TOKEN_HEAD
+        if not self.config.new_head:
+            self.state.has_new_head, labels = match_labels(model_config, labels, source.name, head)
+        self.state.tags = TagSet(labels)
+        model_config.tag_scheme = dataclasses.asdict(self.state.scheme)
+        remove_fitted_confidence(model_config)
+        return set_labels(model_config, labels)
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the tags in the order of the model's outputs, the scheme and the types."""
-        self.tags = TagSet([model_config.id2label[index] for index in range(model_config.num_labels)])
-        self.scheme, self.types = Scheme(**model_config.tag_scheme), self.tags.types
-        self.has_new_head = False
-        self.fitted_confidence = FittedConfidence.load(model_config)
+        super().load_state(model_config)
+        tags = TagSet([model_config.id2label[index] for index in range(model_config.num_labels)])
+        self.state.tags, self.state.types = tags, tags.types
+        self.state.scheme = Scheme(**model_config.tag_scheme)
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
         """Tokenize sentences, and split long sentences into windows; each word is predicted in one window.
 
         The features of tagged rows have warnings about entities that cannot be predicted.
-
-        Raises:
-            UserError: Most of the training entities cannot be predicted.
         """
-        labels = self.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
+        labels = self.state.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
         context = rows["context"] if self.config.context == "document" else None
         features = build_word_features(
             rows["tokens"], rows["text"], labels, tokenizer, self.config.max_length, context,  # type: ignore[arg-type]
@@ -244,34 +242,30 @@ class Ner(Task):
         return dataclasses.replace(features, warnings=lost.describe())
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForTokenClassification`, or a `Tagger` for `--features` and BiLSTM heads."""
         from transformers import AutoModelForTokenClassification
 
         from bertkit.models.own_models import load_tagger
 
         if self._uses_tagger_class:
             return load_tagger(
-                source, model_config, self.config.features, self.config.head, self.has_new_head
+                source, model_config, self.config.features, self.config.head, self.state.has_new_head
             )
-        return load_model(AutoModelForTokenClassification, source, model_config, self.has_new_head)
+        return load_model(AutoModelForTokenClassification, source, model_config, self.state.has_new_head)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
-        """Refuse a head whose entity types are evidently in the wrong order."""
         gold, predicted = self.evaluate(predict_sample()).compare_entity_types()
         if len(gold):
-            type_names = [*self.types, "O"]
+            type_names = [*self.state.types, "O"]
             verify_label_order(gold, predicted, type_names, str(self.config.model), "words in entities")
 
     def make_loss(self, features: Features) -> Loss:
-        """Return the mean cross-entropy over the words."""
         return CrossEntropy()
 
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
-        """Return the predicted tags and entities."""
-        return NerEvaluation(outputs, self.tags, self.scheme, self.fitted_confidence)
+        return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
         """Score baselines; see `bertkit.tasks.ner.predictions.score_baselines`."""
-        return score_baselines(train, rows, self.tags)
+        return score_baselines(train, rows, self.state.tags)

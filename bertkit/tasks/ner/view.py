@@ -82,11 +82,9 @@ class NerView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the record has words and entities."""
         return "tokens" in record and "entities" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if words, tags or entities do not match the text."""
         words, text = record["tokens"], record["text"]
         if not matches_text(words, text):
             return "its tokens do not form its text"
@@ -124,7 +122,6 @@ class NerView(View):
         return entities
 
     def build_examples(self) -> list[Example]:
-        """Return examples. Many wrong entities give a high priority; confidence breaks ties."""
         return [
             self._build_example(record, gold) for record, gold in zip(self.records, self.gold, strict=True)
         ]
@@ -152,7 +149,6 @@ class NerView(View):
         ]
 
     def build_charts(self) -> list[Chart]:
-        """Return charts of F1 by entity type, and of the reliability of predicted entities."""
         gold = [(row, *span) for row, spans in enumerate(self.gold) for span in spans]
         predicted = [(row, *span) for row, record in enumerate(self.records) for span in _get_spans(record)]
         gold_spans = set(gold)
@@ -161,7 +157,10 @@ class NerView(View):
         names = [type or UNTYPED_LABEL for type in self.types]
         charts = []
         if names:
-            num_correct, num_predicted, num_gold = map(self._count_types, (correct, predicted, gold))
+            counts = [Counter(type for *_, type in spans) for spans in (correct, predicted, gold)]
+            num_correct, num_predicted, num_gold = (
+                np.array([count[type] for type in self.types]) for count in counts
+            )
             charts.append(plot_f1_bars(names, num_correct, num_predicted, num_gold, "type"))
         if predicted:
             scores = [entity["score"] for record in self.records for entity in record["entities"]]
@@ -169,13 +168,7 @@ class NerView(View):
             charts.append(plot_reliability_diagram(calibration, "entities"))
         return charts
 
-    def _count_types(self, spans: list[tuple[int, int, int, str]]) -> np.ndarray:
-        """Return the number of entities of each type, in the order of `self.types`."""
-        counts = Counter(type for *_, type in spans)
-        return np.array([counts[type] for type in self.types])
-
     def scorer(self) -> Scorer:
-        """Return a scorer of entity precision, recall and F1, and of word accuracy."""
         spans = [
             (set(gold), set(_get_spans(record))) for gold, record in zip(self.gold, self.records, strict=True)
         ]

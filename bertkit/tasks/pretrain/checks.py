@@ -16,7 +16,7 @@ from bertkit.models.loading import ModelSource, find_model
 from bertkit.models.scratch import find_tokenizer
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.pretrain.config import check_scratch_settings
-from bertkit.tasks.pretrain.rows import MIN_DOCUMENTS, split_few_documents
+from bertkit.tasks.pretrain.task import MIN_DOCUMENTS, split_few_documents
 
 PREVIEW_CHARS = 1_000  # only the beginning of a document is kept, since a corpus may not fit into memory
 SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
@@ -32,7 +32,7 @@ class CorpusChecks(TaskChecks):
         train = sources["train"]
         splits, notes = {}, list(train.notes)
         for split, source in sources.items():
-            split_few = split == "train" and "validation" not in sources  # as in `CorpusTask.load_data`
+            split_few = split == "train" and "validation" not in sources  # as in `Pretrain.load_data`
             options = self.task.build_text_options(source)
             splits[split], split_notes = load_document_rows(source, options, split_few)
             notes += split_notes
@@ -41,13 +41,11 @@ class CorpusChecks(TaskChecks):
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Report the amount of text, and find single-sentence documents."""
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
             yield from check_corpus(split, rows, self.task.config.has_pairs)
 
     def resolve_tokenizer(self, is_model_requested: bool) -> ModelSource | None:
-        """Return the model of `--model` or `--tokenizer`; None if training would train a new tokenizer."""
         config = self.task.config
         if config.model:
             return find_model(config.model, needs_weights=False)
@@ -61,8 +59,6 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
     as `text`.
 
     Args:
-        text: The text files.
-        options: How to find documents and sentences in the files.
         split_few: Whether to split few documents into parts; see `split_few_documents`.
     """
     notes = FileNotes()
@@ -80,22 +76,19 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
         locations.append(location)
-    rows = _locate_documents(columns, locations)
+    files: dict[InputFile, int] = {}
+    for location in locations:
+        files.setdefault(location.file, len(files))
+    rows = Rows(
+        columns, tuple(map(str, files)),
+        file_index=np.array([files[location.file] for location in locations], np.int32),
+        row_numbers=np.array([location.number for location in locations]),
+        line_numbered_files=frozenset(str(location.file) for location in locations if location.is_line),
+    )  # fmt: skip
     split_notes: list[str] = []
     if split_few and len(rows) < MIN_DOCUMENTS:
         rows, split_notes = _split_document_rows(rows)
     return rows, [*notes.format_lines(), *split_notes]
-
-
-def _locate_documents(columns: dict[str, list[Any]], locations: Sequence[DocumentLocation]) -> Rows:
-    """Return documents as rows with their files, and with the row or line numbers where they begin."""
-    files: dict[InputFile, int] = {}
-    for location in locations:
-        files.setdefault(location.file, len(files))
-    line_numbered = frozenset(str(location.file) for location in locations if location.is_line)
-    file_index = np.array([files[location.file] for location in locations], np.int32)
-    numbers = np.array([location.number for location in locations])
-    return Rows(columns, tuple(map(str, files)), file_index, numbers, line_numbered)
 
 
 def _split_document_rows(rows: Rows) -> tuple[Rows, list[str]]:
@@ -123,8 +116,6 @@ def check_corpus(split: str, rows: Rows, has_pairs: bool) -> Iterator[Finding]:
     """Report the amount of text, and find documents that are too short for a pair.
 
     Args:
-        split: Name of the split.
-        rows: The documents of the split.
         has_pairs: Whether an example has two texts.
     """
     sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])

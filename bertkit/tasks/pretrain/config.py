@@ -3,17 +3,13 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
 from bertkit.settings.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
 from bertkit.utils.compat import Self
-
-if TYPE_CHECKING:
-    pass
-
 
 MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
@@ -99,10 +95,20 @@ class PretrainConfig(TextConfig, RunConfig):
     )
 
     mlm_probability: float = setting(
-        0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9
+        0.15,
+        "Fraction of all tokens that are predicted.",
+        MASKING,
+        min=0.01,
+        max=0.9,
+        applies_to="masking",
     )
     mask_replace_prob: float = setting(
-        0.8, "Fraction of the predicted tokens that are replaced by [MASK].", MASKING, min=0.0, max=1.0
+        0.8,
+        "Fraction of the predicted tokens that are replaced by [MASK].",
+        MASKING,
+        min=0.0,
+        max=1.0,
+        applies_to="masking",
     )
     random_replace_prob: float = setting(
         0.1,
@@ -110,12 +116,19 @@ class PretrainConfig(TextConfig, RunConfig):
         MASKING,
         min=0.0,
         max=1.0,
+        applies_to="masking",
     )
     whole_word_masking: bool = setting(
-        False, "Mask whole words: either all tokens of a word or none.", MASKING
+        False,
+        "Mask whole words: either all tokens of a word or none.",
+        MASKING,
+        applies_to="masking",
     )
     word_units: WordUnits = setting(
-        "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING
+        "words",
+        "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').",
+        MASKING,
+        applies_to="masking",
     )
     max_predictions_per_seq: int | None = setting(
         None,
@@ -123,6 +136,7 @@ class PretrainConfig(TextConfig, RunConfig):
         MASKING,
         min=1,
         default_text="--mlm-probability times --max-length",
+        applies_to="masking",
     )
     short_seq_prob: float = setting(
         0.1, "Fraction of the examples with a random, shorter target length.", MASKING, min=0.0, max=1.0
@@ -177,8 +191,11 @@ class PretrainConfig(TextConfig, RunConfig):
         unset: dict[str, Any] = {name: settings[name][2] for name in names}
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
+    def list_unshardable_flags(self) -> list[str]:
+        flags = {"--probe": self.probe is not None, "--objective rtd": self.objective == "rtd"}
+        return [flag for flag, is_used in flags.items() if is_used]
+
     def max_training_length(self) -> int:
-        """Return the length of the longest phase in tokens."""
         from bertkit.data.corpus.examples import parse_phases
 
         if self.phases is None:
@@ -196,11 +213,7 @@ def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:
 
 
 def check_scratch_settings(config: PretrainConfig) -> None:
-    """Reject settings of a model from scratch if `--model` is given.
-
-    Raises:
-        UserError: Both are given.
-    """
+    """Reject settings of a model from scratch if `--model` is given."""
     if not config.model:
         return
     settings = get_settings(type(config))
@@ -213,9 +226,6 @@ def apply_phases(config: Any) -> Any:
     """Return the settings with the length of the last phase as `max_length`.
 
     Evaluation and the finished model use this length.
-
-    Raises:
-        UserError: `phases` cannot be parsed or conflicts with other settings.
     """
     from bertkit.data.corpus.examples import parse_phases
 
@@ -228,16 +238,15 @@ def apply_phases(config: Any) -> Any:
     return dataclasses.replace(config, max_length=last_length)
 
 
-PRETRAIN = TaskSpec(
+PRETRAIN = TaskDef(
     name="pretrain-mlm-nsp",
     help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
     "another objective.",
     config=PretrainConfig,
-    pipeline=TransformersPipeline(task="fill-mask"),
-    best_metric=("loss", -1),
+    checks="bertkit.tasks.pretrain.checks:CorpusChecks",
+    views=("bertkit.tasks.pretrain.view:MlmView",),
     unit="text",  # a document, or a part of a document if there are few documents
     default_max_length=128,
-    default_hyperparameters={"epochs": 1.0, "batch_size": 32},
     resamples_examples=True,
     predicts_rows=False,
     predictions_name="masked_samples",

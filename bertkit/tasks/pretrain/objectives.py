@@ -16,20 +16,14 @@ from bertkit.data.masking import (
 )
 from bertkit.data.wordpiece import require_analyzer
 from bertkit.errors import UserError
-from bertkit.models.heads import is_causal
 from bertkit.models.loading import ModelSource, load_model
-from bertkit.models.losses import Loss, PretrainingLoss, reduce_pretraining_logits
-from bertkit.models.pretraining import add_masked_position_hook
-from bertkit.settings.setting import get_flag, get_settings
-from bertkit.stats.scores import score_majority, score_pretraining, score_replaced_tokens
-from bertkit.tasks.base import Scores
-from bertkit.tasks.definition import TransformersPipeline
+from bertkit.models.losses import Loss
+from bertkit.models.pooling import is_causal
+from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook, reduce_pretraining_logits
+from bertkit.settings.setting import get_flag, get_settings, list_settings
+from bertkit.stats.scores import Scores, score_majority, score_pretraining, score_replaced_tokens
+from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig
-
-MASKING_SETTINGS = [
-    "mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_masking",
-    "word_units", "max_predictions_per_seq",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,7 @@ class Objective:
         return getattr(transformers, self.model_class)
 
     def validate_config(self, config: PretrainConfig) -> None:
-        """Check that the masking settings agree with each other and apply to the objective.
-
-        Raises:
-            UserError: The probabilities sum to more than 1, the settings of words contradict each other, or a
-                setting differs from its default for an objective that masks nothing or has no generator.
-        """
+        """Check that the masking settings agree with each other and apply to the objective."""
         if config.generator_size is not None and config.objective != "rtd":
             raise UserError(
                 f"--generator-size: --objective {config.objective} has no generator; leave it out, or pass "
@@ -107,21 +96,23 @@ class Objective:
             )
             raise UserError(f"{flags}: the sum exceeds 1; pass lower fractions")
         if not self.is_causal:
-            _check_word_units(config)
+            if config.word_units != "words":
+                if not config.whole_word_masking:
+                    raise UserError(
+                        f"--word-units {config.word_units}: applies only to whole-word masking; add "
+                        "--whole-word-masking"
+                    )
+                require_analyzer()
             return
         settings = get_settings(type(config))
-        for name in MASKING_SETTINGS:
+        for name in list_settings(type(config), "masking"):
             _, metadata, default = settings[name]
             if getattr(config, name) != default:
                 flag = get_flag(name, metadata)
                 raise UserError(f"{flag}: --objective {self.name} masks nothing; remove one of them")
 
     def configure_model(self, model_config: Any, name: str, tokenizer: Any) -> Any:
-        """Return the model config for this objective. A causal objective makes the model a decoder.
-
-        Raises:
-            UserError: The model type does not support the objective, or the model is causal.
-        """
+        """Return the model config for this objective. A causal objective makes the model a decoder."""
         if is_causal(model_config) and not self.is_causal:
             raise UserError(f"--objective {self.name}: {name} is a left-to-right model; use --objective ltr")
         model_type = model_config.model_type
@@ -191,41 +182,23 @@ class Objective:
         return TransformersPipeline(task=self.hub_task, call_kwargs=call_kwargs, example_input=example)
 
 
-def _check_word_units(config: PretrainConfig) -> None:
-    """Check that morphemes are masked as a whole, and that the analyzer is installed."""
-    if config.word_units == "words":
-        return
-    if not config.whole_word_masking:
-        raise UserError(
-            f"--word-units {config.word_units}: applies only to whole-word masking; add --whole-word-masking"
-        )
-
-    require_analyzer()
-
-
 @dataclass(frozen=True)
 class ReplacedTokenDetection(Objective):
     """A generator predicts masked tokens, and a discriminator detects which tokens are its samples."""
 
     @property
     def masking_collator_class(self) -> Callable[..., Any]:
-        """The class of collators that also sample random numbers for the generator."""
         return ReplacedTokenCollator
 
     # ---- model, loss and scores
 
     def build_model(self, model_config: Any, source: ModelSource, config: PretrainConfig) -> Any:
-        """Return the discriminator with its generator."""
         from bertkit.models.replaced_tokens import build_replaced_token_model
 
         return build_replaced_token_model(model_config, source, config.generator_size)
 
     def describe_model(self, source: ModelSource, config: PretrainConfig) -> str:
-        """Return a note on a new generator of a model with weights; empty for a saved generator.
-
-        Raises:
-            UserError: `--generator-size` is set for a saved generator.
-        """
+        """Return a note on a new generator of a model with weights; empty for a saved generator."""
         from bertkit.models.replaced_tokens import find_generator
 
         generator = find_generator(source)
@@ -239,20 +212,17 @@ class ReplacedTokenDetection(Objective):
         return ""
 
     def make_loss(self) -> Loss:
-        """Return the mean loss of the generator plus 50 times the mean loss of the discriminator."""
         from bertkit.models.replaced_tokens import ReplacedTokenLoss
 
         return ReplacedTokenLoss()
 
     @property
     def reduce_example_logits(self) -> Callable[..., Any]:
-        """The function that reduces logits to sums for each example: of losses, predictions and decisions."""
         from bertkit.models.replaced_tokens import reduce_replaced_token_logits
 
         return reduce_replaced_token_logits
 
     def score(self, sums: np.ndarray, has_pairs: bool) -> Scores:
-        """Return the scores of generator and discriminator."""
         return score_replaced_tokens(sums)
 
     def score_baselines(self, unigram: Scores, sums: np.ndarray | None) -> dict[str, Scores]:
@@ -270,11 +240,9 @@ class ReplacedTokenDetection(Objective):
 
     @property
     def hub_task(self) -> str:
-        """A task of the Hub and of `transformers.pipeline()`; none is for replaced token detection."""
         return "feature-extraction"
 
     def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
-        """Return the arguments of a pipeline that returns the vectors of tokens."""
         return TransformersPipeline(task=self.hub_task)
 
 

@@ -1,9 +1,10 @@
-"""The base class of tasks on running text."""
+"""`pretrain-mlm-nsp`: pre-train a model on running text, whose documents are the rows."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from hashlib import blake2b
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,75 +18,155 @@ from bertkit.data.corpus.examples import (
     describe_pairs,
     parse_phases,
 )
-from bertkit.data.corpus.store import load_token_vectors
+from bertkit.data.corpus.store import Corpus, load_corpus, load_token_vectors
 from bertkit.data.features import Features, PaddingCollator
-from bertkit.data.masking import find_continuation_tokens
+from bertkit.data.masking import CausalLmCollator, MlmCollator, find_continuation_tokens
+from bertkit.data.readers.text_files import InputFile
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
 from bertkit.data.tokens import SequenceTemplate
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.layers import set_dropout
 from bertkit.models.loading import ModelSource, find_model, get_max_positions, load_config, load_tokenizer
 from bertkit.models.losses import Loss
-from bertkit.models.pretraining import find_missing_heads, set_token_embeddings
-from bertkit.models.scratch import create_model_folder
-from bertkit.settings.run_settings import RunConfig, WordUnits
-from bertkit.stats.scores import score_unigram
+from bertkit.models.pretraining import find_missing_heads
+from bertkit.models.scratch import create_model_folder, set_token_embeddings
+from bertkit.settings.run_settings import WordUnits
+from bertkit.stats.scores import Scores, score_unigram
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import InputSchema, Preview, Scores, Task
-from bertkit.tasks.definition import TransformersPipeline
+from bertkit.tasks.base import InputSchema, Preview, Task, TaskState, TransformersPipeline
 from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
 from bertkit.tasks.pretrain.config import (
     MODEL_SIZES,
     PRETRAIN,
+    PretrainConfig,
     apply_phases,
     check_scratch_settings,
 )
 from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
-from bertkit.tasks.pretrain.preview import decode_masked_samples, measure_samples, sample_indices
-from bertkit.tasks.pretrain.rows import CorpusSet
 from bertkit.training.arguments import suggest_pretraining_rate
 from bertkit.utils import distributed
 
+# For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
+CONTINUED_LEARNING_RATE = 2e-5
+WARMUP = 0.01  # Devlin et al. 2018, A.2: 10,000 of 1,000,000 steps
+# A run with a time limit has few steps. In 2,000 steps, this warmup reaches a lower loss than that of the
+# paper (docs/results.md). Izsak et al. 2021 use 0.06.
+SHORT_RUN_WARMUP = 0.1
 
-class CorpusTask(Task):
-    """A task whose rows are documents. `load_data` tokenizes the documents. Subclasses define the objective.
+
+class PretrainState(TaskState):
+    """What a run of `pretrain-mlm-nsp` finds.
 
     Attributes:
-        corpus_set: The tokenized texts; set by `load_data`.
-        model_source: The model or tokenizer that training starts from; set by `load_data`.
-        tokenizer: The tokenizer of `model_source`; set by `load_data`.
-        training_source: The training text; set by `load_data`.
+        corpus_set: The tokenized texts, from `load_data`.
+        training_source: The training text.
+        model_source: The model or tokenizer that training starts from.
+        tokenizer: The tokenizer of `model_source`.
+        learning_rate: The default learning rate for the model, from `configure_model`.
+        training_rows: The documents of the training split, from `featurize`.
+        eval_collator: Collator for evaluation examples, from `make_collator`.
+        validation_sums: Outputs on the validation split, from `fit_decision`; None until then.
     """
 
-    corpus_set: CorpusSet
-    model_source: ModelSource
-    tokenizer: Any
+    corpus_set: "CorpusSet"
     training_source: TextSource
+    model_source: ModelSource
+    tokenizer: Any = None
+    learning_rate: float
+    training_rows: Rows
+    eval_collator: Any
+    validation_sums: np.ndarray | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSchema(InputSchema):
+    """The text of pre-training, which is not in the rows; the task knows the files."""
+
+    task: "Pretrain"
+
+    def sample_texts(self, rows: Rows, count: int) -> list[str]:
+        source = self.task.state.training_source
+        return list(islice(iter_raw_texts(source.files, self.task.build_text_options(source)), count))
+
+
+class Pretrain(Task):
+    """Pre-training of BERT (Devlin et al. 2018, 3.1), with the objectives of its ablations (5.1) and others.
+
+    The other objectives are sentence order prediction (ALBERT) and replaced token detection (ELECTRA).
+    Rows are documents, which `load_data` tokenizes.
+    """
+
+    definition = PRETRAIN
+    state_class = PretrainState
+    state: PretrainState
+
+    def __init__(self, config: PretrainConfig) -> None:
+        super().__init__(config if config.phases is None else apply_phases(config))
+
+    @property
+    def objective(self) -> Objective:
+        """The objective that `--objective` names."""
+        return OBJECTIVES[self.config.objective]
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases of `--phases`, or a single phase of `--max-length`."""
+        return parse_phases(self.config.phases or f"{self.config.max_length}:1")
+
+    @property
+    def pipeline(self) -> TransformersPipeline:
+        if self.state.tokenizer is None:
+            return TransformersPipeline(task=self.objective.hub_task)
+        return self.objective.build_pipeline(self.state.tokenizer)
+
+    @property
+    def training_phrase(self) -> str:
+        return "further pre-trained by" if self.config.model else "pre-trained from scratch by"
+
+    @property
+    def default_hyperparameters(self) -> Mapping[str, Any]:
+        hyperparameters = {"epochs": 1.0, "batch_size": 32, "warmup": WARMUP}
+        if self.config.time_limit is not None:
+            # As in Geiping and Goldstein 2022: a short run reads each text only a few times.
+            dropout = {} if self.config.model else {"dropout": 0.0}
+            hyperparameters |= {"warmup": SHORT_RUN_WARMUP, **dropout}
+        return hyperparameters | {"learning_rate": self.state.learning_rate}
 
     @property
     def input_schema(self) -> InputSchema:
-        """The column of texts."""
         return CorpusSchema(text_columns=("text",), task=self)
 
     # ---- text
 
     def load_data(self) -> LoadedDataset:
-        """Load and tokenize the documents of all splits."""
+        self.objective.validate_config(self.config)
         sources = self.find_sources()
-        train = self.training_source = sources["train"]
-        self.model_source = self._resolve_initial_model(train)
-        self.tokenizer = load_tokenizer(self.model_source)
-        self.check_tokenizer()
-        self.corpus_set = CorpusSet()
+        train = sources["train"]
+        check_scratch_settings(self.config)
+        if self.config.model:
+            source = find_model(self.config.model)
+        else:
+            source = create_model_folder(self.config, MODEL_SIZES, train, self.build_text_options(train))
+        tokenizer, corpus_set = load_tokenizer(source), CorpusSet()
+        self.state = PretrainState(
+            corpus_set=corpus_set, training_source=train, model_source=source, tokenizer=tokenizer,
+            best_metric=(self.objective.best_metric, -1),
+        )  # fmt: skip
+        if tokenizer.mask_token_id is None and not self.objective.is_causal:
+            flag = "--model" if self.config.model else "--tokenizer"
+            raise UserError(
+                f"{flag} {source.name}: the tokenizer has no [MASK] token; pass another one, or "
+                "--objective ltr"
+            )
         splits, notes = {}, list(train.notes)
-        for split, source in sources.items():
+        for split, text in sources.items():
             # Validation text is held out by document, which requires several documents.
             split_few = split == "train" and "validation" not in sources
-            options = self.build_text_options(source)
-            splits[split], split_notes = self.corpus_set.add_corpus(
-                source, options, self.tokenizer, split_few, self.word_units
+            options = self.build_text_options(text)
+            splits[split], split_notes = corpus_set.add_corpus(
+                text, options, tokenizer, split_few, self.config.word_units
             )
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
@@ -107,157 +188,37 @@ class CorpusTask(Task):
         """Return the options for finding documents and sentences in the text."""
         return TextOptions.from_config(self.config, text, self.config.text_format)
 
-    def check_tokenizer(self) -> None:
-        """Check that the tokenizer has the special tokens that the task needs.
-
-        Raises:
-            UserError: The tokenizer lacks a special token.
-        """
-        return
-
-    @property
-    def word_units(self) -> WordUnits:
-        """The units that are masked together, which the corpus has to contain."""
-        return "words"
-
-    # ---- initial model
-
-    def _resolve_initial_model(self, text: TextSource) -> ModelSource:
-        """Return the model of `--model`, or a new config with a tokenizer for this text."""
-        config = self.config
-        check_scratch_settings(config)
-        if config.model:
-            return find_model(config.model)
-        return create_model_folder(config, MODEL_SIZES, text, self.build_text_options(text))
-
-    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> ModelSource:
-        """Return the model that `load_data` resolved in order to tokenize the text."""
-        return self.model_source
-
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Return the dataset unchanged."""
         return dataset
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that keep documents with the same text in the same split."""
-        digests = rows.hash_columns(["digest"])
-        return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.spec.unit)
-
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Return the rows unchanged; running text has no separate labels."""
         return rows, []
 
-    def load_state(self, model_config: Any) -> None:
-        """Raise an error, because a pre-trained model cannot predict rows.
-
-        Raises:
-            UserError: Always.
-        """
-        raise UserError("a pre-trained model cannot predict rows; fine-tune it by passing it to --model")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusSchema(InputSchema):
-    """The text of pre-training, which is not in the rows.
-
-    Attributes:
-        task: The task, which knows the files.
-    """
-
-    task: CorpusTask
-
-    def sample_texts(self, rows: Rows, count: int) -> list[str]:
-        """Return the first lines of the training text."""
-        source = self.task.training_source
-        return list(islice(iter_raw_texts(source.files, self.task.build_text_options(source)), count))
-
-
-# For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
-CONTINUED_LEARNING_RATE = 2e-5
-WARMUP = 0.01  # Devlin et al. 2018, A.2: 10,000 of 1,000,000 steps
-# A run with a time limit has few steps. In 2,000 steps, this warmup reaches a lower loss than that of the
-# paper (docs/results.md). Izsak et al. 2021 use 0.06.
-SHORT_RUN_WARMUP = 0.1
-NUM_SAMPLES = 100  # examples in masked_samples.jsonl
-
-
-class Pretrain(CorpusTask):
-    """Pre-training of BERT (Devlin et al. 2018, 3.1), with the objectives of its ablations (5.1) and others.
-
-    The other objectives are sentence order prediction (ALBERT) and replaced token detection (ELECTRA).
-
-    Attributes:
-        eval_collator: Collator for evaluation examples; set by `make_collator`.
-        training_rows: The documents of the training split; set by `featurize`.
-    """
-
-    spec = PRETRAIN
-    eval_collator: Any
-    training_rows: Rows
-
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        self._validation_sums: Any = None
-        if self.config.phases is not None:
-            self.config = apply_phases(self.config)
-        pipeline = TransformersPipeline(task=self.objective.hub_task)
-        best_metric = (self.objective.best_metric, -1)
-        phrase = "pre-trained from scratch by"
-        self.spec = replace(self.spec, pipeline=pipeline, best_metric=best_metric, training_phrase=phrase)
-        if self.config.model:
-            self.spec = replace(self.spec, training_phrase="further pre-trained by")
-
-    @property
-    def phases(self) -> list[Phase]:
-        """The phases of `--phases`, or a single phase of `--max-length`."""
-        return parse_phases(self.config.phases or f"{self.config.max_length}:1")
-
-    @property
-    def objective(self) -> Objective:
-        """The objective that `--objective` names."""
-        return OBJECTIVES[self.config.objective]
-
-    # ---- objective
-
-    @property
-    def word_units(self) -> WordUnits:
-        """The units of whole-word masking."""
-        units: WordUnits = self.config.word_units
-        return units
-
-    def load_data(self) -> LoadedDataset:
-        """Check the masking settings, and load and tokenize the documents."""
-        self.objective.validate_config(self.config)
-        return super().load_data()
-
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer without [MASK] if the objective masks tokens."""
-        if self.tokenizer.mask_token_id is None and not self.objective.is_causal:
-            flag = "--model" if self.config.model else "--tokenizer"
-            raise UserError(
-                f"{flag} {self.model_source.name}: the tokenizer has no [MASK] token; pass another one, or "
-                "--objective ltr"
-            )
+    def split_keys(self, rows: Rows) -> SplitKeys:
+        digests = rows.hash_columns(["digest"])
+        return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.definition.unit)
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check the masking settings. The documents were checked by `load_data`."""
         self.objective.validate_config(self.config)
 
+    def load_state(self, model_config: Any) -> None:
+        raise UserError("a pre-trained model cannot predict rows; fine-tune it by passing it to --model")
+
+    # ---- model
+
     def describe(self) -> str:
-        """Return one line on what the model predicts."""
+        config = self.config
         if self.objective.is_causal:
             return "each token" + self.objective.description
-        unit = f"tokens, in whole {self.word_units}" if self.config.whole_word_masking else "tokens"
-        return f"{self.config.mlm_probability:.0%} of the {unit}{self.objective.description}"
+        unit = f"tokens, in whole {config.word_units}" if config.whole_word_masking else "tokens"
+        return f"{config.mlm_probability:.0%} of the {unit}{self.objective.description}"
+
+    def resolve_model(self, is_model_requested: bool, needs_weights: bool = True) -> ModelSource:
+        return self.state.model_source
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Configure the model for the objective.
-
-        Raises:
-            UserError: The model does not support the objective, or a phase is longer than its maximum length.
-        """
         max_positions = get_max_positions(model_config)
         if self.config.phases is not None and max_positions is not None:
             for phase in self.phases:
@@ -265,57 +226,62 @@ class Pretrain(CorpusTask):
                     raise UserError(
                         f"--phases {phase}: {source.name} has {max_positions} positions; use shorter phases"
                     )
-        rate = CONTINUED_LEARNING_RATE if self.config.model else suggest_pretraining_rate(model_config)
-        self.spec = replace(
-            self.spec,
-            pipeline=self.objective.build_pipeline(self.tokenizer),
-            default_hyperparameters={**self._get_default_hyperparameters(), "learning_rate": rate},
+        is_continued = bool(self.config.model)
+        self.state.learning_rate = (
+            CONTINUED_LEARNING_RATE if is_continued else suggest_pretraining_rate(model_config)
         )
-        model_config = self.objective.configure_model(model_config, source.name, self.tokenizer)
+        model_config = self.objective.configure_model(model_config, source.name, self.state.tokenizer)
         if self._uses_ppmi:
-            _check_embedding_size(model_config)
-        self.head_note = self._describe_new_weights()
+            size = getattr(model_config, "embedding_size", model_config.hidden_size)
+            if model_config.vocab_size < size:  # too small for a factorization
+                raise UserError(
+                    f"--embedding-init ppmi: the vocabulary has {model_config.vocab_size:,} tokens, fewer "
+                    f"than the embedding size {size:,}; use a larger --vocab-size, or --embedding-init random"
+                )
+        if is_continued:
+            self.state.head_note = self._describe_new_heads()
+        else:
+            self.state.head_note = "token embeddings from PPMI" if self._uses_ppmi else ""
         return model_config
 
-    def _get_default_hyperparameters(self) -> dict[str, float]:
-        """Return the defaults that do not depend on the model."""
-        if self.config.time_limit is None:
-            return {**self.spec.default_hyperparameters, "warmup": WARMUP}
-        # As in Geiping and Goldstein 2022: a short run reads each text only a few times.
-        dropout = {} if self.config.model else {"dropout": 0.0}
-        return {**self.spec.default_hyperparameters, "warmup": SHORT_RUN_WARMUP, **dropout}
+    @property
+    def _uses_ppmi(self) -> bool:
+        return bool(self.config.embedding_init == "ppmi")
 
-    def _describe_new_weights(self) -> str:
-        """Return a note on PPMI embeddings, or on heads that the weights of `--model` lack."""
-        if not self.config.model:
-            return "token embeddings from PPMI" if self._uses_ppmi else ""
-        heads = find_missing_heads(
-            self.objective.auto_class, self.model_source, load_config(self.model_source)
-        )
+    def _describe_new_heads(self) -> str:
+        """Return a note on heads that the weights of `--model` lack."""
+        source = self.state.model_source
+        heads = find_missing_heads(self.objective.auto_class, source, load_config(source))
         new_heads = f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
-        notes = [new_heads, self.objective.describe_model(self.model_source, self.config)]
+        notes = [new_heads, self.objective.describe_model(source, self.config)]
         return ", ".join(filter(None, notes))
+
+    def build_model(self, model_config: Any, source: ModelSource) -> Any:
+        model = self.objective.build_model(model_config, source, self.config)
+        if source.is_new and self._uses_ppmi:
+            shape = model.base_model.get_input_embeddings().weight.shape
+            corpus, documents = self.state.corpus_set.locate_documents(self.state.training_rows)
+            vectors = distributed.on_main_process(
+                load_token_vectors, corpus, documents, *shape, self.config.seed
+            )
+            set_token_embeddings(model, vectors)
+        if self.config.dropout is not None:
+            set_dropout(model, self.config.dropout)
+        return model
 
     # ---- examples
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
-        """Return examples that are sampled again in every epoch.
-
-        For training, return the examples of each phase.
-
-        Raises:
-            UserError: There is not enough text for one example.
-        """
         if not training:
             return self._build_features(rows, tokenizer, self.config.max_length)
-        self.training_rows = rows
+        self.state.training_rows = rows
         features = [self._build_features(rows, tokenizer, phase.length) for phase in self.phases]
         return PhasedFeatures.from_phases(self.phases, features)
 
     def _build_features(self, rows: Rows, tokenizer: Any, max_length: int) -> CorpusFeatures:
         """Return examples of at most `max_length` tokens."""
         config = self.config
-        corpus, documents = self.corpus_set.locate_documents(rows)
+        corpus, documents = self.state.corpus_set.locate_documents(rows)
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
         build_plan = partial(
             self.objective.plan_examples, corpus, documents, max_length - template.num_special_tokens,
@@ -335,92 +301,147 @@ class Pretrain(CorpusTask):
         return features
 
     def preview(self, features: Any, tokenizer: Any) -> Preview | None:
-        """Return a random sample of masked examples from the first epoch of the first phase."""
-        if self.config.preview is None:
+        count = self.config.preview
+        if count is None:
             return None
-
         features = features.phase_features[0]
         pad = PaddingCollator(tokenizer.pad_token_id, return_token_type_ids=False)
         collator = self.objective.build_collator(self.config, tokenizer, pad, self.phases[0].length)
-        indices = sample_indices(features, self.config.preview)
+        indices = sample_indices(features, count)
         samples = list(decode_masked_samples(features, collator, tokenizer, indices))
-        statistics = measure_samples(features, collator, find_continuation_tokens(tokenizer), indices)
+        items = [features[index] for index in indices]
+        statistics: Scores = {"examples": len(items)}
+        statistics |= collator.measure(items, find_continuation_tokens(tokenizer))
+        if collator.has_pairs:
+            statistics["is_next"] = float(np.mean([item["next_sentence_label"] == 0 for item in items]))
+        statistics["padding"] = float((collator.pad(items)["attention_mask"] == 0).float().mean())
         notes = []
-        if len(features) < self.config.preview:
+        if len(features) < count:
             notes.append(f"an epoch has only {len(features):,} examples: all are shown")
         return Preview(statistics, samples, notes)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
-        """Return a collator that pads and masks examples with the settings of their phase."""
         pad, build_collator = super().make_collator(tokenizer, model), self.objective.build_collator
-        self.eval_collator = build_collator(self.config, tokenizer, pad, self.config.max_length)
+        collator = build_collator(self.config, tokenizer, pad, self.config.max_length)
+        self.state.eval_collator = collator
         phase_collators = [build_collator(self.config, tokenizer, pad, phase.length) for phase in self.phases]
-        return PhasedCollator(phase_collators, self.eval_collator)
-
-    @property
-    def _uses_ppmi(self) -> bool:
-        return bool(self.config.embedding_init == "ppmi")
-
-    def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return the model of the objective, with `--embedding-init` and `--dropout`."""
-        model = self.objective.build_model(model_config, source, self.config)
-        if source.is_new and self._uses_ppmi:
-            self._initialize_embeddings(model)
-        if self.config.dropout is not None:
-            set_dropout(model, self.config.dropout)
-        return model
-
-    def _initialize_embeddings(self, model: Any) -> None:
-        """Set the token embeddings of a new model to vectors from the training text."""
-        shape = model.base_model.get_input_embeddings().weight.shape
-        corpus, documents = self.corpus_set.locate_documents(self.training_rows)
-        vectors = distributed.on_main_process(load_token_vectors, corpus, documents, *shape, self.config.seed)
-        set_token_embeddings(model, vectors)
+        return PhasedCollator(phase_collators, collator)
 
     def make_loss(self, features: Any) -> Loss:
-        """Return the loss of the objective."""
         return self.objective.make_loss()
 
     # ---- scores
 
     def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
-        """Return the losses and a sample of masked examples."""
+        state = self.state
         has_pairs = self.config.has_pairs
-        return PretrainEvaluation(outputs, self.objective, has_pairs, self.eval_collator, self.tokenizer)
+        return PretrainEvaluation(outputs, self.objective, has_pairs, state.eval_collator, state.tokenizer)
 
     def fit_decision(self, evaluation: Evaluation) -> None:
-        """Store the outputs on the validation split, on which baselines of the objective may depend."""
-        self._validation_sums = evaluation.outputs.logits
+        self.state.validation_sums = evaluation.outputs.logits
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
         """Score `unigram`, which predicts tokens by their frequency in the training text, and others.
 
         The other baselines are those of the objective.
         """
-        unigram = score_unigram(
-            *self.corpus_set.locate_documents(train), *self.corpus_set.locate_documents(rows)
-        )
-        return self.objective.score_baselines(unigram, self._validation_sums)
+        locate_documents = self.state.corpus_set.locate_documents
+        unigram = score_unigram(*locate_documents(train), *locate_documents(rows))
+        return self.objective.score_baselines(unigram, self.state.validation_sums)
 
 
-def _check_embedding_size(model_config: Any) -> None:
-    """Check that the vocabulary is large enough for a factorization.
+# ---- documents as rows, which are split, sampled and deduplicated like any other rows
 
-    Raises:
-        UserError: It has fewer tokens than an embedding has components.
+MIN_DOCUMENTS = 20  # if there are fewer documents, parts of documents are held out
+MIN_SENTENCES = 2  # minimum number of sentences per part, on average
+
+
+@dataclass(frozen=True)
+class CorpusSet:
+    """The corpora of a run. Their documents are numbered consecutively over all corpora.
+
+    Attributes:
+        entries: The number of the first document of each corpus, and the corpus.
     """
-    size = getattr(model_config, "embedding_size", model_config.hidden_size)
-    if model_config.vocab_size < size:
-        raise UserError(
-            f"--embedding-init ppmi: the vocabulary has {model_config.vocab_size:,} tokens, fewer than the "
-            f"embedding size {size:,}; use a larger --vocab-size, or --embedding-init random"
-        )
+
+    entries: list[tuple[int, Corpus]] = field(default_factory=list)
+
+    def add_corpus(
+        self, text: TextSource, options: TextOptions, tokenizer: Any, split_few: bool,
+        word_units: WordUnits = "words",
+    ) -> tuple[Rows, list[str]]:  # fmt: skip
+        """Load a corpus, add it to the set, and return its documents as rows, with notes for the user.
+
+        Args:
+            split_few: Whether to apply `split_few_documents`, so that documents can be held out.
+        """
+        corpus = load_corpus(text.files, options, tokenizer, word_units)
+        notes = list(corpus.notes)
+        if split_few:
+            corpus, split_notes = split_few_documents(corpus)
+            notes += split_notes
+            if len(corpus.document_offsets) == 2:
+                count = len(corpus.sentence_offsets) - 1
+                size = "only one sentence" if count == 1 else f"one document of only {count} sentences"
+                raise UserError(
+                    f"{format_list(text.files)}: found {size}, so no text can be held out for validation; "
+                    "add text or pass --validation FILE"
+                )
+        first = sum(len(other.document_offsets) for _, other in self.entries)
+        self.entries.append((first, corpus))
+        return build_document_rows(corpus, text.files, first), notes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CorpusSet":
+        """Return the same object, because a run does not change the corpora, which may be large."""
+        return self
+
+    def locate_documents(self, rows: Rows) -> tuple[Corpus, np.ndarray]:
+        """Return the corpus of the given rows, and the indices of their documents in this corpus."""
+        numbers = np.array(rows["document"])
+        first, corpus = next(entry for entry in reversed(self.entries) if entry[0] <= numbers[0])
+        return corpus, numbers - first
+
+
+def build_document_rows(corpus: Corpus, files: Sequence[InputFile], first: int) -> Rows:
+    """Return one row per document, with the document number (from `first` on) and a digest of the tokens."""
+    numbers = list(range(first, first + len(corpus.document_offsets) - 1))
+    token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
+    digests = [
+        blake2b(corpus.token_ids[start:stop].tobytes(), digest_size=8).hexdigest()
+        for start, stop in pairwise(token_offsets)
+    ]
+    return Rows.from_columns({"document": numbers, "digest": digests}, format_list(files))
+
+
+def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
+    """Split the documents of a corpus into parts if there are fewer than `MIN_DOCUMENTS`.
+
+    The `parent_ids` of the returned corpus are the original documents of the parts.
+    """
+    num_documents = len(corpus.document_offsets) - 1
+    if num_documents >= MIN_DOCUMENTS:
+        return corpus, []
+    num_sentences = int(corpus.document_offsets[-1])
+    num_parts = min(MIN_DOCUMENTS, max(1, num_sentences // MIN_SENTENCES))
+    boundaries = np.linspace(0, num_sentences, num_parts + 1).astype(np.int64)
+    offsets = np.union1d(corpus.document_offsets, boundaries).astype(corpus.document_offsets.dtype)
+    subject = "one document" if num_documents == 1 else f"only {num_documents} documents"
+    note = f"{subject}: split into {format_count(len(offsets) - 1, 'part')}, of which some are held out"
+    parents = np.searchsorted(corpus.document_offsets, offsets[:-1], "right") - 1
+    return replace(corpus, document_offsets=offsets, parent_ids=parents), [note]
+
+
+# ---- masked examples as predictions
+
+NUM_SAMPLES = 100  # examples in masked_samples.jsonl
+PAIR_LABELS = ("IsNext", "NotNext")  # 0 and 1, as in transformers
 
 
 class PretrainEvaluation(Evaluation):
     """The losses of the examples, and a sample of the masked examples.
 
-    Attributes:
+    Args:
+        outputs: The model's outputs.
         objective: The training objective.
         has_pairs: Whether an example has two texts.
         collator: Masks the same tokens as when the losses were computed.
@@ -431,22 +452,17 @@ class PretrainEvaluation(Evaluation):
         self, outputs: Outputs, objective: Objective, has_pairs: bool, collator: Any, tokenizer: Any
     ) -> None:
         super().__init__(outputs)
-        self.objective = objective
-        self.has_pairs = has_pairs
-        self.collator = collator
-        self.tokenizer = tokenizer
+        self.objective, self.has_pairs = objective, has_pairs
+        self.collator, self.tokenizer = collator, tokenizer
 
     def compute_scores(self) -> Scores:
-        """Return losses in nats, accuracies, and the perplexity of the predicted tokens."""
         return self.objective.score(self.outputs.logits, self.has_pairs)
 
     def make_scorer(self) -> Scorer:
-        """Return a scorer of examples."""
         logits = self.outputs.logits
         return Scorer(lambda rows: self.objective.score(logits[rows], self.has_pairs), len(logits))
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
-        """Yield a sample of masked examples; `mlm_loss` is the mean loss of the predicted tokens in nats."""
         features, logits = self.outputs.features, self.outputs.logits
         indices = sample_indices(features, NUM_SAMPLES)
         loss_sums, num_predictions = logits[indices, 0], logits[indices, 2]
@@ -454,3 +470,29 @@ class PretrainEvaluation(Evaluation):
         samples = decode_masked_samples(features, self.collator, self.tokenizer, indices)
         for sample, loss in zip(samples, losses.tolist(), strict=True):
             yield {**sample, "mlm_loss": loss}
+
+
+def sample_indices(features: Any, count: int) -> list[int]:
+    """Return the sorted indices of at most `count` random examples of the first epoch."""
+    order = np.random.default_rng(features.seed).permutation(len(features))
+    return np.sort(order[:count]).tolist()
+
+
+def decode_masked_samples(
+    features: Any, collator: MlmCollator | CausalLmCollator, tokenizer: Any, indices: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the text of these examples as the model reads it (`masked`), and the `tokens` to predict."""
+    for index in indices:
+        item = features[index]
+        batch = collator([item])
+        is_used = batch["masked_lm_labels"][0] >= 0
+        positions = batch["masked_lm_positions"][0][is_used].tolist()
+        labels = batch["masked_lm_labels"][0][is_used].tolist()
+        sample = {
+            "masked": " ".join(tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())),
+            "positions": positions,
+            "tokens": tokenizer.convert_ids_to_tokens(labels),
+        }
+        if collator.has_pairs:
+            sample["pair"] = PAIR_LABELS[int(item["next_sentence_label"])]
+        yield sample

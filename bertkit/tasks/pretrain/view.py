@@ -27,11 +27,9 @@ class MlmView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the record has a masked text."""
         return "masked" in record and "positions" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if a position is outside of the text or has no token."""
         positions = record["positions"]
         num_originals = len(record["tokens"])
         if len(positions) != num_originals:
@@ -46,7 +44,6 @@ class MlmView(View):
         return None
 
     def build_examples(self) -> list[Example]:
-        """Return examples; a high mean loss of the masked tokens gives a high priority."""
         return [
             Example(
                 record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],

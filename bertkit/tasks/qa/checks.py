@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
-from bertkit.data.token_counts import TokenCounts
+from bertkit.data.tokens import TokenCounts
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.qa.features import QuestionFeatures
 from bertkit.tasks.qa.rows import (
@@ -26,7 +26,6 @@ class QaChecks(TaskChecks):
     """The checks of `qa`."""
 
     def load_examples(self) -> LoadedDataset:
-        """Load the data with one row per question."""
         dataset = self.task.load_data()
         splits = {
             name: flatten_articles(rows) if is_nested(rows) else rows for name, rows in dataset.splits.items()
@@ -36,7 +35,6 @@ class QaChecks(TaskChecks):
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
-        """Find answers with wrong offsets, and paragraphs that occur in two splits."""
         config = self.task.config
         columns = (config.question_column, config.context_column, config.answers_column)
         for split, rows in dataset.splits.items():
@@ -46,7 +44,6 @@ class QaChecks(TaskChecks):
                 yield from find_shared_paragraphs(split, parsed.splits["train"], rows)
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
-        """Return whether each question has an answer. Annotators may mark different spans."""
         if "answers" not in rows.columns:
             return None
         return ["answered" if answers else "no answer" for answers in rows["answers"]]
@@ -56,11 +53,9 @@ class QaChecks(TaskChecks):
         return super().count_labels(rows) if self.task.config.squad == "v2" else {}
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
-        """Count the tokens of each question with its whole paragraph."""
         return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        """Find truncated questions, and answers that cannot be predicted."""
         return find_lost_answers(split, rows, self.task.featurize(rows, tokenizer))
 
 

@@ -1,15 +1,12 @@
 """The settings and the definition of `qa`. Importing this module is fast."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import DATA, MODEL, setting
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
-
-if TYPE_CHECKING:
-    from bertkit.settings.validation import DataSource
-
+from bertkit.settings.validation import DataSource
+from bertkit.tasks import TaskDef
 
 # Datasets by value of --squad, if --data is not set.
 SQUAD_DATASETS = {"v1": "squad", "v2": "squad_v2"}
@@ -51,18 +48,16 @@ class QaConfig(FineTuningConfig):
     max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
     n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
 
-    def resolve_data_name(self) -> "DataSource | None":
-        """Return `--data` if it is set, or else the dataset that `--squad` selects."""
+    def resolve_data_name(self) -> DataSource | None:
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)
 
 
-QA = TaskSpec(
+QA = TaskDef(
     name="qa",
     help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
     config=QaConfig,
-    pipeline=TransformersPipeline(task="question-answering", caveat="has no task for extractive questions"),
-    best_metric=("f1", 1),
-    uses_windows=True,
+    checks="bertkit.tasks.qa.checks:QaChecks",
+    views=("bertkit.tasks.qa.view:QaView",),
     scores_tokens=True,
     default_max_length=384,
 )

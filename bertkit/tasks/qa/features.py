@@ -86,7 +86,6 @@ class QuestionFeatures(Features):
     answers_without_tokens: Sequence[int] = ()
 
     def get_sequence(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of a window with its question and special tokens."""
         question = self.question_index[index]
         question_ids = self.question_ids[question][: self.question_lengths[question]]
         context_ids = self.contexts.ids.values[self.start[index] : self.stop[index]]
@@ -100,11 +99,9 @@ class QuestionFeatures(Features):
 
     @property
     def windowed_fraction(self) -> float:
-        """Fraction of the questions whose context is split into several windows."""
         return float((np.diff(self.window_offsets) > 1).mean())
 
     def describe_issues(self, rows: Rows) -> list[str]:
-        """Return notes on truncated questions, and on answers that cannot be learned."""
         notes = []
         truncated_fraction = float((self.question_lengths < self.question_ids.lengths).mean())
         if truncated_fraction:
@@ -194,8 +191,6 @@ def build_question_features(
         contexts: [n] texts of the contexts.
         answers: [n] gold answers of each question, or None for unlabeled questions. The model learns the
             first answer of a question.
-        tokenizer: A fast tokenizer.
-        limits: Maximum lengths.
         cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
@@ -203,7 +198,10 @@ def build_question_features(
     context_index, first_questions = number_groups(as_column(contexts).hashes)
     context_texts = select_values(contexts, first_questions)
     tokenized = encode_with_offsets(context_texts, tokenizer, cache)
-    tokenized = _add_token_if_empty(_widen_tokens(tokenized, context_texts))
+    tokenized = _widen_tokens(tokenized, context_texts)
+    if not len(tokenized.start):  # token 0 of a missing answer is read even if no text has tokens
+        span = np.zeros(1, tokenized.start.dtype)
+        tokenized = dataclasses.replace(tokenized, start=span, stop=span)
     max_text_tokens = limits.max_length - template.num_special_tokens
     max_question_length = min(limits.max_query_length, max_text_tokens // 2)
     question_lengths = np.minimum(question_ids.lengths, max_question_length)
@@ -227,11 +225,7 @@ def build_question_features(
 
 
 def _find_null_token(template: SequenceTemplate, tokenizer: Any) -> int:
-    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair.
-
-    Raises:
-        UserError: The tokenizer adds no special token to a pair.
-    """
+    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair."""
     special_ids = [slot for slot in template.slots if slot >= 0]  # the slots of texts are negative
     if not special_ids:
         raise UserError(
@@ -276,11 +270,3 @@ def _widen_tokens(tokenized: TokenizedTexts, texts: Sequence[str]) -> TokenizedT
             start[tokens], stop[tokens] = part_start, part_stop
         first_text += len(part_texts)
     return dataclasses.replace(tokenized, start=start, stop=stop)
-
-
-def _add_token_if_empty(tokenized: TokenizedTexts) -> TokenizedTexts:
-    """Add the span of an empty token if no text has tokens, because token 0 of a missing answer is read."""
-    if len(tokenized.start):
-        return tokenized
-    span = np.zeros(1, tokenized.start.dtype)
-    return dataclasses.replace(tokenized, start=span, stop=span)

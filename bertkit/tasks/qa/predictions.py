@@ -14,9 +14,9 @@ from bertkit.data.unicode import is_korean
 from bertkit.stats.baselines import predict_overlap
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
-from bertkit.stats.scores import sigmoid
+from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Scores
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence
 from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.qa.spans import (
     NBest,
@@ -76,13 +76,7 @@ def score_baselines(rows: Rows, rules: Rules) -> dict[str, Scores]:
 
 
 def iter_nbest(nbest: NBest, contexts: Sequence[str], rules: Rules) -> Iterator[list[dict[str, Any]]]:
-    """Yield the n-best list of each question; with v2, the list includes the empty answer.
-
-    Args:
-        nbest: The most probable spans of each question.
-        contexts: The paragraph of each question.
-        rules: The rules of SQuAD.
-    """
+    """Yield the n-best list of each question; with v2, the list includes the empty answer."""
     probabilities, null_probabilities = nbest.compute_probabilities(include_null=rules == "v2")
     columns = (nbest.start, nbest.stop, probabilities, nbest.start_logit, nbest.end_logit)
     spans = zip(*(column.tolist() for column in columns), strict=True)
@@ -154,10 +148,7 @@ class QaEvaluation(RowEvaluation):
         """Store the outputs.
 
         Args:
-            outputs: The model's outputs.
-            rules: The rules of SQuAD.
             threshold: Null odds above which the answer is empty; None for the best threshold on this split.
-            fitted: Numbers that `calibrate` fitted for the run.
         """
         super().__init__(outputs, fitted)
         self.rules: Rules = rules
@@ -242,7 +233,6 @@ class QaEvaluation(RowEvaluation):
         return is_korean([text for texts in self.gold for text in texts])
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores by the rules of SQuAD and the gold answers."""
         null_scores = score_answers(self.gold, [""] * len(self.gold), self.rules)
         names = list(average_scores(null_scores, self.gold, self.rules))
         if self.rules == "v2":
@@ -254,12 +244,10 @@ class QaEvaluation(RowEvaluation):
 
     @property
     def calibration_method(self) -> Literal["answers"]:
-        """How `calibrate` fits probabilities: the probability that an answer is right."""
         return "answers"
 
     @property
     def has_classes(self) -> bool:
-        """Whether the probability that an answer is right is known; "right" and "wrong" are the classes."""
         return self.fitted.answer_weights is not None
 
     @property
@@ -287,7 +275,6 @@ class QaEvaluation(RowEvaluation):
         return self._answer_scores.exact > 0
 
     def make_decisions(self) -> Decisions:
-        """Return one decision for each question: whether the answer is right."""
         assert self.fitted.answer_weights is not None
         logits = compute_answer_logits(self.answer_features, self.fitted.answer_weights)
         gold = self.compute_correct().astype(int)[:, None] if "answers" in self.outputs.rows.columns else None
@@ -322,7 +309,6 @@ class QaEvaluation(RowEvaluation):
         return DecodedPredictions(predictions, list(map(make_reference, map(str, range(len(gold))), gold)))
 
     def make_scorer(self) -> Scorer:
-        """Return a scorer of questions; all selections use the same threshold."""
         has_answer, answer_scores = self._has_answer, self._answer_scores
         is_member_by_prefix = {"": np.ones(len(has_answer), bool)}  # which questions a score includes
         if self.rules == "v2":
@@ -342,7 +328,6 @@ class QaEvaluation(RowEvaluation):
         return Scorer(score, len(self.gold))
 
     def compute_details(self) -> dict[str, Scores]:
-        """Return the scores at some thresholds, including the threshold in use; empty with v1."""
         if self.rules == "v1":
             return {}
         sweep = self._sweep
@@ -389,7 +374,6 @@ class QaEvaluation(RowEvaluation):
             yield record if nbest_lists is None else record | {"nbest": next(nbest_lists)}
 
     def iter_full_records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records with the n-best list of each question."""
         return self.iter_records("all")
 
     @staticmethod
@@ -413,7 +397,6 @@ class QaEvaluation(RowEvaluation):
         return iter_nbest(self.nbest, self.outputs.rows["context"], self.rules)
 
     def format_files(self) -> dict[str, Iterator[str]]:
-        """Return files for the official scripts: answers, n-best lists and, with v2, null odds, all by id."""
         ids = self.outputs.rows["id"]
         files = {
             "predictions.json": format_json(ids, self.answers),

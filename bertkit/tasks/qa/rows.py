@@ -1,26 +1,28 @@
-"""Parse the answers of questions, in all formats that datasets use, into texts and character offsets."""
+"""Rows of questions: their columns, answers in all formats that datasets use, articles, ids and offsets."""
 
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.columns import find_column, guess_column, require_column
-from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.readers.text_files import JSON_ERRORS
 from bertkit.data.table import (
     CHUNK_ROWS,
-    CategoricalColumn,
     Column,
     ComputedColumn,
     Rows,
     as_column,
     iter_chunks,
     number_groups,
+    repeat_value,
     store_columns,
 )
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
@@ -52,14 +54,10 @@ def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | Non
     Returns:
         One list of answers for each question, or None if the rows are unlabeled. Rows are unlabeled if no
         row has an answer or is marked as impossible, or if the column is missing and some are not marked.
-
-    Raises:
-        UserError: An answer cannot be parsed (see `parse_answers`), or a value of the column `is_impossible`
-            is neither true nor false.
     """
     is_impossible = _parse_impossible(rows)
     if column not in rows.columns:  # without answers, rows that are not marked as impossible are unlabeled
-        return CategoricalColumn.repeat([], len(rows)) if all(is_impossible) else None
+        return repeat_value([], len(rows)) if all(is_impossible) else None
     roles = {
         "answers": column,
         ANSWER_START: find_column(rows, ANSWER_START),
@@ -68,23 +66,19 @@ def parse_answer_column(rows: Rows, column: str) -> Sequence[list[Answer]] | Non
     names = dict.fromkeys(name for name in roles.values() if name)
 
     def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        start_column = roles[ANSWER_START]
         for chunk in rows.iter_chunks(names=["id", *names]) if len(rows) else [rows]:
-            yield {"answers": _parse_chunk(chunk, column)}
+            starts = chunk[start_column] if start_column else [None] * len(chunk)
+            values = zip(chunk[column], starts, _parse_impossible(chunk), strict=True)
+            answers = [
+                [] if impossible else parse_answers(chunk, index, column, value, start)
+                for index, (value, start, impossible) in enumerate(values)
+            ]
+            yield {"answers": answers}
 
     settings = [role for role, name in roles.items() if name]
     answers = store_columns([rows[name] for name in names], iter_parts, *settings)["answers"]
     return answers if any(answers) or any(is_impossible) else None
-
-
-def _parse_chunk(rows: Rows, column: str) -> list[list[Answer]]:
-    """Return the answers of each question, which has none if it is marked as impossible."""
-    start_column = find_column(rows, ANSWER_START)
-    starts = rows[start_column] if start_column else [None] * len(rows)
-    values = zip(rows[column], starts, _parse_impossible(rows), strict=True)
-    return [
-        [] if impossible else parse_answers(rows, index, column, value, start)
-        for index, (value, start, impossible) in enumerate(values)
-    ]
 
 
 def _parse_impossible(rows: Rows) -> list[bool]:
@@ -92,18 +86,15 @@ def _parse_impossible(rows: Rows) -> list[bool]:
     column = find_column(rows, IS_IMPOSSIBLE)
     if not column:
         return [False] * len(rows)
-    return [_parse_mark(rows, index, column, mark) for index, mark in enumerate(rows[column])]
-
-
-def _parse_mark(rows: Rows, index: int, column: str, value: Any) -> bool:
-    mark = value.strip().casefold() if isinstance(value, str) else value
-    is_nan = mark != mark
-    if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
-        raise UserError(
-            f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
-            "nor false; write true or false"
-        )
-    return mark in TRUE_VALUES
+    marks = [mark.strip().casefold() if isinstance(mark, str) else mark for mark in rows[column]]
+    for index, mark in enumerate(marks):
+        is_nan = mark != mark
+        if not (mark in TRUE_VALUES or mark in FALSE_VALUES or is_nan):
+            raise UserError(
+                f"{describe_location(rows, index)}: column {column!r}: {shorten_repr(mark)} is neither true "
+                "nor false; write true or false"
+            )
+    return [mark in TRUE_VALUES for mark in marks]
 
 
 def find_contradictions(rows: Rows, column: str) -> list[int]:
@@ -121,15 +112,7 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
     """Parse the answers of one question. The values None, "" and [] mean that it is unanswerable.
 
     Args:
-        rows: The rows, for error messages.
-        index: Index of the row, for error messages.
-        column: Name of the answer column.
         value: The answers in any format.
-        start: The offset if the value is a plain text, or the offsets if it is a list of texts.
-
-    Raises:
-        UserError: The format of the value is unknown, or a text contains an object that is not valid JSON.
-            An answer is blank, or its offset is not a whole number.
     """
     location = f"{describe_location(rows, index)}: column {column!r}"
     texts_and_offsets = _parse_texts_and_offsets(value, start)
@@ -154,12 +137,23 @@ def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = 
 
 def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | None:
     """Return the text and the offset of each answer, or None if the format of the value is unknown."""
-    if isinstance(value, str):
-        value = _parse_json_text(value)
+    if isinstance(value, str):  # possibly a JSON object or a JSON list of objects
+        with suppress(*JSON_ERRORS):
+            value = (
+                [] if value.strip() == "[]" else json.loads(value) if ANSWER_OBJECT.match(value) else value
+            )
     if value is None or isinstance(value, str):
         return [(value, start)] if value else []
-    if isinstance(value, Mapping):
-        return _parse_object(value)
+    if isinstance(value, Mapping):  # the values of both keys are two single values or two lists
+        texts, starts = value.get("text"), _get_start(value)
+        if isinstance(texts, str):
+            return [(texts, starts)]
+        if not isinstance(texts, (list, tuple)):
+            return None
+        starts = [None] * len(texts) if starts is None else starts
+        if not isinstance(starts, (list, tuple)) or len(starts) != len(texts):
+            return None
+        return list(zip(texts, starts, strict=True))
     if not isinstance(value, (list, tuple)):
         return None
     if all(isinstance(answer, str) for answer in value):
@@ -168,29 +162,6 @@ def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | 
     if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
         return None
     return [(answer["text"], _get_start(answer)) for answer in value]
-
-
-def _parse_json_text(value: str) -> Any:
-    """Parse a text that is a JSON object or a JSON list of objects, and return any other text unchanged."""
-    if value.strip() == "[]":
-        return []
-    try:
-        return json.loads(value) if ANSWER_OBJECT.match(value) else value
-    except JSON_ERRORS:
-        return value
-
-
-def _parse_object(value: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
-    """Parse `{"text": ..., "answer_start": ...}`, whose values are two single values or two lists."""
-    texts, starts = value.get("text"), _get_start(value)
-    if isinstance(texts, str):
-        return [(texts, starts)]
-    if not isinstance(texts, (list, tuple)):
-        return None
-    starts = [None] * len(texts) if starts is None else starts
-    if not isinstance(starts, (list, tuple)) or len(starts) != len(texts):
-        return None
-    return list(zip(texts, starts, strict=True))
 
 
 def _get_start(answer: Mapping[str, Any]) -> Any:
@@ -234,14 +205,16 @@ def resolve_columns(
     """Return the columns of questions, contexts and answers: those that the user named, or else guesses.
 
     The columns of articles have fixed names.
-
-    Raises:
-        UserError: A column is missing or has two roles, or the user named a column of articles.
     """
     require_questions(rows)
     named = {"question": question, "context": context, "answers": answers}
     if is_nested(rows):
-        _refuse_named(rows, named)
+        for role, column in named.items():
+            if column not in (None, role):  # the settings of a finished run contain the fixed names
+                raise UserError(
+                    f"--{role}-column {column}: {rows.files[0]} contains articles, whose column names are "
+                    f"fixed; remove --{role}-column"
+                )
         return NESTED_COLUMNS
     for role, column in named.items():
         if column is not None:
@@ -255,15 +228,6 @@ def resolve_columns(
         if names.count(column) > 1 or column == find_id_column(rows):
             raise UserError(f"--{role}-column {column}: already has another role; pass another column")
     return names
-
-
-def _refuse_named(rows: Rows, named: dict[str, str | None]) -> None:
-    for role, column in named.items():
-        if column not in (None, role):  # the settings of a finished run contain the fixed names
-            raise UserError(
-                f"--{role}-column {column}: {rows.files[0]} contains articles, whose column names are fixed; "
-                f"remove --{role}-column"
-            )
 
 
 def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
@@ -311,11 +275,7 @@ def is_nested(rows: Rows) -> bool:
 
 
 def require_questions(rows: Rows) -> None:
-    """Check that a JSON file contains articles or rows.
-
-    Raises:
-        UserError: The file is an empty object, or an object whose `data` is not a list.
-    """
+    """Check that a JSON file contains articles or rows."""
     if not rows.columns:
         raise UserError(
             f"{rows.files[0]}: contains neither articles nor rows with a column 'question'; check --data"
@@ -326,12 +286,7 @@ def require_questions(rows: Rows) -> None:
 
 
 def flatten_articles(rows: Rows) -> Rows:
-    """Return one row per question. Row numbers count the questions of a file.
-
-    Raises:
-        UserError: The paragraphs or questions of an article are not lists of objects, or no article has a
-            question.
-    """
+    """Return one row per question. Row numbers count the questions of a file."""
     sources = [rows.file_index, rows.row_numbers]
     columns = store_columns(
         [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]],
@@ -349,40 +304,28 @@ def flatten_articles(rows: Rows) -> Rows:
 def _iter_question_columns(rows: Rows) -> Iterator[dict[str, list[Any]]]:
     """Yield the columns of the questions in parts; there is at least one part."""
     names = ("id", *FLAT_COLUMNS, *LOCATION_COLUMNS)
-    part: dict[str, list[Any]] = {name: [] for name in names}
-    is_first = True
-    for record in _iter_question_records(rows):
-        for name, value in zip(names, record, strict=True):
-            part[name].append(value)
-        if len(part["id"]) == CHUNK_ROWS:
-            yield part
-            part, is_first = {name: [] for name in names}, False
-    if part["id"] or is_first:
-        yield part
+    records = _iter_question_records(rows)
+    part = list(islice(records, CHUNK_ROWS))
+    yield {name: [record[column] for record in part] for column, name in enumerate(names)}
+    while part := list(islice(records, CHUNK_ROWS)):
+        yield {name: [record[column] for record in part] for column, name in enumerate(names)}
 
 
 def _iter_question_records(rows: Rows) -> Iterator[tuple[Any, ...]]:
     """Yield the values of `id`, `FLAT_COLUMNS` and `LOCATION_COLUMNS` of each question."""
     count_by_file: Counter[int] = Counter()
-    for index, title, context, qa in _iter_questions(rows):
-        file = int(rows.file_index[index])
-        count_by_file[file] += 1
-        question_id = next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None)
-        yield (
-            question_id, title, qa.get("question"), context, qa.get("answers"), qa.get(IS_IMPOSSIBLE),
-            file, count_by_file[file],
-        )  # fmt: skip
-
-
-def _iter_questions(rows: Rows) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
-    """Yield each question with the index of its article, the article's title and the paragraph's text."""
     titles = rows.columns.get("title", [None] * len(rows))
-    articles = zip(titles, _iter_one_by_one(rows[PARAGRAPHS]), strict=True)
-    for index, (title, paragraphs) in enumerate(articles):
-        article = f"{rows.files[rows.file_index[index]]}: article {rows.row_numbers[index]}"
+    for index, (title, paragraphs) in enumerate(zip(titles, _iter_one_by_one(rows[PARAGRAPHS]), strict=True)):
+        file = int(rows.file_index[index])
+        article = f"{rows.files[file]}: article {rows.row_numbers[index]}"
         for number, paragraph in enumerate(_require_objects(paragraphs, f"{article}: 'paragraphs'"), start=1):
             for qa in _require_objects(paragraph.get("qas"), f"{article}: paragraph {number}: 'qas'"):
-                yield index, title, paragraph.get("context"), qa
+                count_by_file[file] += 1
+                question_id = next((qa[name] for name in ID_COLUMNS if qa.get(name) is not None), None)
+                yield (
+                    question_id, title, qa.get("question"), paragraph.get("context"), qa.get("answers"),
+                    qa.get(IS_IMPOSSIBLE), file, count_by_file[file],
+                )  # fmt: skip
 
 
 def _iter_one_by_one(values: Sequence[Any]) -> Iterator[Any]:
@@ -412,7 +355,6 @@ class QuestionRows(Rows):
     notes: tuple[str, ...] = ()
 
     def describe_location(self, index: int) -> str:
-        """Return the location with the id of the question."""
         return describe_location(self, index)
 
 
@@ -423,14 +365,6 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     (see `parse_answer_column`). It holds lists of `{"text": str, "answer_start": int | None}`, which are
     empty for unanswerable questions. If any other column has one of these names, it is renamed to
     `input_NAME`.
-
-    Args:
-        rows: The rows as read.
-        names: The columns of the training rows.
-
-    Raises:
-        UserError: A row has no question or context, its answers cannot be parsed, or its id is invalid or
-            not unique.
     """
     require_questions(rows)
     if is_nested(rows):
@@ -442,7 +376,11 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     if title := find_column(rows, "title"):
         columns["title"] = rows[title]
     columns["question"] = _require_texts(rows_with_ids, question)
-    columns["context"] = _share_equal(_require_texts(rows_with_ids, context))
+    contexts = _require_texts(rows_with_ids, context)
+    if not isinstance(contexts, Column):  # in memory: many questions share one string object
+        distinct: dict[str, str] = {}
+        contexts = [distinct.setdefault(text, text) for text in contexts]
+    columns["context"] = contexts
     answers = parse_answer_column(rows_with_ids, answer)
     if answers is not None:
         columns["answers"] = answers
@@ -453,28 +391,23 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
         for name, values in rows.columns.items()
         if name not in used
     }
-    notes = _describe_contradictions(rows_with_ids, find_contradictions(rows_with_ids, answer))
+    notes: tuple[str, ...] = ()
+    if contradictions := find_contradictions(rows_with_ids, answer):
+        problem = format_count(
+            len(contradictions),
+            "question has answers and is marked as impossible; its answers are ignored",
+            "questions have answers and are marked as impossible; their answers are ignored",
+        )
+        notes = (f"{rows.files[0]}: {problem} ({_format_ids(rows_with_ids, contradictions)})",)
     return QuestionRows(
         columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files, notes=notes
     )
 
 
-def _describe_contradictions(rows: Rows, contradictions: list[int]) -> tuple[str, ...]:
-    if not contradictions:
-        return ()
-    ids = format_list(rows["id"][index] for index in contradictions)
-    problem = format_count(
-        len(contradictions),
-        "question has answers and is marked as impossible; its answers are ignored",
-        "questions have answers and are marked as impossible; their answers are ignored",
-    )
-    return (f"{rows.files[0]}: {problem} (ids {ids})",)
-
-
 def _parse_ids(rows: Rows) -> Sequence[str]:
     """Return the id of each question. The default id is the index of the question among all rows, from 0."""
     column = find_id_column(rows)
-    values = rows[column] if column else CategoricalColumn.repeat(None, len(rows))
+    values = rows[column] if column else repeat_value(None, len(rows))
     # Row numbers count from 1, and these rows may be a later part of a file.
     first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
 
@@ -515,13 +448,6 @@ def _require_texts(rows: Rows, column: str) -> Sequence[str]:
             location = describe_location(rows, index)
             raise UserError(f"{location}: column {column!r}: {problem}; write a text or remove the row")
     return rows[column]
-
-
-def _share_equal(texts: Sequence[str]) -> Sequence[str]:
-    """Return texts in memory so that equal texts are one string object, which many questions may share."""
-    distinct: dict[str, str] = {}
-    is_lazy = isinstance(texts, Column)
-    return texts if is_lazy else [distinct.setdefault(text, text) for text in texts]
 
 
 def find_unanswerable(rows: Rows) -> int | None:
@@ -568,17 +494,31 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     corrected if the answer occurs exactly once in its context. Otherwise, the training split drops the
     answer, and also drops the question if it has no other answer. The other splits keep the answer with the
     offset None, because scores depend only on the texts of answers.
-
-    Raises:
-        UserError: An answer exceeds its context, or no training question has an answer that occurs at its
-            offset.
     """
     if "answers" not in rows.columns:
         return rows, []
     resolved = resolve_offsets(rows)
     notes = _describe_corrections(rows, split, resolved)
+    unresolved = sorted(set(resolved.unresolved_rows))
     rows = rows.with_column("answers", resolved.answers)
-    return _drop_unresolved(rows, split, sorted(set(resolved.unresolved_rows))), notes
+    if split != "train" or not unresolved:
+        return rows, notes
+
+    def keep_located(answers: Sequence[Answer]) -> list[Answer]:
+        return [answer for answer in answers if answer[ANSWER_START] is not None]
+
+    answers = ComputedColumn(keep_located, [rows["answers"]])
+    if not any(answers):
+        text = rows["answers"][unresolved[0]][0]["text"]
+        raise UserError(
+            f"{describe_location(rows, unresolved[0])}: {shorten_repr(text)} is not at its offset "
+            "in the context, and no other training question has an answer that is; copy answers from their "
+            f"context letter for letter ({_format_ids(rows, unresolved)})"
+        )
+    indices = np.array(unresolved)
+    is_dropped = np.array([not remaining for remaining in answers.select(indices)])
+    kept = np.setdiff1d(np.arange(len(rows)), indices[is_dropped])
+    return rows.with_column("answers", answers).select(kept), notes
 
 
 @dataclass
@@ -602,11 +542,11 @@ class ResolvedOffsets:
 
 
 def resolve_offsets(rows: Rows) -> ResolvedOffsets:
-    """Find the correct offset of each answer.
+    """Find the correct offset of each answer."""
 
-    Raises:
-        UserError: An answer exceeds its context.
-    """
+    def relocate(context: str, answers: Sequence[Answer]) -> list[Answer]:
+        return [_relocate(context, answer) for answer in answers]
+
     resolved = ResolvedOffsets(rows["answers"])
     for index, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
         if all(_is_at_offset(context, answer) for answer in answers):
@@ -621,17 +561,13 @@ def resolve_offsets(rows: Rows) -> ResolvedOffsets:
             elif before[ANSWER_START] != after[ANSWER_START]:
                 resolved.moved_rows.append(index)
     if resolved.unresolved_rows or resolved.filled_rows or resolved.moved_rows:
-        resolved.answers = ComputedColumn(_relocate_answers, [rows["context"], rows["answers"]])
+        resolved.answers = ComputedColumn(relocate, [rows["context"], rows["answers"]])
     return resolved
 
 
 def _is_at_offset(context: str, answer: Answer) -> bool:
     start = answer[ANSWER_START]
     return start is not None and start >= 0 and context.startswith(answer["text"], start)
-
-
-def _relocate_answers(context: str, answers: Sequence[Answer]) -> list[Answer]:
-    return [_relocate(context, answer) for answer in answers]
 
 
 def _relocate(context: str, answer: Answer) -> Answer:
@@ -697,25 +633,3 @@ def _count_answers(count: int, split: str, singular: str, plural: str) -> str:
 
 def _format_ids(rows: Rows, indices: Iterable[int]) -> str:
     return f"ids {format_list(dict.fromkeys(rows['id'][index] for index in indices))}"
-
-
-def _drop_unresolved(rows: Rows, split: str, unresolved_rows: list[int]) -> Rows:
-    """Drop training answers without an offset, and questions whose answers are all dropped."""
-    if split != "train" or not unresolved_rows:
-        return rows
-    answers = ComputedColumn(_keep_located, [rows["answers"]])
-    if not any(answers):
-        text = rows["answers"][unresolved_rows[0]][0]["text"]
-        raise UserError(
-            f"{describe_location(rows, unresolved_rows[0])}: {shorten_repr(text)} is not at its offset "
-            "in the context, and no other training question has an answer that is; copy answers from their "
-            f"context letter for letter ({_format_ids(rows, unresolved_rows)})"
-        )
-    unresolved = np.array(unresolved_rows)
-    is_dropped = np.array([not remaining for remaining in answers.select(unresolved)])
-    rows = rows.with_column("answers", answers)
-    return rows.select(np.setdiff1d(np.arange(len(rows)), unresolved[is_dropped]))
-
-
-def _keep_located(answers: Sequence[Answer]) -> list[Answer]:
-    return [answer for answer in answers if answer[ANSWER_START] is not None]

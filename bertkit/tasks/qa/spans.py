@@ -42,7 +42,6 @@ def find_distinct_spans(
         logits: [windows, 2, seq_len] fp32, start and end logits.
         allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
         n: Number of spans to return for each window.
-        max_answer_length: Maximum length of an answer in tokens.
         hash_spans: Maps first and last positions [windows, 2, m] to hashes of the texts [windows, m].
     """
     num_candidates = n + n // 2
@@ -84,7 +83,6 @@ def find_best_spans(
         logits: [windows, 2, seq_len] fp32, start and end logits.
         allowed: [windows, seq_len] bool, whether an answer may begin or end at a position.
         n: Number of spans to return for each window.
-        max_answer_length: Maximum length of an answer in tokens.
 
     Returns:
         The first and last positions of the spans [windows, 2, n] int, and their start and end logits
@@ -231,7 +229,6 @@ def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
 
     Args:
         reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
-        features: The features that the logits were computed from.
     """
     n = features.limits.n_best
     logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
@@ -241,36 +238,17 @@ def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
     start, stop = features.contexts.start[tokens[:, 0]], features.contexts.stop[tokens[:, 1]]
     text_hash = np.where(stop > start, features.rolling_hash.hash_spans(tokens[:, 0], tokens[:, 1]), 0)
     question = np.broadcast_to(features.question_index[:, None], start.shape)
-    null_logits = _select_lowest_null_logits(reduced[:, :2], features)
+    by_null_score = np.lexsort((reduced[:, :2].sum(1), features.question_index))
+    null_logits = reduced[:, :2][by_null_score[features.window_offsets[:-1]]]
     # A question whose context has no tokens gets the empty answer with the null logits.
     unanswered = np.flatnonzero(np.bincount(question[exists], minlength=len(null_logits)) == 0)
     zeros = np.zeros(len(unanswered), start.dtype)
-    return _build_n_best(
-        np.concatenate([question[exists], unanswered]),
-        np.concatenate([text_hash[exists], zeros.astype(text_hash.dtype)]),
-        np.concatenate([start[exists], zeros]),
-        np.concatenate([stop[exists], zeros]),
-        np.concatenate([logits[:, 0][exists], null_logits[unanswered, 0]]),
-        np.concatenate([logits[:, 1][exists], null_logits[unanswered, 1]]),
-        null_logits,
-        n,
-    )
-
-
-def _select_lowest_null_logits(window_null_logits: np.ndarray, features: "QuestionFeatures") -> np.ndarray:
-    """Return the null logits of the window with the lowest null score, for each question [n, 2]."""
-    order = np.lexsort((window_null_logits.sum(1), features.question_index))
-    return window_null_logits[order[features.window_offsets[:-1]]]
-
-
-def _build_n_best(
-    question: np.ndarray, text_hash: np.ndarray, start: np.ndarray, stop: np.ndarray,
-    start_logit: np.ndarray, end_logit: np.ndarray, null_logits: np.ndarray, n: int,
-) -> NBest:  # fmt: skip
-    """Select the best `n` answers of each question, and only the best of several with the same text.
-
-    The answers of a window are sorted already, which makes the stable sort fast.
-    """
+    question = np.concatenate([question[exists], unanswered])
+    text_hash = np.concatenate([text_hash[exists], zeros.astype(text_hash.dtype)])
+    start, stop = np.concatenate([start[exists], zeros]), np.concatenate([stop[exists], zeros])
+    start_logit = np.concatenate([logits[:, 0][exists], null_logits[unanswered, 0]])
+    end_logit = np.concatenate([logits[:, 1][exists], null_logits[unanswered, 1]])
+    # The answers of a window are sorted already, which makes the stable sort fast.
     order = np.argsort((question << 32) + compute_descending_keys(start_logit + end_logit), kind="stable")
     # Equal keys mean the same question and text; `np.unique` returns the first, which is the best.
     answer_key = text_hash * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
@@ -349,7 +327,6 @@ def compute_answer_features(nbest: NBest, threshold: float | None) -> dict[str, 
     have weights of their own.
 
     Args:
-        nbest: The n-best lists.
         threshold: Null odds above which the answer is empty; None if no answer is empty.
     """
     score = nbest.score[nbest.offsets[:-1]].astype(np.float64)
@@ -393,7 +370,6 @@ def compute_answer_logits(features: Mapping[str, np.ndarray], weights: Mapping[s
 
     Args:
         features: [n] values by name.
-        weights: Result of `fit_answer_weights`.
     """
     terms = [weights[name] * values.astype(np.float64) for name, values in features.items()]
     return weights[INTERCEPT] + np.sum(terms, axis=0)

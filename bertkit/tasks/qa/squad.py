@@ -63,8 +63,12 @@ def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None
     Gold answers that are empty after normalization are ignored. If no gold answer remains, the empty answer
     is correct. The arguments are those of `score_answers_v1`.
     """
+
+    def compute_f1(answer: list[str], gold: list[str]) -> float:
+        return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
+
     gold_words = [[words for words in map(_split_normalized, texts) if words] or [[]] for texts in gold]
-    return _score_answers(gold_words, answers, _compute_f1_or_match_empty)
+    return _score_answers(gold_words, answers, compute_f1)
 
 
 def average_scores_v1(scores: AnswerScores) -> Scores:
@@ -80,7 +84,6 @@ def average_scores_v2(scores: AnswerScores, has_answer: np.ndarray) -> Scores:
     """Return means in percent over all, the answerable and the unanswerable questions.
 
     Args:
-        scores: The scores of each question. Unanswered questions are excluded from all means.
         has_answer: [n] bool, whether the question has a gold answer.
 
     Returns:
@@ -146,10 +149,6 @@ def _compute_f1(answer: list[str], gold: list[str]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _compute_f1_or_match_empty(answer: list[str], gold: list[str]) -> float:
-    return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
-
-
 # ---- the no-answer threshold of SQuAD 2.0
 
 
@@ -174,7 +173,6 @@ def apply_threshold(
     """Return the scores if questions whose null odds exceed a threshold get the empty answer.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
         threshold: Threshold on the scale of the odds.
@@ -194,7 +192,6 @@ def compute_best_scores(
     to answer no question, the script reports the threshold 0.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         has_answer: [n] bool, whether the question has a gold answer.
         is_empty: [n] bool, whether the predicted answer is the empty string.
@@ -222,7 +219,6 @@ def sweep_thresholds(
     The predictions must answer at least one question. Questions with equal odds are not separated.
 
     Args:
-        scores: The scores of each question.
         null_odds: [n] float, odds that the question is unanswerable, on any scale.
         is_null_correct: [n] bool, whether the empty answer is correct. By the rule of SQuAD 2.0, it is also
             correct if all gold answers are empty after normalization.

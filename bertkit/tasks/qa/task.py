@@ -17,7 +17,8 @@ from bertkit.models.heads import QUESTION_HEAD, has_head, has_head_type, load_wi
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.setting import fill_unset
-from bertkit.tasks.base import FittedConfidence, InputSchema, Scores, Task, remove_fitted_confidence
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import InputSchema, Task, TaskState, TransformersPipeline, remove_fitted_confidence
 from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.qa.config import QA
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
@@ -40,6 +41,12 @@ COLUMN_SETTINGS = ("question_column", "context_column", "answers_column")
 THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
 
+class QaState(TaskState):
+    """What a run of `qa` finds: with v2, the fitted threshold of the null odds."""
+
+    best_metric = ("f1", 1)
+
+
 class Qa(Task):
     """Extractive question answering (Devlin et al. 2018, 4.2 and 4.3).
 
@@ -51,12 +58,20 @@ class Qa(Task):
             refuses it; a finished run does not.
     """
 
-    spec = QA
+    definition = QA
+    state_class = QaState
     requires_full_coverage = True
 
     @property
+    def pipeline(self) -> TransformersPipeline:
+        return TransformersPipeline(task="question-answering", caveat="has no task for extractive questions")
+
+    @property
+    def uses_windows(self) -> bool:
+        return True
+
+    @property
     def input_schema(self) -> InputSchema:
-        """The columns of questions, paragraphs and answers, and the further answer columns of SQuAD."""
         question, context = self.config.question_column, self.config.context_column
         answer_columns = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
         return InputSchema(
@@ -75,9 +90,9 @@ class Qa(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Parse the rows into questions, fix the offsets of answers, and choose the rules of SQuAD."""
         columns = resolve_columns(dataset.splits["train"], *self._column_names)
-        self.config = fill_unset(self.config, dict(zip(COLUMN_SETTINGS, columns, strict=True)))
+        self.state = QaState()
+        self.resolve(**dict(zip(COLUMN_SETTINGS, columns, strict=True)))
         splits: Splits = {}
         notes = list(dataset.notes)
         for name, rows in dataset.splits.items():
@@ -91,11 +106,7 @@ class Qa(Task):
         return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def _choose_rules(self, splits: Splits) -> None:
-        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1.
-
-        Raises:
-            UserError: A question has no answer, but the user chose v1.
-        """
+        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1."""
         for rows in splits.values():
             index = find_unanswerable(rows)
             if index is not None and self.config.squad == "v1":
@@ -104,11 +115,11 @@ class Qa(Task):
                     "not allow; use --squad v2"
                 )
             if index is not None:
-                self.config = fill_unset(self.config, {"squad": "v2"})
-        self.config = fill_unset(self.config, {"squad": "v1"})
+                self.resolve(squad="v2")
+        if self.config.squad is None:
+            self.resolve(squad="v1")
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Parse the rows into questions; if labels are required, also fix and check the answers."""
         questions = rows
         if not isinstance(rows, QuestionRows):
             questions = normalize_questions(rows, self._column_names)
@@ -125,15 +136,13 @@ class Qa(Task):
         return fixed, notes
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Read the columns that the user named, and find the others."""
         if not named:
             return
         super().map_columns(rows, named)
         matched = zip(COLUMN_SETTINGS, match_split_columns(rows, self._column_names), strict=True)
-        self.config = dataclasses.replace(self.config, **{**dict(matched), **named})
+        self.resolve(**{**dict(matched), **named})
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that keep all questions about an article or a paragraph in the same split."""
         return SplitKeys(
             identity=rows.hash_columns(["question", "context"]),
             group=compute_group_keys(rows),
@@ -142,7 +151,6 @@ class Qa(Task):
         )
 
     def validate_splits(self, splits: Splits) -> None:
-        """Check that the training and validation splits have answers."""
         for name, rows in splits.items():
             if name in ("train", "validation") and "answers" not in rows.columns:
                 hint = ", or add a column 'is_impossible'" if self.config.squad == "v2" else ""
@@ -152,43 +160,34 @@ class Qa(Task):
                 )
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        """Return the texts of the gold answers to each question."""
         return get_gold_texts(rows)
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
-        """Refuse to change answers, which have a position in the paragraph."""
         raise UserError("answers to questions cannot be changed; only 'keep' and 'drop' apply to qa")
 
     # ---- model
 
     def describe(self) -> str:
-        """Return the names of the columns, and the rules of SQuAD."""
         rules = {"v1": "every question has an answer", "v2": "a question may have no answer"}
         question, context, _ = self._column_names
         return f"answers to {question} in {context}, SQuAD {self.config.squad}: {rules[self.config.squad]}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Decide whether to keep the model's head, and remove the threshold of an earlier run."""
         keeps_head = has_head(model_config, QUESTION_HEAD) and has_head_type(model_config, self.config.head)
-        self.has_new_head = self.config.new_head or not keeps_head
+        self.state.has_new_head = self.config.new_head or not keeps_head
         vars(model_config).pop(THRESHOLD_KEY, None)  # an earlier run fitted this threshold
         remove_fitted_confidence(model_config)
         model_config.num_labels = 2  # transformers' heads have this many outputs: start and end
         return model_config
 
     def load_state(self, model_config: Any) -> None:
-        """Restore the threshold that was fitted on the validation split."""
+        super().load_state(model_config)
         threshold = getattr(model_config, THRESHOLD_KEY, None)
-        self.fitted_params = {} if threshold is None else {THRESHOLD_KEY: threshold}
-        self.has_new_head, self.requires_full_coverage = False, False
-        self.fitted_confidence = FittedConfidence.load(model_config)
+        self.state.fitted_params = {} if threshold is None else {THRESHOLD_KEY: threshold}
+        self.requires_full_coverage = False
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> QuestionFeatures:
-        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph.
-
-        Raises:
-            UserError: In training, the stride skips tokens between windows.
-        """
+        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph."""
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
             self._resolve_limits(tokenizer), cache=self.use_cache,
@@ -225,11 +224,10 @@ class Qa(Task):
         return Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)})
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Return an `AutoModelForQuestionAnswering`, possibly with a BiLSTM before its output layer."""
         from transformers import AutoModelForQuestionAnswering
 
         return load_with_pooling(
-            AutoModelForQuestionAnswering, source, model_config, self.has_new_head, self.config.head
+            AutoModelForQuestionAnswering, source, model_config, self.state.has_new_head, self.config.head
         )
 
     def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
@@ -240,21 +238,17 @@ class Qa(Task):
         return average_log_probabilities(logits)
 
     def make_loss(self, features: Any) -> Loss:
-        """Return the mean cross-entropy of the start and end positions in each window."""
         return CrossEntropy()
 
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> QaEvaluation:
-        """Return the predicted answers by the rules of SQuAD and the fitted threshold."""
-        return QaEvaluation(
-            outputs, self.config.squad, self.fitted_params.get(THRESHOLD_KEY), self.fitted_confidence
-        )
+        threshold = self.state.fitted_params.get(THRESHOLD_KEY)
+        return QaEvaluation(outputs, self.config.squad, threshold, self.state.fitted_confidence)
 
     def fit_decision(self, evaluation: Any) -> None:
-        """With v2, store the null odds threshold with the best F1 on the validation split."""
         if self.config.squad == "v2":
-            self.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
+            self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
         """Score baselines; see `bertkit.tasks.qa.predictions.score_baselines`."""

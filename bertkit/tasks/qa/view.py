@@ -52,11 +52,9 @@ class QaView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the record has an answer and a context."""
         return "answer" in record and "context" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if the answer is not at its offsets in the context."""
         start, end, answer = record["start"], record["end"], record["answer"]
         if not answer or (None not in (start, end) and record["context"][start:end] == answer):
             return None
@@ -66,7 +64,6 @@ class QaView(View):
         return (score_answers_v2 if self.allows_no_answer else score_answers_v1)(self.gold, answers)
 
     def build_examples(self) -> list[Example]:
-        """Return examples. A low F1 gives a high priority; confidence breaks ties."""
         exact, f1 = self.scores.exact.tolist(), self.scores.f1.tolist()
         rows = zip(self.records, exact, f1, self._compute_confidence(), strict=True)
         return [self._build_example(*row) for row in rows]
@@ -105,7 +102,6 @@ class QaView(View):
         ]
 
     def build_charts(self) -> list[Chart]:
-        """Return a reliability diagram and, for SQuAD v2, the scores by threshold."""
         confidence = np.array([np.nan if p is None else p for p in self._compute_confidence()])
         is_known = ~np.isnan(confidence)
         charts = [self._plot_thresholds()] if self.allows_no_answer and self.nbest else []
@@ -115,7 +111,6 @@ class QaView(View):
         return charts
 
     def scorer(self) -> Scorer:
-        """Return a scorer of exact match and F1, in percent."""
         scores = {"exact": self.scores.exact, "f1": self.scores.f1}
         return Scorer(
             lambda rows: {name: 100.0 * float(values[rows].mean()) for name, values in scores.items()},

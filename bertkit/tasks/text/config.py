@@ -1,20 +1,21 @@
 """The settings and the definitions of `classify` and `nli`. Importing this module is fast."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.setting import (
     DATA,
     MODEL,
     Pooling,
+    list_settings,
     pooling_setting,
     setting,
 )
-from bertkit.tasks.definition import TaskSpec, TransformersPipeline
+from bertkit.tasks import TaskDef
 
-if TYPE_CHECKING:
-    from bertkit.settings.setting import Pooling
+TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +41,12 @@ class SequenceConfig(FineTuningConfig):
     )
 
 
-SEQUENCE_PIPELINE = TransformersPipeline(
-    task="text-classification", init_kwargs={"top_k": None}, call_kwargs={"truncation": True}
-)
-
-
 # Settings without effect on a head that is fitted to vectors, and the reason.
 FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
     "pooling": "the method chooses the pooling",
 }
-# Settings without effect if the encoder is not trained.
-ENCODER_TRAINING_SETTINGS = (
-    "epochs", "max_steps", "batch_size", "tokens_per_batch", "learning_rate", "layer_decay", "warmup",
-    "weight_decay", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing", "fp16",
-    "compile", "pack", "attention_dropout", "optim", "early_stopping", "save_steps", "set", "freeze",
-    "lora",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +75,27 @@ class ClassifyConfig(SequenceConfig):
     )  # fmt: skip
 
     def list_ineffective_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect with `method`, each with the reason."""
         reasons: dict[str, str] = {}
         if self.method != "finetune":
             reasons |= FITTED_HEAD_CONFLICTS
         if self.method == "linear-probe":
-            reasons |= dict.fromkeys(ENCODER_TRAINING_SETTINGS, "the encoder is not trained")
+            names = list_settings(type(self), "encoder", "steps")
+            reasons |= dict.fromkeys(names, "the encoder is not trained")
             reasons["num_layers"] = "the head reads the vectors of the last layer"
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
-CLASSIFY = TaskSpec(
+CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
     config=ClassifyConfig,
-    pipeline=SEQUENCE_PIPELINE,
+    checks=TEXT_CHECKS,
+    views=(
+        "bertkit.tasks.text.view:ClassificationView",
+        "bertkit.tasks.text.view:MultiLabelView",
+        "bertkit.tasks.text.view:RegressionView",
+    ),
+    classifies_texts=True,
 )
 
 
@@ -108,14 +103,19 @@ CLASSIFY = TaskSpec(
 class NliConfig(SequenceConfig):
     """The settings of `nli`."""
 
+    column_aliases: ClassVar[Mapping[str, str]] = {
+        "text_column": "premise_column", "text_pair_column": "hypothesis_column",
+    }  # fmt: skip
+
     premise_column: str | None = setting(None, "Column of the premise.", DATA, default_text="guessed")
     hypothesis_column: str | None = setting(None, "Column of the hypothesis.", DATA, default_text="guessed")
 
 
-NLI = TaskSpec(
+NLI = TaskDef(
     name="nli",
     help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
     config=NliConfig,
-    pipeline=SEQUENCE_PIPELINE,
-    column_aliases={"text_column": "premise_column", "text_pair_column": "hypothesis_column"},
+    checks=TEXT_CHECKS,
+    views=("bertkit.tasks.text.view:ClassificationView",),
+    classifies_texts=True,
 )

@@ -1,14 +1,14 @@
-"""The interface of a kind of labels; `bertkit.tasks.text.labels` has the kinds."""
+"""The kinds of labels of `classify` and `nli`: one label, a set of labels, or a number for each row."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from bertkit.data.labels import (
+from bertkit.data.columns import (
     binarize_labels,
     encode_labels,
     normalize_label,
@@ -16,18 +16,26 @@ from bertkit.data.labels import (
     parse_number,
     parse_regression_labels,
 )
+from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_list, shorten_repr
-from bertkit.models.heads import compute_class_weights, set_output_bias
-from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from bertkit.stats.calibration import DEFAULT_THRESHOLD, Decisions, fit_binary_threshold, fit_label_thresholds
-from bertkit.stats.scores import score_multi_label, score_regression, score_single_label, sigmoid, softmax
-from bertkit.tasks.base import Scores
+from bertkit.models.heads import set_output_bias
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError, compute_class_weights
+from bertkit.stats.calibration import (
+    DEFAULT_THRESHOLD,
+    Decisions,
+    ThresholdCriterion,
+    fit_binary_threshold,
+    fit_label_thresholds,
+)
+from bertkit.stats.scores import (
+    Scores,
+    score_multi_label,
+    score_regression,
+    score_single_label,
+    sigmoid,
+    softmax,
+)
 from bertkit.utils import devices
-
-if TYPE_CHECKING:
-    from bertkit.data.table import Rows
-    from bertkit.models.losses import Loss
-    from bertkit.stats.calibration import Decisions, ThresholdCriterion
 
 
 class LabelType(ABC):
@@ -53,19 +61,15 @@ class LabelType(ABC):
         self.thresholds: dict[str, float] = {}
 
     @abstractmethod
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
-        """Return the labels of a column as numbers.
-
-        Raises:
-            UserError: A row has no valid label.
-        """
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
+        """Return the labels of a column as numbers."""
 
     def parse_label(self, value: Any) -> Hashable | None:
         """Return the label in a cell in a form that can be compared; None if the cell has no label."""
         return normalize_label(value)
 
     @abstractmethod
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         """Return the loss.
 
         Args:
@@ -112,9 +116,6 @@ class LabelType(ABC):
         Args:
             labels: The labels, as `decode_label` returns them.
             cells: The distinct values of the column.
-
-        Raises:
-            UserError: A label does not occur in the column.
         """
         cell_by_label = {self.parse_label(cell): cell for cell in cells}
         for label in labels:
@@ -144,7 +145,7 @@ class LabelType(ABC):
         return []
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
         """Return the threshold of each of `labels_with_threshold`; None if no threshold meets the criterion.
 
@@ -165,14 +166,16 @@ class SingleLabel(LabelType):
 
     problem_type = "single_label_classification"
     default_metric = "accuracy"
-    positive_label: str | None = None
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def __init__(self, labels: list[str], positive_label: str | None = None) -> None:
+        super().__init__(labels)
+        self.positive_label = positive_label
+
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the label ids, [rows]."""
         return encode_labels(rows, column, self.labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return cross-entropy."""
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return CrossEntropy(weights, smoothing)
 
@@ -187,21 +190,18 @@ class SingleLabel(LabelType):
 
     @property
     def labels_with_threshold(self) -> list[str]:
-        """The positive label, if there are two labels and one of them is positive."""
         is_binary = self.positive_label is not None and len(self.labels) == 2
         return [self.positive_label] if is_binary else []  # type: ignore[list-item]
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
-        """Return the threshold of the positive label."""
         [positive] = self.labels_with_threshold
         positive_id = self.labels.index(positive)
         probability = self.compute_probabilities(logits)[:, positive_id]
         return {positive: fit_binary_threshold(probability, gold == positive_id, criterion)}
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_single_label`."""
         positive_id = None if self.positive_label is None else self.labels.index(self.positive_label)
         return score_single_label(gold, predicted, len(self.labels), positive_id)
 
@@ -210,7 +210,6 @@ class SingleLabel(LabelType):
         return np.arange(len(self.labels))
 
     def decode_label(self, value: Any) -> str:
-        """Return the name of the label."""
         return self.labels[int(value)]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -218,7 +217,6 @@ class SingleLabel(LabelType):
         return softmax(logits)
 
     def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return one decision for each row."""
         return Decisions.from_classes(logits, gold)
 
 
@@ -232,24 +230,24 @@ class MultiLabel(LabelType):
     problem_type = "multi_label_classification"
     default_metric = "micro_f1"
     label_key = "label"
-    separator: str | None = None
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def __init__(self, labels: list[str], separator: str | None = None) -> None:
+        super().__init__(labels)
+        self.separator = separator
+
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
         return binarize_labels(rows, column, self.labels, self.separator)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the sorted labels in a cell."""
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return the mean binary cross-entropy over all rows and labels."""
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         weights = _compute_weights(targets, len(self.labels)) if balanced else None
         return BinaryCrossEntropy(weights, smoothing)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return lists of labels; a label set column may mix lists and texts."""
         for label in {label for row_labels in labels for label in row_labels} - set(self.labels):
             raise UserError(
                 f"label {shorten_repr(label)}: does not occur in the training rows; use one of "
@@ -258,7 +256,6 @@ class MultiLabel(LabelType):
         return [list(row_labels) for row_labels in labels]
 
     def describe_class_weights(self, targets: np.ndarray) -> list[str]:
-        """Return a warning about labels that every row has."""
         ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
         if not ubiquitous:
             return []
@@ -280,18 +277,15 @@ class MultiLabel(LabelType):
 
     @property
     def labels_with_threshold(self) -> list[str]:
-        """All labels."""
         return self.labels
 
     def fit_thresholds(
-        self, logits: np.ndarray, gold: np.ndarray, criterion: "ThresholdCriterion"
+        self, logits: np.ndarray, gold: np.ndarray, criterion: ThresholdCriterion
     ) -> dict[str, float | None]:
-        """Return the threshold of each label."""
         thresholds = fit_label_thresholds(self.compute_probabilities(logits), gold, criterion)
         return dict(zip(self.labels, thresholds, strict=True))
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_multi_label`."""
         return score_multi_label(gold, predicted)
 
     def make_example_labels(self) -> np.ndarray:
@@ -299,7 +293,6 @@ class MultiLabel(LabelType):
         return np.eye(len(self.labels), dtype=int)
 
     def decode_label(self, value: Any) -> list[str]:
-        """Return the names of the labels that are encoded as 1."""
         return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -307,7 +300,6 @@ class MultiLabel(LabelType):
         return sigmoid(logits)
 
     def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return a decision for each label of each row."""
         return Decisions.from_label_sets(logits, gold)
 
 
@@ -323,7 +315,6 @@ class Regression(LabelType):
     training_mean: float | None = None
 
     def observe_training_labels(self, targets: np.ndarray) -> None:
-        """Store the mean of the training labels."""
         self.training_mean = float(targets.mean())
 
     def initialize_head(self, model: Any) -> None:
@@ -334,27 +325,21 @@ class Regression(LabelType):
         if self.training_mean is not None:
             set_output_bias(model, self.training_mean)
 
-    def encode_labels(self, rows: "Rows", column: str) -> np.ndarray:
+    def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the numbers, [rows]."""
         return parse_regression_labels(rows, column)
 
     def parse_label(self, value: Any) -> Hashable | None:
-        """Return the number in a cell, regardless of its notation."""
         return parse_number(value)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return the numbers.
-
-        Raises:
-            UserError: A label is not a number.
-        """
+        """Return the numbers."""
         for label in labels:
             if self.parse_label(label) is None:
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> "Loss":
-        """Return squared error."""
+    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -362,15 +347,12 @@ class Regression(LabelType):
         return logits[:, 0]
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
-        """Return the scores of `bertkit.stats.scores.score_regression`."""
         return score_regression(gold, predicted)
 
     def make_example_labels(self) -> np.ndarray:
-        """Return two numbers."""
         return np.array([0.0, 1.0])
 
     def decode_label(self, value: Any) -> float:
-        """Return the number as a Python float."""
         return float(value)
 
 

@@ -1,24 +1,29 @@
-"""The predictions of `classify` and `nli`."""
+"""The predictions of `classify` and `nli`, and their baselines."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.split import sample_rows
+from bertkit.data.table import Rows
+from bertkit.models.encoder import FrozenEncoder
+from bertkit.stats.baselines import predict_majority, predict_tfidf
+from bertkit.stats.calibration import Decisions
+from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
-from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Scores
-from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence
+from bertkit.tasks.evaluation import LabelEvaluation, Outputs, ScoreDetail
 from bertkit.tasks.text.labels import LabelType, SingleLabel
 
 if TYPE_CHECKING:
-    from bertkit.stats.calibration import Decisions
-    from bertkit.stats.metric_modules import DecodedPredictions
-    from bertkit.stats.significance import Scorer
+    from bertkit.tasks.text.task import SequenceTask  # which imports this module
 
 
-class SequenceEvaluation(RowEvaluation):
+class SequenceEvaluation(LabelEvaluation):
     """Predicted labels and their probabilities.
 
     Attributes:
@@ -31,65 +36,37 @@ class SequenceEvaluation(RowEvaluation):
         super().__init__(outputs, fitted)
         self.label_type = label_type
 
-    @property
-    def gold(self) -> np.ndarray:
-        """The gold labels as numbers, [rows] or [rows, labels]."""
-        return self.outputs.labels
-
     @cached_property
     def predicted(self) -> np.ndarray:
-        """The predicted labels as numbers, in the shape of `gold`."""
         return self.label_type.predict(self.outputs.logits)
 
-    def compute_scores(self) -> Scores:
-        """Return the scores that are usual for the kind of the labels, and those of the probabilities."""
-        return self.label_type.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
-
-    def make_scorer(self) -> Scorer:
-        """Return a scorer of rows; for single labels, it includes which rows are correct."""
-        gold, predicted = self.gold, self.predicted
-
-        def score(rows: np.ndarray) -> Scores:
-            return self.label_type.score(gold[rows], predicted[rows]) | self.confidence_scorer.score(rows)
-
-        is_correct = gold == predicted if isinstance(self.label_type, SingleLabel) else None
-        return Scorer(score, len(gold), is_correct)
+    def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
+        return self.label_type.score(gold, predicted)
 
     @property
     def has_classes(self) -> bool:
         """Whether the labels are classes, not numbers."""
         return bool(self.label_type.labels)
 
-    def make_decisions(self) -> "Decisions":
-        """Return one decision for each row or, with label sets, for each label of each row."""
+    def make_decisions(self) -> Decisions:
         gold = self.outputs.features.labels
         return self.label_type.make_decisions(self.outputs.logits, gold)
 
     @property
     def has_sets(self) -> bool:
-        """Whether each row has one of several classes."""
         return isinstance(self.label_type, SingleLabel)
 
     def decode_set(self, is_member: np.ndarray) -> list[str]:
-        """Return the labels in a prediction set."""
         return [label for label, is_in in zip(self.label_type.labels, is_member, strict=True) if is_in]
 
-    def compute_correct(self) -> np.ndarray:
-        """Return whether the label, or the whole set of labels, is correct, [rows]."""
-        is_correct = self.gold == self.predicted
-        return is_correct.all(1) if is_correct.ndim == 2 else is_correct
-
     def decode(self) -> DecodedPredictions:
-        """Return label ids, lists of 0 and 1, or numbers."""
         return DecodedPredictions(self.predicted.tolist(), self.gold.tolist(), self.label_type.labels)
 
     def make_examples(self) -> DecodedPredictions:
-        """Return a few labels of this kind as predictions and references."""
         labels = self.label_type.make_example_labels().tolist()
         return DecodedPredictions(labels, labels, self.label_type.labels)
 
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of the label type and of the probabilities."""
         labels = self.label_type.make_example_labels()
         return [*self.label_type.score(labels, labels), *self.confidence_score_names]
 
@@ -110,3 +87,61 @@ class SequenceEvaluation(RowEvaluation):
                     by_label = {label: by_label[label] for label in predicted_labels}
                 record["probabilities"] = by_label
             yield record
+
+
+# ---- baselines
+
+
+def score_text_baselines(task: "SequenceTask", train: Rows, rows: Rows) -> dict[str, Scores]:
+    """Score the baselines that read no vectors."""
+    labels, gold = _encode_labels(task, train), _encode_labels(task, rows)
+    name, columns = task.get_tfidf_baseline()
+    texts = [[part[column] for column in columns] for part in (train, rows)]
+    [predicted] = predict_tfidf(texts[0], labels, [texts[1]], task.config.seed)
+    score = task.label_type.score
+    return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+
+
+def score_linear_probe(
+    task: "SequenceTask", encoder: FrozenEncoder, tokenizer: Any, train: Rows, rows: Rows
+) -> dict[str, Scores]:
+    """Score `linear_probe`; see `score_text_baselines` for the rows."""
+    sample = sample_rows(train, MAX_PROBE_ROWS, task.config.seed)
+    parts = [sample, rows]
+    vectors = [encoder.compute_vectors(task.featurize(part, tokenizer)) for part in parts]
+    return {LINEAR_PROBE: score_probe(task, vectors, parts)}
+
+
+def score_probe(task: "SequenceTask", vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scores:
+    """Return the scores of a linear layer on vectors [n, poolings, hidden_size]."""
+    labels, gold = (_encode_labels(task, part) for part in parts)
+    probe = fit_probe(task, vectors[0], labels)
+    return _score_logits(task, gold, probe.compute_logits(vectors[1]))
+
+
+def fit_probe(
+    task: "SequenceTask", vectors: np.ndarray, labels: np.ndarray, balanced: bool = False
+) -> LinearProbe:
+    """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows.
+
+    Args:
+        balanced: Whether to weight classes by the inverse of their frequency.
+    """
+
+    def score(gold: np.ndarray, logits: np.ndarray) -> float:
+        return _score_logits(task, gold, logits)[task.label_type.default_metric]
+
+    return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced)
+
+
+def _encode_labels(task: "SequenceTask", rows: Rows) -> np.ndarray:
+    labels = task.encode_labels(rows)
+    assert labels is not None
+    return labels
+
+
+def _score_logits(task: "SequenceTask", gold: np.ndarray, logits: np.ndarray) -> Scores:
+    """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
+    label_type = copy.copy(task.label_type)
+    label_type.thresholds = {}
+    return label_type.score(gold, label_type.predict(logits))

@@ -4,19 +4,17 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bertkit.data.readers.delimited import JSON_ERRORS
+from bertkit.data.features import TextFeatures
+from bertkit.data.readers.text_files import JSON_ERRORS
 from bertkit.data.table import ComputedColumn, Rows
 from bertkit.errors import UserError, shorten_repr
-
-if TYPE_CHECKING:
-    from bertkit.data.features import TextFeatures
-
 
 # Errors of `ast.literal_eval` that are not errors of JSON. Too deep nesting gives a `MemoryError`.
 LITERAL_ERRORS = (SyntaxError, TypeError, MemoryError)
@@ -60,7 +58,11 @@ def list_markers(types_by_role: Sequence[Iterable[str]]) -> list[str]:
 def parse_entity(value: Any) -> Entity | None:
     """Return the entity of a cell: a mapping, or its JSON or Python notation. None if it is not valid."""
     if isinstance(value, str):
-        value = _parse_notation(value)
+        text, value = value, None
+        for parse in (json.loads, ast.literal_eval):  # JSON, or what pandas writes to CSV files
+            with suppress(*JSON_ERRORS, *LITERAL_ERRORS):
+                value = parse(text)
+                break
     if not isinstance(value, dict):
         return None
     start, stop = value.get("start", value.get("start_idx")), value.get("end")
@@ -76,16 +78,6 @@ def parse_entity(value: Any) -> Entity | None:
 
 def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _parse_notation(text: str) -> Any:
-    """Return the value of a cell in JSON, or in the notation of Python that pandas writes to CSV files."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (*JSON_ERRORS, *LITERAL_ERRORS):
-            continue
-    return None
 
 
 def mark_entities(text: str, entities: Sequence[Entity]) -> str:
@@ -107,12 +99,7 @@ def has_markers(text: str) -> bool:
 
 
 def remove_unknown_types(text: str, types: Sequence[Iterable[str]]) -> str:
-    """Return a text with markers, where those of unknown types have no type, such as `[S]`.
-
-    Args:
-        text: The text.
-        types: The known types of subjects and of objects.
-    """
+    """Return a text with markers, where those of unknown types have no type, such as `[S]`."""
     for (role, patterns), known_types in zip(MARKERS.items(), types, strict=True):
         for pattern, is_end in zip(patterns, (False, True), strict=True):
             markers = {entity_type: format_marker(role, entity_type, is_end) for entity_type in known_types}
@@ -137,19 +124,15 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
 
     Rows without the columns must contain the markers already. In texts with markers, only unknown types are
     removed. The columns are not read, because their positions are those of the text without markers.
-
-    Args:
-        rows: The rows.
-        text_column: Column of the texts.
-        columns: Columns of the subject and of the object.
-        types: The known types of subjects and of objects.
-
-    Raises:
-        UserError: An entity is not valid, or a text has no markers.
     """
     known_types = [set(role_types) for role_types in types]
     if not any(column in rows.columns for column in columns):
-        _require_markers(rows, text_column)
+        for index, text in enumerate(rows[text_column]):
+            if not has_markers(text):
+                raise UserError(
+                    f"{rows.format_location(index)}: column {text_column!r} has no marked entities; mark "
+                    "them, such as '[S]Ann[/S] lives in [O]Rome[/O]', or add the columns of the entities"
+                )
         marked = ComputedColumn(lambda text: remove_unknown_types(text, known_types), [rows[text_column]])
         return rows.with_column(text_column, marked)
     for column, role in zip(columns, ("subject", "object"), strict=True):
@@ -175,15 +158,6 @@ def mark_rows(rows: Rows, text_column: str, columns: Sequence[str], types: Seque
 
     marked = ComputedColumn(mark, [rows[column] for column in (text_column, *columns)])
     return rows.with_column(text_column, marked)
-
-
-def _require_markers(rows: Rows, text_column: str) -> None:
-    for index, text in enumerate(rows[text_column]):
-        if not has_markers(text):
-            raise UserError(
-                f"{rows.format_location(index)}: column {text_column!r} has no marked entities; mark them, "
-                "such as '[S]Ann[/S] lives in [O]Rome[/O]', or add the columns of the entities"
-            )
 
 
 def _check_entities(rows: Rows, index: int, values: Sequence[Any], columns: Sequence[str]) -> None:
@@ -213,13 +187,8 @@ def _check_entities(rows: Rows, index: int, values: Sequence[Any], columns: Sequ
         )
 
 
-def describe_lost_markers(features: "TextFeatures", marker_ids: Sequence[int]) -> list[str]:
-    """Return a warning if truncation removed markers of entities.
-
-    Args:
-        features: Features of marked texts.
-        marker_ids: The tokens of all markers.
-    """
+def describe_lost_markers(features: TextFeatures, marker_ids: Sequence[int]) -> list[str]:
+    """Return a warning if truncation removed markers of entities."""
     if not features.num_truncated:
         return []
     num_lost = sum(

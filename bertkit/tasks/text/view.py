@@ -57,15 +57,12 @@ class ClassificationView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the prediction is one label, with probabilities by label."""
         return isinstance(record.get("predicted"), str) and isinstance(record.get("probabilities"), dict)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if a label has no probability, or if the labels differ."""
         return find_label_error(record, self.records[0], [record["gold"], record["predicted"]])
 
     def build_examples(self) -> list[Example]:
-        """Return examples; an improbable gold label gives a high priority."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
@@ -76,7 +73,6 @@ class ClassificationView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return a confusion matrix, F1 by class if there are more than two, and a reliability diagram."""
         labels, gold, predicted = self.labels, self.gold, self.predicted
         counts = count_confusions(gold, predicted, len(labels))
         confidence = np.array([record["probabilities"][record["predicted"]] for record in self.records])
@@ -86,7 +82,6 @@ class ClassificationView(View):
         return [*charts, *self.plot_reliability(confidence, gold == predicted)]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of accuracy, F1 and all other single-label scores."""
         positive = self.run.settings.get("positive_label")
         if positive not in (None, *self.labels):
             raise UserError(
@@ -107,8 +102,6 @@ def find_label_error(
     """Return a description of the error in the probabilities of a record; None if they are valid.
 
     Args:
-        record: The record.
-        first_record: The first record, which has a probability for the same labels.
         labels: Gold and predicted labels of the record; each needs a probability.
     """
     probabilities = record["probabilities"]
@@ -166,15 +159,12 @@ class MultiLabelView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the prediction is a list of labels, with probabilities by label."""
         return isinstance(record.get("predicted"), list) and isinstance(record.get("probabilities"), dict)
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
-        """Return a description of the error if a label has no probability, or if the labels differ."""
         return find_label_error(record, self.records[0], [*record["gold"], *record["predicted"]])
 
     def build_examples(self) -> list[Example]:
-        """Return examples. The confidence of a record is that of its least confident decision."""
         return [self._build_example(record) for record in self.records]
 
     def _build_example(self, record: Mapping[str, Any]) -> Example:
@@ -189,7 +179,6 @@ class MultiLabelView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return charts of F1 by label, and of the reliability of all decisions."""
         gold, predicted = self.gold, self.predicted
         probabilities = np.array([list(record["probabilities"].values()) for record in self.records])
         confidence = np.where(predicted, probabilities, 1 - probabilities)
@@ -200,7 +189,6 @@ class MultiLabelView(View):
         ]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of the F1 of all decisions, and of the accuracy of whole label sets."""
         gold, predicted = self.gold.astype(int), self.predicted.astype(int)
         return Scorer(
             lambda rows: score_multi_label(gold[rows], predicted[rows]), len(gold), (gold == predicted).all(1)
@@ -228,7 +216,6 @@ class RegressionView(View):
         return isinstance(record.get("predicted"), float) and "probabilities" not in record
 
     def build_examples(self) -> list[Example]:
-        """Return examples; a large error gives a high priority."""
         gold = self.get_column("gold")
         bounds = np.linspace(gold.min(), gold.max(), NUM_RANGES + 1)
         return [self._build_example(record, bounds) for record in self.records]
@@ -242,7 +229,6 @@ class RegressionView(View):
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
-        """Return a scatter plot of predicted against gold values."""
         step = math.ceil(len(self.records) / MAX_POINTS)
         gold, predicted = self.get_column("gold")[::step], self.get_column("predicted")[::step]
         note = "Both values are equal on the diagonal."
@@ -251,7 +237,6 @@ class RegressionView(View):
         return [plot_scatter("Predicted and gold", gold, predicted, note)]
 
     def scorer(self) -> Scorer:
-        """Return a scorer of the regression scores."""
         gold, predicted = self.get_column("gold"), self.get_column("predicted")
         return Scorer(lambda rows: score_regression(gold[rows], predicted[rows]), len(gold))
 

@@ -1,0 +1,163 @@
+"""Commands that print information: `recipes`, `data` and `env`."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
+from bertkit.cli.options import CommandGroup
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
+from bertkit.settings.recipes import (
+    find_recipe,
+    list_profiles,
+    list_shipped_recipes,
+    read_recipe_file,
+    read_recipe_task,
+    read_recipe_title,
+)
+from bertkit.settings.run_settings import TRACKERS
+from bertkit.utils import devices
+from bertkit.utils.files import check_output_file, write_text
+
+recipes = typer.Typer(
+    cls=CommandGroup,
+    help="List, print and copy recipes: files with recommended settings.",
+    no_args_is_help=True,
+)
+data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
+RecipeName = Annotated[
+    str,
+    typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped")),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+# ---- recipes
+
+
+@recipes.command("ls")
+def list_recipes(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="List only the recipes of this task, or of a directory such as glue.",
+            autocompletion=make_completer("tasks"),
+        ),
+    ] = "",
+) -> None:
+    """List the shipped recipes with their titles."""
+    files = list_shipped_recipes()
+    tasks = {name: read_recipe_task(path) for name, path in files.items()}
+    titles = {
+        name: read_recipe_title(path)
+        for name, path in files.items()
+        if task in ("", tasks[name], name.split("/")[0])
+    }
+    if not titles:
+        choices = list(dict.fromkeys([*tasks.values(), *(name.split("/")[0] for name in tasks)]))
+        fix = suggest_similar(task, choices) or f"; choose one of {format_list(choices)}"
+        raise UserError(f"recipes ls {task}: there are no recipes for this task{fix}")
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        typer.echo(f"{name:<{width}}  {title}")
+
+
+@recipes.command("show")
+def show_recipe(name: RecipeName) -> None:
+    """Print a recipe."""
+    typer.echo(_find_recipe(name).read_text("utf-8"), nl=False)
+
+
+@recipes.command("cp")
+def copy_recipe(
+    name: RecipeName,
+    file: Annotated[str, typer.Argument(help="Target file or directory; existing files are kept.")],
+) -> None:
+    """Copy a recipe to edit it."""
+    source = _find_recipe(name)
+    if not file:
+        raise UserError("FILE: is empty; pass a file or a directory (. for the current one)")
+    target = Path(file) / source.name if Path(file).is_dir() else Path(file)
+    check_output_file(target, overwrite=False, flag="", conflict="already exists; pass another file")
+    write_text(target, source.read_text("utf-8"))
+    typer.echo(f"{target}", err=True)
+
+
+def _find_recipe(name: str) -> Path:
+    profiles = list_profiles()
+    if name in profiles:
+        return profiles[name]
+    path = find_recipe(name, flag="recipe")
+    read_recipe_file(path)  # raises an error for a file that is not a recipe
+    return path
+
+
+# ---- datasets
+
+
+@data.command("ls")
+def list_datasets(
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", help="Directory that holds the original dataset files, as in training."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the known datasets: name, source and title."""
+    from bertkit.data.sources import describe_source, load_dataset_specs
+    from bertkit.utils.console import print_json
+
+    datasets = {
+        spec.name: {"found": describe_source(spec, data_dir), "title": spec.title}
+        for spec in load_dataset_specs().values()
+    }
+    datasets["sample"] = {"found": "shipped with bertkit", "title": SAMPLE_DESCRIPTION}
+    if as_json:
+        print_json(datasets)
+        return
+    for name, dataset in datasets.items():
+        typer.echo(f"{name:<16} {dataset['found']:<45} {dataset['title']}")
+
+
+# ---- environment
+
+
+def env(as_json: JsonFlag = False) -> None:
+    """Print the environment for a bug report: versions, device, access to the Hub, and caches."""
+    import torch
+    from huggingface_hub import constants, get_token
+
+    from bertkit.data.hub import explain_unreachable
+    from bertkit.utils.cache import get_cache_directory, get_cache_size
+    from bertkit.utils.console import print_json
+
+    environment = {
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        **get_installed_versions([*RECORDED_PACKAGES, "huggingface-hub", *TRACKERS]),
+    }
+    threads = f"CPU, {format_count(torch.get_num_threads(), 'thread')}"
+    environment["device"] = devices.describe_device() if devices.has_accelerator() else threads
+    environment["bf16"] = "native" if devices.is_bf16_faster() else "not native; training uses fp32"
+    if torch.backends.mps.is_available():  # whether MPS computes what the CPU computes
+        errors = devices.find_errors(torch.device("mps"))
+        environment["MPS"] = f"wrong results ({', '.join(errors)})" if errors else "computes correctly"
+    if get_cache_directory().is_file():
+        cache = "is a file, so nothing is cached; set BERTKIT_CACHE_DIR to a directory"
+    else:
+        cache = f"{get_cache_size() / 1e6:,.0f} MB, safe to delete"
+    environment |= {
+        "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reachable",
+        "Hub token": "set" if get_token() else "none",
+        "Hub cache": constants.HF_HUB_CACHE,
+        "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
+        "cache": f"{get_cache_directory()} ({cache})",
+    }
+    if as_json:
+        print_json(environment)
+        return
+    for name, value in environment.items():
+        typer.echo(f"{name:<18} {value}")

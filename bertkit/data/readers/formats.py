@@ -1,0 +1,572 @@
+"""Read files of rows: Parquet, Arrow, JSON, CSV, TSV, CoNLL or plain text, all of them also compressed.
+
+The format is detected from the content of a file, not from its name. `text_files` yields bytes and text, and
+one parser per format yields rows. If a file cannot be read, the `UserError` names the file and, if possible,
+the row.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
+from bertkit.data.readers.conll import iter_conll, parse_conll, split_at_blank_lines
+from bertkit.data.readers.parquet import (
+    is_arrow,
+    iter_arrow,
+    iter_parquet,
+    iter_parquet_column,
+    map_arrow,
+    read_parquet,
+    require_distinct_names,
+)
+from bertkit.data.readers.text_files import (
+    CHUNK_BYTES,
+    CR_LINE_ENDS,
+    EMPTY_FILE,
+    JSON_ERRORS,
+    NO_ROWS,
+    PARQUET_MAGIC,
+    UTF8_DECODING,
+    Decoding,
+    FileNotes,
+    InputFile,
+    RowTable,
+    StandardInput,
+    digest_path,
+    hash_json,
+    is_decodable,
+    read_chunks,
+    read_sample,
+    read_text,
+    require_file,
+    split_lines,
+)
+from bertkit.data.table import CHUNK_ROWS, STORE_VERSION, Rows, chunk_records, store_rows
+from bertkit.errors import UserError, format_count, shorten_repr
+from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import report_info, track_reading
+from bertkit.utils.text import replace_surrogates
+
+RowFormat = Literal["table", "parquet", "json lines", "delimited"]  # of a corpus file of rows
+Record = dict[str, Any]
+IN_MEMORY_BYTES = 16 << 20  # the rows of smaller files are not stored on disk
+TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
+STANDARD_INPUT = "standard input"
+DELIMITERS = "\t,;"
+# The beginning of an object, or of a list of objects, with its first key. A bracket without a key does not
+# match, because it may be the first word of a CoNLL file.
+JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
+COLUMN_NAME = re.compile(r"[\w .:/-]{1,40}")
+SNIFFED_ROWS = 20
+LARGE_SAMPLE_CHARS = 100_000  # the last line of a longer sample may be incomplete and is ignored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How to read a text file whose content does not show it, for example because it has no header.
+
+    Attributes:
+        header: Whether the first line holds the column names; otherwise they are "0", "1", ...
+        quoting: Whether `"` quotes a field; None to detect this.
+        ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
+            missing fields are empty.
+        conll: Whether each line is a word, and a blank line ends a sentence.
+        encoding: Encoding of the file, as passed by the user; None for UTF-8, for the fallback encoding, or
+            for the encoding of a byte order mark.
+    """
+
+    header: bool = True
+    quoting: bool | None = None
+    ragged: bool = False
+    conll: bool = False
+    fallback_encoding: str | None = None
+    encoding: str | None = None
+
+    @property
+    def determines_format(self) -> bool:
+        """Whether the dialect determines the format of a file; otherwise its content does."""
+        return replace(self, encoding=None) != Dialect()
+
+
+# ---- data files
+
+
+def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
+    """Return all rows of one file; those of a large file are stored on disk, and read when they are needed.
+
+    Args:
+        dialect: How to read a text file whose content does not show it.
+    """
+    require_file(path)
+    if is_arrow(path) and (rows := map_arrow(path)) is not None:
+        return rows
+    return store_file(path, partial(stream_rows, path, dialect), repr(dialect))
+
+
+def store_file(path: Path, iter_parts: Callable[[], Iterator[Rows]], *settings: str | None) -> Rows:
+    """Return the rows of a file, stored in memory if the file is small, else in the cache.
+
+    Args:
+        settings: Everything except the content of the file that the rows depend on.
+    """
+    size = path.stat().st_size
+    if size <= IN_MEMORY_BYTES:
+        return store_rows(iter_parts, str(path), key=None)
+    key = hash_json([STORE_VERSION, *settings, digest_path(path)])
+    with track_reading(size, f"reading {path.name}"):
+        return store_rows(iter_parts, str(path), key)
+
+
+def stream_rows(
+    path: Path,
+    dialect: Dialect | None = None,
+    chunk_size: int = CHUNK_ROWS,
+    stream_above_bytes: int = CHUNK_BYTES,
+) -> Iterator[Rows]:
+    """Yield the rows of one file in chunks; a broken row raises its error when the iterator reaches it.
+
+    Parquet, Arrow, JSON lines, delimited text and CoNLL files are streamed, so memory does not grow with the
+    file. Other formats and small files are read as a whole.
+
+    Args:
+        dialect: How to read a text file whose content does not show it.
+        stream_above_bytes: Size up to which a file is read as a whole.
+    """
+    require_file(path)
+    if is_arrow(path):
+        return _require_rows(path, iter_arrow(path, chunk_size))
+    if path.stat().st_size <= stream_above_bytes:
+        return _parse_file(path, dialect).iter_chunks(chunk_size)
+    if _is_parquet(path):
+        return _require_rows(path, iter_parquet(path, chunk_size))
+    decoding = _resolve_decoding(path, dialect)
+    sample = read_sample(path, decoding)
+    data_format = _detect_data_format(sample, dialect)
+    if data_format == "conll":
+        sentences = iter_conll(path, lambda: split_at_blank_lines(read_text(path, decoding)))
+        return (chunk for part in sentences for chunk in part.iter_chunks(chunk_size))
+    is_list = sample.lstrip().startswith("[")
+    is_streamed = data_format == "delimited" or (not is_list and starts_with_json_lines(sample))
+    if not sample.strip() or not is_streamed:
+        return _parse_file(path, dialect).iter_chunks(chunk_size)
+    lines = split_lines(read_text(path, decoding), max_chars=None)
+    if data_format == "json":
+        records = (record for _, record in parse_json_lines(path, lines))
+    else:
+        rows = parse_delimited(path, lines, drop_partial_line(sample), dialect or Dialect())
+        columns = next(rows)
+        require_distinct_names(path, columns)
+        records = (dict(zip(columns, row, strict=True)) for row in rows)
+    return _require_rows(path, chunk_records(records, str(path), chunk_size))
+
+
+def _parse_file(path: Path, dialect: Dialect | None) -> Rows:
+    """Return all rows of one file in memory."""
+    if _is_parquet(path):
+        return read_parquet(path)
+    text = "".join(read_text(path, _resolve_decoding(path, dialect)))
+    data_format = _detect_data_format(text, dialect)
+    if data_format == "conll":
+        return parse_conll(path, text)
+    if not text.strip():
+        raise UserError(f"{path}: {EMPTY_FILE}")
+    if data_format == "json":
+        document = parse_json_document(path, text, is_conll=dialect is not None and dialect.conll)
+        if isinstance(document, dict):
+            return Rows.from_columns(document, str(path))
+        return Rows.from_dicts(document, str(path))
+    columns, *rows = parse_delimited(path, text.split("\n"), text, dialect or Dialect())
+    if not rows:
+        hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
+        raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
+    require_distinct_names(path, columns)
+    cells_by_column = zip(columns, zip(*rows, strict=True), strict=True)
+    return Rows.from_columns({column: list(cells) for column, cells in cells_by_column}, str(path))
+
+
+def _require_rows(path: Path, chunks: Iterator[Rows]) -> Iterator[Rows]:
+    """Return an iterator over the same chunks; raise a `UserError` if there are none."""
+    first = next(chunks, None)
+    if first is None:
+        raise UserError(f"{path}: {NO_ROWS}")
+    return chain([first], chunks)
+
+
+def _is_parquet(file: InputFile) -> bool:
+    return next(read_chunks(file), b"").startswith(PARQUET_MAGIC)
+
+
+def _detect_data_format(sample: str, dialect: Dialect | None) -> Literal["json", "conll", "delimited"]:
+    """Return the format of a labeled data file that is not Parquet, given its beginning.
+
+    A dialect that determines the format describes delimited text or CoNLL files. JSON is accepted in place of
+    CoNLL files.
+    """
+    if dialect is None or not dialect.determines_format:
+        return "json" if sample.lstrip()[:1] in ("{", "[") else "delimited"
+    if dialect.conll:
+        return "json" if JSON_OBJECT_START.match(sample) else "conll"
+    return "delimited"
+
+
+def _resolve_decoding(path: Path, dialect: Dialect | None) -> Decoding:
+    """Return the encoding passed by the user, or else the dialect's fallback if the file is not UTF-8."""
+    if dialect is None:
+        return UTF8_DECODING
+    if dialect.encoding or not dialect.fallback_encoding or is_decodable(path, UTF8_DECODING):
+        return Decoding(dialect.encoding)
+    return Decoding(dialect.fallback_encoding)
+
+
+# ---- corpus files with rows
+
+
+def detect_row_format(file: InputFile, column: str | None, decoding: Decoding) -> RowFormat | None:
+    """Return the format of the rows in a corpus file, of which only the beginning is read.
+
+    The format is None if the file holds running text, which is an error if the user passed a text column.
+    """
+    if isinstance(file, RowTable):
+        return "table"
+    if _is_parquet(file):
+        return "parquet"
+    sample = next(read_text(file, decoding))
+    if JSON_OBJECT_START.match(sample):
+        if sample.lstrip().startswith("["):
+            raise UserError(
+                f"{file}: a list of objects, which cannot be read row by row; write one object per line"
+            )
+        return "json lines"
+    if detect_delimiter(sample, column, DOCUMENT_COLUMNS):
+        return "delimited"
+    if column:
+        fix = "remove the flag, or pass a table"
+        raise UserError(f"{file}: running text, with no column {column!r} (--text-column); {fix}")
+    return None
+
+
+def read_text_column(
+    file: InputFile,
+    row_format: RowFormat,
+    column: str | None,
+    decoding: Decoding,
+    notes: FileNotes | None = None,
+) -> Iterator[str]:
+    """Yield the text of each row; an empty string for a row without text.
+
+    Args:
+        column: Name of the text column; None for the only column, or the first one with a usual name.
+        notes: Receives a note on the number of rows without text.
+    """
+    num_empty = 0
+    for number, value in _iter_cells(file, row_format, column, decoding, notes):
+        if value is not None and not isinstance(value, str):
+            raise UserError(
+                f"{file}: row {number}: the text column holds {shorten_repr(value)}, not a text; "
+                "write the text as a string, or remove the row"
+            )
+        text = value or ""
+        num_empty += not text.strip()
+        yield replace_surrogates(text)
+    if notes and num_empty:
+        notes.add(file, f"{format_count(num_empty, 'row')} left out: no text")
+
+
+def _iter_cells(
+    file: InputFile, row_format: RowFormat, column: str | None, decoding: Decoding, notes: FileNotes | None
+) -> Iterator[tuple[int, Any]]:
+    """Yield the row numbers and the values of the text column."""
+
+    def choose_column(names: list[str]) -> str:
+        rows = Rows.from_columns({name: [] for name in names}, str(file))
+        if column:
+            require_column(rows, column, "--text-column")
+            return column
+        return names[0] if len(names) == 1 else guess_column(rows, DOCUMENT_COLUMNS, "text")
+
+    if isinstance(file, RowTable):
+        yield from enumerate(file.rows[choose_column(list(file.rows.columns))], start=1)
+        return
+    if row_format == "parquet":
+        yield from iter_parquet_column(file, choose_column)
+        return
+    lines = split_lines(read_text(file, decoding, notes), max_chars=None)
+    if row_format == "json lines":
+        chosen = None
+        for number, record in parse_json_lines(file, lines):
+            chosen = chosen or choose_column(list(record))
+            yield number, record.get(chosen)
+        return
+    sample = next(read_text(file, decoding))
+    delimiter = detect_delimiter(sample, column, DOCUMENT_COLUMNS) or ","
+    rows = parse_delimited(file, lines, drop_partial_line(sample), Dialect(), delimiter)
+    columns = next(rows)
+    index = columns.index(choose_column(columns))
+    yield from ((number, row[index]) for number, row in enumerate(rows, start=1))
+
+
+# ---- one text per line
+
+
+def read_text_lines(data: str, column: str | None, encoding: str | None = None) -> Iterator[str] | None:
+    """Return an iterator over the lines of a `.txt` file; None if the file is a table or not a `.txt` file.
+
+    Args:
+        column: Name of the text column; None if the user passed none.
+    """
+    decoding = Decoding(encoding)
+    path = expand_home(data)
+    if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
+        return None
+    sample = next(read_text(path, decoding))
+    if not sample.strip() or JSON_OBJECT_START.match(sample):
+        return None
+    if detect_delimiter(sample, column, DOCUMENT_COLUMNS) or detect_delimiter(sample, None, DOCUMENT_COLUMNS):
+        return None
+    report_info(f"--data {data}: reading one text per line")
+    return (line.rstrip("\r") for line in split_lines(read_text(path, decoding), max_chars=None))
+
+
+def read_stdin_rows(
+    stdin: BinaryIO | None,
+    alternatives: str,
+    parse_line: Callable[[int, str], Record],
+    encoding: str | None = None,
+) -> Iterator[Record]:
+    """Return an iterator over the rows on standard input: one JSON object or one text per line.
+
+    Empty lines are skipped in JSON. Otherwise they are rows. A broken line raises its error when the iterator
+    reaches it.
+
+    Args:
+        parse_line: Converts the number and the content of a line that is not JSON into a row.
+    """
+    parts = read_text(StandardInput(stdin), Decoding(encoding)) if stdin else iter(())
+    lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))
+    first = next(lines, None)
+    if first is None:
+        raise UserError(f"standard input: contains no texts; pass {alternatives}, or lines on standard input")
+    all_lines = chain([first], lines)
+    if first.lstrip().startswith("{"):
+        return (record for _, record in parse_json_lines(STANDARD_INPUT, all_lines))
+    return (parse_line(number, line) for number, line in enumerate(all_lines, start=1))
+
+
+# ---- delimited text
+
+
+def parse_delimited(
+    name: object, lines: Iterable[str], sample: str, dialect: Dialect, delimiter: str | None = None
+) -> Iterator[list[str]]:
+    """Yield the column names, and then the values of each row.
+
+    Args:
+        lines: Lines of the file, split only at line feeds: a text may contain U+2028 or a form feed.
+        sample: Beginning of the file, from which the delimiter and the quoting are detected.
+    """
+    first_line = sample.lstrip("\r\n").split("\n", 1)[0]
+    if "\r" in first_line.rstrip("\r"):
+        raise UserError(f"{name}: {CR_LINE_ENDS}")
+    if delimiter is None:
+        delimiter = next((mark for mark in DELIMITERS if mark in first_line), ",")
+    quoting = dialect.quoting
+    if quoting is None:
+        quoting = delimiter != "\t" or uses_quoting(sample)
+    if JSON_OBJECT_START.match(sample.lstrip("\r\n")[len(first_line) :]):
+        raise UserError(f"{name}: row 1: found a JSON object below a header; remove the first line")
+    records = _split_fields(name, lines, delimiter, quoting)
+    first = next(records)
+    if dialect.header:
+        columns = [column.strip() for column in first]
+        rows = records
+    else:
+        columns = [str(index) for index in range(len(first))]
+        rows = chain([first], records)
+    yield columns
+    for number, row in enumerate(rows, start=1):
+        if dialect.ragged:
+            row = (row + [""] * len(columns))[: len(columns)]
+        if len(row) != len(columns):
+            expected = f"{format_count(len(columns), 'field')} ({', '.join(columns)})"
+            fix = "quote fields that contain the delimiter"
+            raise UserError(f"{name}: row {number}: expected {expected}, found {len(row)}; {fix}")
+        yield row
+
+
+def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: bool) -> Iterator[list[str]]:
+    if not quoting:
+        yield from (line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n"))
+        return
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    number = 0
+    try:
+        for row in filter(None, reader):
+            number += 1
+            yield row
+    except csv.Error as error:
+        location = f"row {number}" if number else "the header"
+        raise UserError(
+            f"{name}: {location}: broken CSV ({error}; near line {reader.line_num}); "
+            'enclose the field in quotes, and write a quote in it twice ("")'
+        ) from error
+
+
+def drop_partial_line(sample: str) -> str:
+    """Return a sample without its last line, which may be incomplete, unless it has only one line."""
+    return sample.rpartition("\n")[0] or sample
+
+
+def uses_quoting(text: str) -> bool:
+    """Return whether `"` quotes fields in a TAB-separated text.
+
+    Files such as those of MRPC contain quotation marks that are part of the text. They occur at the start of
+    a field but not at its end, or single ones occur within a field. If the lines have different numbers of
+    TABs, the text is quoted if parsing with quotes gives rows of equal length.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip("\r")]
+    if len({line.count("\t") for line in lines}) > 1:
+        try:
+            return len({len(row) for row in csv.reader(lines, delimiter="\t", strict=True) if row}) == 1
+        except csv.Error:
+            return False
+    quoted_fields = [field for line in lines for field in line.split("\t") if field[:1] == '"']
+    return bool(quoted_fields) and all(
+        len(field) > 1 and field[-1] == '"' and '"' not in field[1:-1].replace('""', "")
+        for field in quoted_fields
+    )
+
+
+def detect_delimiter(sample: str, column: str | None = None, text_columns: Iterable[str] = ()) -> str | None:
+    """Return the delimiter of a text with a header and rows of the same length; None for running text.
+
+    The only column of a file must be named `column` or as in `text_columns`. Several columns may have any
+    names, but without such a name more rows are needed as evidence.
+    """
+    return next((mark for mark in DELIMITERS if _has_header(sample, mark, column, [*text_columns])), None)
+
+
+def _has_header(sample: str, delimiter: str, column: str | None, text_columns: list[str]) -> bool:
+    csv.field_size_limit(sys.maxsize)
+    complete = sample.rpartition("\n")[0] if len(sample) > LARGE_SAMPLE_CHARS else sample
+    lines = (line + "\n" for line in complete.lstrip("\r\n").split("\n"))
+    is_quoted = delimiter != "\t" or uses_quoting(drop_partial_line(sample))
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        names, *rows = list(islice(filter(None, reader), SNIFFED_ROWS)) or [[]]
+    except csv.Error:
+        return False
+    if column:
+        text_names = [name for name in names if name == column]
+    else:
+        text_names = [name for name in names if name.lower() in text_columns]
+    if len(names) == 1:
+        return delimiter == "," and names[0] in (column, *text_columns) and bool(text_names)
+    num_matching_rows = sum(len(row) == len(names) for row in rows)
+    if text_names and all(map(str.isidentifier, names)):  # surely a header, so some rows may be broken
+        rows_match = 2 * num_matching_rows > len(rows)
+    else:
+        rows_match = num_matching_rows == len(rows)
+    has_enough_rows = len(rows) >= (1 if text_names else 5)
+    return bool(names) and rows_match and has_enough_rows and all(map(COLUMN_NAME.fullmatch, names))
+
+
+# ---- JSON
+
+
+def describe_json_error(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "JSON nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"broken JSON ({error.msg})"
+    return "broken JSON (a number of thousands of digits)"
+
+
+def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, Record]]:
+    """Yield the line number and the object of each line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except JSON_ERRORS as error:
+            raise UserError(f"{name}: row {number}: {describe_json_error(error)}") from error
+        yield number, _require_object(name, number, record)
+
+
+def starts_with_json_lines(sample: str) -> bool:
+    """Return whether each of the first two lines of a text is a JSON object; blank lines are skipped."""
+    lines = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
+    try:
+        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
+    except JSON_ERRORS:
+        return False
+
+
+def parse_json_document(
+    name: object, text: str, is_conll: bool = False
+) -> list[Record] | dict[str, list[Any]]:
+    """Return the rows of a JSON text as records, or as columns if the text is an object of columns.
+
+    The text is a list of objects, `{"data": [...]}`, an object of columns, or one object per line. If
+    `is_conll`, a row holds lists of words and tags, and an object of lists may be a single row.
+    """
+    if text.lstrip().startswith("["):
+        try:
+            document = json.loads(text)
+        except JSON_ERRORS as error:
+            line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{name}: {line}{describe_json_error(error)}") from error
+        return _unwrap_document(name, document, is_conll)
+    lines = parse_json_lines(name, text.split("\n"))
+    try:
+        first = next(lines)[1]
+    except UserError as line_error:
+        try:
+            document = json.loads(text)  # an object of several lines
+        except JSON_ERRORS:
+            raise line_error from line_error.__cause__
+        return _unwrap_document(name, document, is_conll)
+    records = [first, *(record for _, record in lines)]
+    if len(records) == 1 and ("data" in first or _is_column_table(first, is_conll)):
+        return _unwrap_document(name, first, is_conll)
+    return records
+
+
+def _unwrap_document(name: object, document: Any, is_conll: bool) -> list[Record] | dict[str, list[Any]]:
+    """Return the records or the columns of a parsed document."""
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        document = document["data"]
+    if isinstance(document, dict) and _is_column_table(document, is_conll):
+        return document
+    records = document if isinstance(document, list) else [document]
+    if not records:
+        raise UserError(f"{name}: {NO_ROWS}")
+    return [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
+
+
+def _require_object(name: object, number: int, record: Any) -> Record:
+    if not isinstance(record, dict):
+        raise UserError(f"{name}: row {number}: not a JSON object with named columns; write it as {{...}}")
+    return record
+
+
+def _is_column_table(record: Record, is_conll: bool) -> bool:
+    """Return whether an object holds columns: at least two lists, all of the same length.
+
+    In a CoNLL file, lists of words and tags are a single row. Columns are lists of such lists.
+    """
+    lengths = {len(value) if isinstance(value, list) else -1 for value in record.values()}
+    if len(record) < 2 or len(lengths) != 1 or lengths == {-1}:
+        return False
+    num_nested = sum(any(isinstance(item, list) for item in value) for value in record.values())
+    return not is_conll or 2 * num_nested > len(record)

@@ -1,0 +1,324 @@
+"""The settings of experiments: those of a run, and those that only experiments have."""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bertkit.errors import UserError, format_list
+from bertkit.settings.recipes import STUDY_PREFIX
+from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
+from bertkit.settings.setting import (
+    DATA,
+    MODEL,
+    OUTPUT,
+    TRAINING,
+    Pooling,
+    Settings,
+    get_settings,
+    pooling_setting,
+    setting,
+)
+from bertkit.settings.validation import DataSource
+from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks.ner.config import NerConfig
+from bertkit.tasks.pretrain.config import PretrainConfig
+
+if TYPE_CHECKING:
+    from bertkit.experiments.experiment import Experiment
+
+DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
+
+
+def jobs_setting(panel: str = TRAINING) -> Any:
+    """Declare `jobs`, which all experiments have."""
+    return setting(
+        1,
+        "Number of runs that are trained at the same time, each in a process with a part of the cores, or "
+        "with a GPU of its own.",
+        panel,
+        min=1,
+        is_saved=False,
+    )
+
+
+# ---- studies
+
+STUDY = "Study"  # heading in `--help`
+STUDY_HELP = "Train a task over folds, seeds and hyperparameter trials, and compare with the defaults."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(Settings):
+    """The settings that a study has in addition to those of its task."""
+
+    task_name: ClassVar[str]
+
+    folds: int | None = setting(
+        None, "Number of folds of cross-validation; each training row is predicted once per seed.", STUDY,
+        min=2, default_text="none: the splits of the data",
+    )  # fmt: skip
+    seeds: int = setting(1, "Runs of each fold, with the seeds --seed, --seed + 1, ...", STUDY, min=1)
+    trials: int = setting(
+        0, "Number of hyperparameter trials; the first one has the default settings.", STUDY, min=0
+    )
+    search: list[str] = setting(
+        (),
+        "Setting to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C. Repeatable.",
+        STUDY,
+        default_text="learning rate and epochs, around the defaults",
+    )
+    time_limit: float | None = setting(
+        None, "Minutes after which this command begins no further trial.", STUDY, min=0.0, is_saved=False
+    )
+    jobs: int = jobs_setting(STUDY)
+    output_dir: str | None = setting(
+        None, "Directory of the study, which receives its runs and results.", OUTPUT,
+        flags=("--output-dir", "-o"), is_saved=False, default_text="runs/study-TASK-DATA-MODEL",
+    )  # fmt: skip
+    dry_run: bool = setting(
+        False, "Load the data, list the planned runs, and write no run.", OUTPUT, is_saved=False
+    )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickle cannot find a class that was made at run time
+        return _restore_study_config, (self.task_name, vars(self))
+
+
+STUDY_SETTINGS = frozenset(get_settings(StudySettings))
+
+
+@cache
+def make_study_config(task_name: str) -> type[RunConfig]:
+    """Return a subclass of a task's config with the settings of a study."""
+    config_class = task_definition(task_name).config
+    namespace = {
+        "excluded_settings": config_class.excluded_settings | SINGLE_RUN_SETTINGS,
+        "task_name": task_name,
+        "__doc__": STUDY_HELP,
+        "__module__": __name__,
+    }
+    return dataclasses.make_dataclass(
+        f"Study{config_class.__name__}", [], bases=(StudySettings, config_class), frozen=True, kw_only=True,
+        namespace=namespace,
+    )  # fmt: skip
+
+
+def _restore_study_config(task_name: str, settings: dict[str, Any]) -> RunConfig:
+    return make_study_config(task_name)(**settings)
+
+
+def list_study_tasks() -> list[str]:
+    """Return the tasks that can be studied: those that are fine-tuned."""
+    return [name for name in TASKS if issubclass(task_definition(name).config, FineTuningConfig)]
+
+
+def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
+    """Return the settings of the runs of a study: its settings, without those that only studies have."""
+    config_class = task_definition(task_name).config
+    names = get_settings(config_class).keys() - STUDY_SETTINGS - {"overwrite", "resume"}
+    return config_class(**{name: getattr(config, name) for name in names})
+
+
+# ---- suites
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueConfig(RunConfig):
+    """The settings of `bertkit glue`. They override the recipes `glue/TASK`."""
+
+    excluded_settings = SINGLE_RUN_SETTINGS | {
+        "data", "validation", "test", "validation_fraction", "split_seed",
+    }  # fmt: skip
+
+    tasks: list[str] | None = setting(
+        None, "GLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all nine"
+    )
+    pooling: Pooling = pooling_setting()
+    learning_rates: str | None = setting(
+        None,
+        "Learning rates to try on each task; the one with the best validation score is kept. Either 'paper' "
+        "(5e-5, 4e-5, 3e-5, 2e-5) or values separated by commas.",
+        TRAINING,
+        default_text="one, by data and model size",
+        replaces=("learning_rate",),
+    )
+    seeds: int = setting(
+        1,
+        "Runs of each task, with the seeds --seed, --seed + 1, ...; their mean and standard deviation are "
+        "reported.",
+        min=1,
+    )
+    jobs: int = jobs_setting()
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KlueConfig(GlueConfig):
+    """The settings of `bertkit klue`. They override the recipes `klue/TASK`."""
+
+    tasks: list[str] | None = setting(
+        None, "KLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all six"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureBasedConfig(NerConfig):
+    """The settings of `bertkit feature-based`. They override the recipes `ner/feature-based/FEATURES`.
+
+    A setting with its default value is not passed to the runs. Every default is therefore None or equal to
+    the value in the recipes.
+    """
+
+    excluded_settings = SINGLE_RUN_SETTINGS | {
+        "head", "freeze", "lora", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
+        "num_layers",
+    }  # fmt: skip
+
+    data: DataSource | None = setting(
+        None,
+        "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).",
+        DATA,
+        completion="data",
+        default_text="conll2003",
+        is_path=True,
+    )
+    model: str | None = setting(
+        None,
+        "Encoder: a known name (minilm), a local path, or a Hub model.",
+        MODEL,
+        flags=("--model", "-m"),
+        completion="models",
+        default_text="bert-base-cased",
+        is_path=True,
+    )
+    context: Literal["sentence", "document"] = setting(
+        "document",
+        "Context of each sentence: only the sentence, or its document up to --max-length tokens.",
+        MODEL,
+    )
+    features: list[str] | None = setting(  # type: ignore[assignment]  # a single run has one value
+        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all six"
+    )
+    jobs: int = jobs_setting()
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationConfig(PretrainConfig):
+    """The settings of `bertkit ablation`. They override the recipes `pretrain/...`.
+
+    Those of `Ablation.own_settings` apply to the suite. All others apply to pre-training, and
+    `MACHINE_SETTINGS` and `max_length` also to fine-tuning.
+    """
+
+    excluded_settings = (
+        PretrainConfig.excluded_settings
+        | SINGLE_RUN_SETTINGS
+        | {"model", "objective", "phases", "preview", "generator_size", "probe", "time_limit"}
+    )
+
+    data: DataSource | None = setting(
+        None,
+        "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.",
+        DATA,
+        completion="data",
+        default_text="imdb",
+        is_path=True,
+    )
+    table: Literal["objectives", "sizes"] = setting(
+        "objectives", "Ablation to run: pre-training objectives (table 5) or model sizes (table 6).", MODEL
+    )
+    rows: list[str] | None = setting(
+        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all"
+    )
+    tasks: list[str] | None = setting(
+        None,
+        "Tasks to fine-tune each row on, separated by commas. Repeatable.",
+        DATA,
+        default_text="those of the table whose data is found, or else imdb",
+    )
+    task_train_samples: int | None = setting(
+        None, "Fine-tune on at most this many rows of each task, sampled with --seed.", DATA, min=1
+    )
+    task_eval_samples: int | None = setting(
+        None, "Evaluate on at most this many rows of each task, sampled with --seed.", DATA, min=1
+    )
+    task_learning_rate: float | None = setting(
+        None, "Peak learning rate of fine-tuning.", TRAINING, min=0.0, default_text="by data and model size"
+    )
+    task_pooling: Pooling | None = setting(
+        None,
+        "Value of --pooling for the tasks that classify texts. WNUT-17 and SQuAD have no pooling.",
+        MODEL,
+        default_text="cls",
+    )
+    seeds: int = setting(
+        1,
+        "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; with 3 or more, "
+        "intervals and differences to the first row are reported.",
+        min=1,
+    )
+    jobs: int = jobs_setting()
+    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteSpec:
+    """Settings, help text and class of a suite.
+
+    Attributes:
+        config: The settings of the command.
+        help: The help text of the command.
+        target: The class as `module:name`. It is imported only when the suite runs.
+    """
+
+    config: type[RunConfig]
+    help: str
+    target: str
+
+
+# The only list of suites: experiments that reproduce a table of a paper.
+SUITES = {
+    "glue": SuiteSpec(
+        config=GlueConfig,
+        help="Fine-tune on the GLUE tasks, print the paper's table, and write the leaderboard's files.",
+        target="bertkit.experiments.suites:Glue",
+    ),
+    "klue": SuiteSpec(
+        config=KlueConfig,
+        help="Fine-tune on the KLUE tasks (Korean), and print the official scores beside those of KLUE-BERT.",
+        target="bertkit.experiments.suites:Klue",
+    ),
+    "feature-based": SuiteSpec(
+        config=FeatureBasedConfig,
+        help="Run ner on different layers of a frozen encoder, one run for each row of the paper's table.",
+        target="bertkit.experiments.suites:FeatureBased",
+    ),
+    "ablation": SuiteSpec(
+        config=AblationConfig,
+        help="Pre-train variants on the same text, fine-tune each, and print the paper's ablation tables.",
+        target="bertkit.experiments.ablation:Ablation",
+    ),
+}
+
+
+def find_config(command: str) -> type[RunConfig]:
+    """Return the settings of an experiment, given by its command, such as "glue" or "study classify"."""
+    if command in SUITES:
+        return SUITES[command].config
+    task_name, tasks = command.removeprefix(STUDY_PREFIX), list_study_tasks()
+    if task_name not in tasks:
+        raise UserError(f"study {task_name}: is not a fine-tuning task; use {format_list(tasks)}")
+    return make_study_config(task_name)
+
+
+def find_experiment(command: str) -> "type[Experiment]":
+    """Return the class of an experiment."""
+    target = SUITES[command].target if command in SUITES else "bertkit.experiments.study:Study"
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,372 @@
+"""`bertkit study TASK`: folds, seeds and trials of one task, and the files with their results."""
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.table import fingerprint_splits
+from bertkit.data.tokens import share_tokens
+from bertkit.errors import RunInterrupted, TrainingFailed, UserError
+from bertkit.experiments.config import make_run_config
+from bertkit.experiments.experiment import Experiment, Outcome, PlannedRun, RunGroup
+from bertkit.experiments.search import (
+    PruningCallback,
+    RunningTrial,
+    State,
+    Trial,
+    TrialPruned,
+    TrialStore,
+    format_settings,
+    make_default_space,
+    open_trial,
+    parse_space,
+    require_optuna,
+    summarize_trials,
+)
+from bertkit.experiments.splits import SPLITS, TRIAL_FOLD, FinalSplits, StudySplits, split_data
+from bertkit.experiments.study_results import (
+    FinishedRuns,
+    HeldOutPredictions,
+    build_study_table,
+    build_trial_table,
+    compare,
+    describe_results,
+    format_number,
+    measure_gain,
+    write_ensemble_run,
+)
+from bertkit.report.tables import ResultTable, render_study_page
+from bertkit.run.prepare import PreparedRun, RunOptions, score_baselines
+from bertkit.run.results import summarize_data
+from bertkit.run_directory import RunDir
+from bertkit.settings.recipes import STUDY_PREFIX, serialize_settings
+from bertkit.settings.run_settings import MAX_SEED
+from bertkit.utils.files import write_jsonl, write_text
+from bertkit.utils.reporting import report_info, use_reporter
+from bertkit.utils.text import dump_yaml
+
+STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
+TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
+FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"
+# What is kept of a complete trial.
+TRIAL_FILES = {RunDir.METRICS_FILE, RunDir.LOG_FILE, RunDir.SETTINGS_FILE}
+
+
+class Study(Experiment):
+    """Trials, and final runs for each fold and seed, with the best settings and with the defaults."""
+
+    noun = "study"
+    output_names = (
+        STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE, TRIALS_FILE, TRIALS_DIR, RunDir.ENSEMBLE_DIR, FOLDS_DIR,
+        SEEDS_DIR, DEFAULTS_DIR, "label_issues*",
+    )  # fmt: skip
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.task_name: str = config.task_name
+        self.command = STUDY_PREFIX + self.task_name
+        if not (config.folds or config.trials or config.seeds > 1):
+            raise UserError("study: nothing to compare; pass --folds, --seeds or --trials")
+        if config.seed + config.seeds - 1 > MAX_SEED:
+            raise UserError(f"--seeds {config.seeds}: the last seed is above {MAX_SEED}; pass a lower --seed")
+        if config.search and not config.trials:
+            raise UserError("--search: has no effect without --trials; pass the number of trials")
+        if config.trials:
+            require_optuna()
+        self.run_config = make_run_config(self.task_name, config)
+        self.space = parse_space(config.search, self.run_config)
+
+    # ---- the plan
+
+    def share_data(self) -> AbstractContextManager[None]:
+        return share_tokens()
+
+    def make_group(self, name: str) -> RunGroup:
+        return RunGroup(self.task_name, self.run_config, self.run_reporter)
+
+    @cached_property
+    def splits(self) -> StudySplits:
+        """The splits of all runs."""
+        data = self.get_group().data
+        with use_reporter(self.run_reporter), self.run_reporter.show_info():
+            return split_data(data, self.config.folds)
+
+    @cached_property
+    def prepared(self) -> PreparedRun:
+        """A prepared run with the default settings and the splits of a trial."""
+        return self.get_group().prepare({}, self.splits.search)
+
+    @property
+    def metric(self) -> str:
+        """Name of the score that selects settings and checkpoints."""
+        return self.prepared.task.state.best_metric[0]
+
+    def prepare(self) -> list[str]:
+        self.fingerprints = fingerprint_splits(self.get_group().data.dataset.splits)
+        _ = self.splits
+        defaults = self.prepared.config
+        if self.config.trials:
+            self.space = self.space or make_default_space(self.run_config, defaults)
+            report_info(f"search space: {', '.join(map(str, self.space))}")
+        return [self.prepared.dataset.name, self.prepared.model_source.name]
+
+    def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[PlannedRun]:
+        """Return the runs with the best settings."""
+        name = FOLDS_DIR if self.config.folds else SEEDS_DIR
+        return self._plan(folder / name, settings, self.splits.final)
+
+    def plan_default_runs(self, folder: Path) -> list[PlannedRun]:
+        """Return the runs with the default settings, for the comparison with the best settings."""
+        unbiased = [part for part in self.splits.final if part.fold != TRIAL_FOLD]
+        return self._plan(folder / DEFAULTS_DIR, {}, unbiased)
+
+    def _plan(self, folder: Path, settings: Mapping[str, Any], parts: list[FinalSplits]) -> list[PlannedRun]:
+        """Return a run for each fold and seed, in the directories `foldK-seedS`, or `seedS` without folds."""
+        runs = []
+        for part in parts:
+            for seed in self.seeds:
+                title = f"seed {seed}" if part.fold is None else f"fold {part.fold}, seed {seed}"
+                runs.append(PlannedRun(
+                    folder=folder / title.replace(", ", "-").replace(" ", ""), title=title, settings=settings,
+                    seed=seed, metric=self.metric, fold=part.fold,
+                ))  # fmt: skip
+        return runs
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the final runs."""
+        return [self.config.seed + offset for offset in range(self.config.seeds)]
+
+    def describe_runs(self) -> dict[str, Any]:
+        folder = Path()
+        final = [*self.plan_final_runs(folder, {}), *(self.plan_default_runs(folder) if self.space else [])]
+        planned = [(f"{TRIALS_DIR}/{number:03d}", self.splits.search) for number in range(self.config.trials)]
+        planned += [(run.folder.as_posix(), self.get_final_splits(run).splits) for run in final]
+        runs = [
+            {"folder": name, **{split: str(len(splits.get(split, ()))) for split in SPLITS}}
+            for name, splits in planned
+        ]
+        space = [str(dimension) for dimension in self.space]
+        return {"task": "study", "model": self.prepared.model_source.name, "space": space, "runs": runs}
+
+    def get_final_splits(self, run: PlannedRun) -> FinalSplits:
+        """Return the splits of a final run."""
+        return self.splits.final[run.fold or 0]
+
+    # ---- one run
+
+    def attempt(self, run: PlannedRun) -> Outcome:
+        if run.trial is not None:
+            return self._attempt_trial(run, run.trial)
+        try:
+            final = self.get_final_splits(run)
+            options = RunOptions(has_report=False, has_logits=True)
+            return Outcome(self.train_run(run, final.splits, options))
+        except TrainingFailed as error:
+            return Outcome({}, str(error))
+
+    def _attempt_trial(self, run: PlannedRun, number: int) -> Outcome:
+        """Train the run of a trial, which reports its scores to optuna."""
+        started = time.monotonic()
+        trial = open_trial(run.folder.parent, number, dict(run.settings))
+        callback = PruningCallback(trial.report, run.metric)
+        state: State
+        state, reason, metrics = "complete", None, {}
+        try:
+            options = RunOptions(has_report=False, callbacks=[callback])
+            metrics = self.train_run(run, self.splits.search, options)
+            if trial.scores:
+                callback.steps = callback.planned_steps = metrics["training"]["steps"]
+            else:
+                state, reason = "failed", f"no evaluation has the score {run.metric}"
+        except RunInterrupted:
+            raise
+        except TrialPruned:
+            state = "pruned"
+        except UserError as error:
+            state, reason = "failed", str(error)
+        seconds = round(time.monotonic() - started, 3)
+        ended = Trial(
+            number, trial.settings, state, trial.best_score, callback.steps, callback.planned_steps, seconds,
+            reason,
+        )  # fmt: skip
+        return Outcome(metrics, reason, ended, callback.is_interrupted)
+
+    # ---- all runs
+
+    def execute(self, folder: Path) -> dict[str, Any]:
+        store = self._search(folder) if self.space else None
+        best_settings = store.find_best().settings if store else {}
+        best = self._train(self.plan_final_runs(folder, best_settings), "best settings, " if store else "")
+        defaults = self._train(self.plan_default_runs(folder), "defaults, ") if best_settings else None
+        return self._write_results(folder, store, best, defaults)
+
+    def _search(self, folder: Path) -> TrialStore:
+        """Train trials until there are enough, or the time limit is over."""
+        (folder / TRIALS_DIR).mkdir(exist_ok=True)
+        sign = self.prepared.task.state.best_metric[1]
+        store = TrialStore(folder / TRIALS_DIR, self.space, self.default_settings, self.config.seed, sign)
+        if store.is_search_ended:
+            return store
+        for run, outcome in self.executor.run(self._iter_trials(folder / TRIALS_DIR, store)):
+            assert outcome.trial is not None
+            store.end(outcome.trial)
+            _delete_weights(run.folder, is_complete=outcome.trial.state == "complete")
+            write_jsonl(folder / TRIALS_FILE, (trial.to_record() for trial in store.list_ended()))
+            report_info(self._describe_trial(outcome.trial))
+            if outcome.is_interrupted:
+                raise KeyboardInterrupt
+        store.end_search()
+        return store
+
+    def _iter_trials(self, folder: Path, store: TrialStore) -> Iterator[PlannedRun]:
+        """Yield the trials that an earlier process did not end, and then new ones."""
+
+        def plan(trial: RunningTrial) -> PlannedRun:
+            return PlannedRun(
+                folder=folder / f"{trial.number:03d}", title=f"trial {trial.number}", settings=trial.settings,
+                seed=self.config.seed, metric=self.metric, trial=trial.number,
+            )  # fmt: skip
+
+        yield from map(plan, store.list_running())
+        limit = self.config.time_limit
+        while store.count() < self.config.trials:
+            if limit is not None and time.monotonic() >= self.started + 60 * limit:
+                return
+            yield plan(store.begin())
+
+    def _describe_trial(self, trial: Trial) -> str:
+        settings = format_settings(trial.settings) or "the defaults"
+        score = "" if trial.score is None else f"{self.metric} {trial.score:.4f}"
+        result = {
+            "complete": score,
+            "pruned": f"{score} (pruned after {trial.steps} of {trial.planned_steps} steps)",
+            "failed": f"failed: {trial.reason}",
+        }[trial.state]
+        return f"trial {trial.number} of {self.config.trials}: {settings}: {result}"
+
+    @cached_property
+    def default_settings(self) -> dict[str, Any]:
+        """The default values of the settings in the search space."""
+        return {dimension.name: getattr(self.prepared.config, dimension.name) for dimension in self.space}
+
+    def _train(self, runs: list[PlannedRun], prefix: str) -> FinishedRuns:
+        """Train final runs, with a line for each of them."""
+        metrics = {}
+        for run, outcome in self.executor.run(runs):
+            if outcome.reason:
+                raise UserError(f"{prefix}{run.title}: {outcome.reason}")
+            metrics[run.folder] = outcome.metrics
+            score = format_number(outcome.metrics["test"].get(self.metric))
+            report_info(f"{prefix}{run.title}: {self.metric} {score}")
+        return FinishedRuns(runs, metrics)
+
+    # ---- the results
+
+    @classmethod
+    def build_tables(cls, metrics: Mapping[str, Any], folder: Path) -> list[ResultTable]:
+        trials = [build_trial_table(metrics)] if metrics["search"] else []
+        return [*trials, build_study_table(metrics, folder)]
+
+    def _write_results(
+        self, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+    ) -> dict[str, Any]:
+        """Write all results into the directory of the study, with `metrics.json` last."""
+        write_ensemble_run(folder / RunDir.ENSEMBLE_DIR, best)
+        metrics = self._compute_metrics(folder, store, best, defaults)
+        if self.config.folds:
+            predictions = HeldOutPredictions.load(self, best.runs)
+            write_jsonl(folder / PREDICTIONS_FILE, predictions.iter_records())
+        self._write_recipe(folder, best.runs[0].settings)
+        table = build_study_table(metrics, folder)
+        tables = {"Scores": table, **({"Trials": build_trial_table(metrics)} if store else {})}
+        page = render_study_page(metrics, tables, describe_results(metrics))
+        RunDir(folder).write_report(page)
+        notes = "".join(f"* {note}\n" for note in table.notes)
+        RunDir(folder).write_card(f"{table.to_markdown()}\n## Notes\n\n{notes}")
+        write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+        RunDir(folder).write_metrics(metrics)
+        return metrics
+
+    def _compute_metrics(
+        self, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+    ) -> dict[str, Any]:
+        """Return the content of `study.json`; the ensemble has been written.
+
+        After a search, the held-out scores are without fold 0, on which the trials were scored.
+        """
+        unbiased = [run for run in best.runs if not self.space or run.fold != TRIAL_FOLD]
+        predictions = HeldOutPredictions.load(self, unbiased)
+        settings = {"best": best.summarize(folder, self.metric, predictions, self.config.seed)}
+        comparison = None
+        if defaults is not None:
+            others = HeldOutPredictions.load(self, defaults.runs)
+            settings["defaults"] = defaults.summarize(folder, self.metric, others, self.config.seed)
+            comparison = compare(others, predictions, self.metric, self.config.seed)
+        held_out_score = settings["best"]["held_out"]["scores"].get(self.metric)
+        last = self.splits.final[-1].splits
+        used = {"train": self.splits.rows} if self.config.folds else last
+        dataset = self.prepared.dataset
+        return {
+            "task": "study",
+            "command": self.task_name,
+            "data": summarize_data(dataset, self.fingerprints, {**dataset.splits, **used}),
+            "model": self.prepared.model_source.name,
+            "metric": self.metric,
+            "folds": self.config.folds,
+            "seeds": self.seeds,
+            "predicted_rows": len(self.splits.rows),
+            "settings": settings,
+            "search": self._summarize_search(store, held_out_score) if store else None,
+            "comparison": comparison,
+            # on the test rows of the last fold, or on the test split
+            "baselines": score_baselines(
+                self.prepared.task, last["train"], last["test"], self.prepared.tokenizer
+            ),
+            "ensemble": measure_gain(self, folder / RunDir.ENSEMBLE_DIR),
+        }
+
+    def _summarize_search(self, store: TrialStore, held_out_score: float | None) -> dict[str, Any]:
+        """Return the trials, and the score of the best trial with its optimism.
+
+        The optimism is the score on the rows by which the settings were selected, minus that on other rows
+        (Efron and Tibshirani 1993, 17.6).
+        """
+        trials, best = store.list_ended(), store.find_best()
+        assert best.score is not None
+        optimism = None if held_out_score is None else store.sign * (best.score - held_out_score)
+        return {
+            "space": {dimension.name: str(dimension).partition("=")[2] for dimension in self.space},
+            **summarize_trials(trials),
+            "default_settings": self.default_settings,
+            "best_trial": best.number,
+            "best_settings": best.settings,
+            "best_score": best.score,
+            "optimism": optimism,
+            "table": [trial.to_record() for trial in trials],
+        }
+
+    def _write_recipe(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Write a recipe with which the task trains with the best settings."""
+        config = dataclasses.replace(self.get_group().data.requested, **settings)
+        content = {"task": self.task_name, "settings": serialize_settings(config)}
+        title = f"# Best settings of the study: {format_settings(settings) or 'the defaults'}\n"
+        write_text(folder / RECIPE_FILE, title + dump_yaml(content))
+
+
+def _delete_weights(folder: Path, is_complete: bool) -> None:
+    """Delete the files of a trial; a complete trial keeps settings, scores and learning curves."""
+    if not is_complete:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in TRIAL_FILES:
+            path.unlink()

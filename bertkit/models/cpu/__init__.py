@@ -1,1 +1,0 @@
-"""Modules that are faster than those of torch on CPUs."""

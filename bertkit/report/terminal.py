@@ -1,0 +1,161 @@
+"""What a command prints about a run on the terminal: its scores, its estimated cost, or masked examples."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from bertkit.errors import format_count
+from bertkit.report.card import (
+    format_baseline_names,
+    format_comparison_rows,
+    format_detail_rows,
+    format_distillation_rows,
+    format_score_rows,
+    name_compared_run,
+)
+from bertkit.run_directory import EXTRA_SPLITS
+from bertkit.tasks import task_definition
+from bertkit.utils.console import out_console, print_json, to_plain_text
+from bertkit.utils.text import format_duration, replace_control_characters
+
+MIN_REPORTED_DATA_WAIT = 0.02  # fraction of the training time
+
+
+def print_run_json(run: Any) -> None:
+    """Print the metrics and the directory of a `Run` as one line of JSON."""
+    output_dir = {"output_dir": str(run.output_dir)} if run.output_dir else {}
+    print_json({**run.metrics, **output_dir})
+
+
+def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
+    """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
+    sizes, unit = metrics["data"], task_definition(metrics["task"]).unit
+    _print_table(
+        f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
+        [
+            f"validation ({format_count(sizes['validation'], unit)})", metrics["model"], "95 % interval",
+            *format_baseline_names(metrics),
+        ],
+        [
+            (name, value, interval, *baselines.values())
+            for name, value, interval, baselines in format_score_rows(metrics)
+        ],
+    )  # fmt: skip
+    if details := format_detail_rows(metrics):  # of each entity type or label, if the task has them
+        rows = [(name, *cells.values()) for name, cells in details]
+        _print_table("", ["validation", *details[0][1]], rows)
+    for split in EXTRA_SPLITS:
+        if metrics.get(split):
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
+            line = f"{split} ({format_count(sizes[split], unit)}): {scores}"
+            out_console.print(line, markup=False, soft_wrap=True)
+    if "compared" in metrics:
+        _print_table(
+            f"compared with {metrics['compared']['with']} on the same rows",
+            ["validation", name_compared_run(metrics), "difference", "95 % interval", "p-value"],
+            format_comparison_rows(metrics),
+        )
+    if "distillation" in metrics:
+        _print_table("", ["", "teacher", "student"], format_distillation_rows(metrics))
+    if "training" in metrics:
+        _print_training(metrics)
+    out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
+
+
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table with names in the first column and numbers in the others."""
+    table = Table(title=to_plain_text(title) if title else None, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(to_plain_text(heading), justify="right" if number else "left")
+    for cells in rows:
+        table.add_row(*map(to_plain_text, cells))
+    out_console.print(table)
+
+
+def _print_training(metrics: Mapping[str, Any]) -> None:
+    """Print one line with the time, speed, precision, memory and padding of training."""
+    training = metrics["training"]
+    if training.get("examples_seen") == 0:
+        out_console.print("not trained: 0 steps")
+        return
+    statistics = [
+        f"{training['examples_per_second']:.1f} examples/s",
+        f"{training['tokens_per_second']:,.0f} tokens/s",
+        training["precision"],
+        f"peak memory {training['peak_memory_mb']:,.0f} MB",
+    ]
+    if (padding := training.get("padding")) is not None:
+        statistics.append(f"{padding:.1%} padding")
+    if (data_wait := training.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
+        statistics.append(f"{data_wait:.1%} of the time waiting for data")
+    resumed_from = training.get("resumed_from")
+    since_step = "" if resumed_from is None else f" since step {resumed_from}"
+    extent = _describe_extent(training, metrics["data"]["train"], task_definition(metrics["task"]).unit)
+    verb = "trained" if training["steps"] else "fitted"
+    line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
+    out_console.print(line, markup=False, soft_wrap=True)
+
+
+def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> str:
+    """Return the number of training rows. If training ended within the first epoch, also what it has seen."""
+    row_count = format_count(num_rows, unit)
+    num_examples = training.get("examples_per_epoch", 0)
+    num_seen = training.get("examples_seen", num_examples)
+    if num_seen == num_examples:
+        return f"on {row_count}"
+    steps = f"for {format_count(training['steps'], 'step')}"
+    if num_examples == num_rows:
+        return f"{steps} on {num_seen:,} of {row_count}"
+    return f"{steps} on {num_seen:,} of {num_examples:,} examples from {row_count}"  # pre-training
+
+
+# ---- dry run and preview
+
+
+def print_dry_run(estimate: Mapping[str, Any]) -> None:
+    """Print the data, the settings and the estimated cost of a run that was not started."""
+    num_rows, length = estimate["longest_batch"]
+    loss = "" if estimate["loss"] is None else f", loss {estimate['loss']:.3f}"
+    sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
+    is_truncated = estimate["windowed"] is None
+    fraction = estimate["truncated" if is_truncated else "windowed"]
+    long_texts = {}
+    if fraction is not None:  # else the task builds examples that fit into max_length
+        description = f"{fraction:.1%} of the training texts, at {estimate['max_length']} tokens"
+        long_texts["truncated" if is_truncated else "split into windows"] = description
+    lines = {
+        "data": f"{estimate['data']['name']} from {estimate['data']['source']}",
+        f"{task_definition(estimate['task']).unit}s": ", ".join(
+            f"{name} {size:,}" for name, size in sizes.items()
+        ),
+        "task": estimate["summary"],
+        "model": f"{estimate['model']}, {estimate['precision']}",
+        **long_texts,
+        "steps": f"{estimate['steps']:,}",
+        "longest batch": f"{num_rows} x {length} tokens{loss}",
+        "training time": f"about {format_duration(estimate['estimated_seconds'])}",
+        "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
+    }
+    table = Table(title="dry run: no run was written", show_header=False, title_justify="left")
+    for name, value in lines.items():
+        table.add_row(name, to_plain_text(value))
+    out_console.print(table)
+
+
+def print_preview(statistics: Mapping[str, float], samples: Iterable[Mapping[str, Any]]) -> None:
+    """Print masked examples, with the original token after each masked position, and the statistics."""
+    for sample in samples:
+        text, original_tokens = Text(), dict(zip(sample["positions"], sample["tokens"], strict=True))
+        for position, token in enumerate(sample["masked"].split(" ")):
+            is_masked = position in original_tokens
+            text.append(f"{replace_control_characters(token)} ", "bold red" if is_masked else "")
+            if is_masked:
+                text.append(f"({replace_control_characters(original_tokens[position])}) ", "green")
+        label = Text(replace_control_characters(sample.get("pair", "")), "bold")
+        out_console.print(label, text, soft_wrap=True)
+    table = Table(title="preview: nothing was written", show_header=False, title_justify="left")
+    for name, value in statistics.items():
+        table.add_row(name, f"{value:g}" if name == "examples" else f"{value:.4f}")
+    out_console.print(table)

@@ -1,0 +1,1 @@
+"""Reports of finished runs: the HTML page of a run, comparisons of runs, and the model card."""

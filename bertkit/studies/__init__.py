@@ -1,1 +1,0 @@
-"""Studies: a task over folds, seeds and hyperparameter trials."""

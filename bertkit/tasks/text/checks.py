@@ -1,0 +1,169 @@
+"""The data checks of `classify` and `nli`."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bertkit.data.columns import has_labels, is_missing_label, normalize_label, parse_number
+from bertkit.data.sources import LoadedDataset
+from bertkit.data.table import Rows, map_values
+from bertkit.errors import format_list
+from bertkit.tasks.checks import Finding, Level, TaskChecks, find_unvalidated, format_fraction, locate_rows
+from bertkit.tasks.text.labels import MultiLabel, Regression, SingleLabel
+
+MAX_MAJORITY_FRACTION = 0.9  # A larger fraction of one class makes the accuracy hard to interpret.
+MIN_EXAMPLES = 10  # classes with fewer training rows are reported
+
+
+class SequenceChecks(TaskChecks):
+    """The checks of `classify` and `nli`."""
+
+    @property
+    def conflict_severity(self) -> tuple[Level, str]:
+        """A note for regression, since annotators may assign different numbers; else a warning."""
+        if isinstance(self.task.label_type, Regression):
+            return "note", "the model learns a number between them; choose one if the other is a mistake"
+        return super().conflict_severity
+
+    def extract_gold(self, rows: Rows) -> Sequence[Hashable] | None:
+        column, parse_label = self.task.config.label_column, self.task.label_type.parse_label
+        if not has_labels(rows, column):
+            return None
+        return map_values(rows[column], lambda labels: list(map(parse_label, labels)))
+
+    def count_labels(self, rows: Rows) -> dict[str, int]:
+        gold = self.extract_gold(rows)
+        if gold is None or isinstance(self.task.label_type, Regression):
+            return {}
+        if isinstance(self.task.label_type, MultiLabel):
+            counts = Counter(label for labels in gold for label in labels or ())  # type: ignore[attr-defined]
+        else:
+            counts = Counter(gold)
+        return {str(label): count for label, count in counts.most_common()}
+
+    def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+        return check_balance(counts)
+
+    def check_rows(
+        self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
+    ) -> Iterator[Finding]:
+        yield from super().check_rows(dataset, parsed, notes)
+        task, label_type = self.task, self.task.label_type
+        yield from find_similar_labels(task.labels)
+        text_columns, label_column = task.input_schema.text_columns, task.config.label_column
+        for split, rows in parsed.splits.items():
+            if len(text_columns) > 1:
+                yield from find_identical_pairs(split, rows, text_columns)
+            if isinstance(label_type, SingleLabel) and label_column in rows.columns:
+                yield from find_placeholder_labels(split, rows, label_column, task.labels)
+            if isinstance(label_type, MultiLabel):
+                yield from find_empty_label_sets(split, rows, self.extract_gold(rows) or [])
+        if isinstance(label_type, Regression):
+            labels = {split: task.encode_labels(rows) for split, rows in parsed.splits.items()}
+            numbers = {split: values for split, values in labels.items() if values is not None}
+            yield from find_out_of_range(numbers, parsed.splits)
+
+
+def check_balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+    """Find a class of nearly all training rows, rare classes, and classes without validation rows.
+
+    Args:
+        counts: Number of rows by split and class.
+    """
+    train = Counter(counts.get("train", {}))
+    if not train:
+        return
+    [(label, majority)] = train.most_common(1)
+    if len(train) > 1 and majority > MAX_MAJORITY_FRACTION * train.total():
+        yield Finding(
+            "warning", "majority",
+            f"{format_fraction(majority, train.total())} of the training labels are {label!r}",
+            "accuracy says little then; compare f1 and the majority baseline", majority,
+        )  # fmt: skip
+    if rare := [label for label, count in train.items() if count < MIN_EXAMPLES]:
+        yield Finding(
+            "warning", "rare",
+            f"labels with fewer than {MIN_EXAMPLES} training examples: {format_list(rare)}",
+            "too few to learn; add examples, merge the labels, or remove them", len(rare),
+        )  # fmt: skip
+    yield from find_unvalidated(train, counts.get("validation", {}), "labels")
+
+
+def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequence[str]) -> Iterator[Finding]:
+    """Find classes such as "N/A", which mark a missing label, if all other classes are numbers."""
+    placeholders = [label for label in labels if is_missing_label(label)]
+    others = set(labels) - set(placeholders)
+    has_named_class = any(parse_number(label) is None for label in others)
+    if not placeholders or has_named_class:
+        return
+    codes, values = rows.factorize(column)
+    is_placeholder = np.array([normalize_label(value) in placeholders for value in values])
+    indices = np.flatnonzero(is_placeholder[codes]).tolist()
+    yield Finding(
+        "warning", "gaps",
+        f"{format_fraction(len(indices), len(rows))} {split} rows have "
+        f"{format_list(map(repr, placeholders))} where others have a number",
+        "fill in the number or remove the rows; otherwise they form a class of their own", len(indices),
+        locate_rows(rows, indices),
+    )  # fmt: skip
+
+
+def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
+    """Find labels that differ only in case or white space, and so probably mean the same class."""
+    spellings: dict[str, list[str]] = {}
+    for label in labels:
+        spellings.setdefault("".join(label.casefold().split()), []).append(label)
+    for similar in spellings.values():
+        if len(similar) > 1:
+            yield Finding(
+                "warning", "spelling",
+                f"labels {format_list(map(repr, similar))} differ only in case or white space",
+                "write them in the same way; otherwise training treats them as different classes",
+                len(similar),
+            )  # fmt: skip
+
+
+def find_identical_pairs(split: str, rows: Rows, columns: Sequence[str]) -> Iterator[Finding]:
+    """Find pairs of two equal texts."""
+    first, second = (rows[column] for column in columns)
+    same = [index for index, (a, b) in enumerate(zip(first, second, strict=True)) if a.strip() == b.strip()]
+    if same:
+        yield Finding(
+            "note", "equal-pair",
+            f"{format_fraction(len(same), len(rows))} {split} rows have the same text in {columns[0]!r} and "
+            f"{columns[1]!r}",
+            "check that these are the columns of the pair", len(same), locate_rows(rows, same),
+        )  # fmt: skip
+
+
+def find_empty_label_sets(split: str, rows: Rows, gold: Sequence[Hashable]) -> Iterator[Finding]:
+    """Find rows with an empty label set."""
+    empty = [index for index, labels in enumerate(gold) if labels == ()]
+    if empty:
+        yield Finding(
+            "note", "no-labels",
+            f"{format_fraction(len(empty), len(rows))} {split} rows have none of the labels",
+            "remove them if their labels are missing by mistake", len(empty), locate_rows(rows, empty),
+        )  # fmt: skip
+
+
+def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Iterator[Finding]:
+    """Report the range of the training labels, and find labels of other splits outside of this range.
+
+    Args:
+        numbers: Labels by split, each [rows].
+        splits: Rows by split.
+    """
+    low, high = numbers["train"].min(), numbers["train"].max()
+    yield Finding("note", "range", f"the training labels range from {low:g} to {high:g}")
+    for split, values in numbers.items():
+        outside = ((values < low) | (values > high)).nonzero()[0]
+        if len(outside):
+            yield Finding(
+                "warning", "beyond",
+                f"{format_fraction(len(outside), len(values))} {split} labels are outside {low:g} to "
+                f"{high:g}, the range of the training labels",
+                "models rarely predict numbers outside of it; check that the splits use the same scale",
+                len(outside), locate_rows(splits[split], outside),
+            )  # fmt: skip
