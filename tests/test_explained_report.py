@@ -5,6 +5,8 @@ import shutil
 
 import chromium
 import pytest
+from bertkit.reports.finished_run import load_finished_run
+from bertkit.reports.page import ExampleExplanation, compute_strengths, render_page
 from conftest import assert_refused, make_toy_rows
 from test_browser import brightness
 from test_calibrate import train_on_label_sets
@@ -12,8 +14,6 @@ from test_report import labelled, write_run
 
 import bertkit
 from bertkit.commands.configs import NUM_EXPLAINED
-from bertkit.report.finished_run import load_finished_run
-from bertkit.report.page import ExampleExplanation, compute_strengths, render_page
 from bertkit.tasks.view import Attribution, Example, Field, build_error_browser
 
 

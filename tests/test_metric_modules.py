@@ -9,11 +9,11 @@ from pathlib import Path
 import evaluate as evaluate_library
 import pytest
 import yaml
+from bertkit.reports.page import compute_interval_bar
 from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predictions, write_rows
 
 import bertkit
 from bertkit import run_directory
-from bertkit.report.page import compute_interval_bar
 from bertkit.stats.metric_modules import is_lower_better, load_module, name_scores, parse_arguments
 
 MODULE = """

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from bertkit.reports.card import rewrite_for_hub
 from conftest import ROW_MAKERS, assert_refused, make_document_rows, write_rows
 from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.report.card import rewrite_for_hub
 
 pytestmark = pytest.mark.slow
 

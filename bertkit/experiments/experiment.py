@@ -22,7 +22,7 @@ from bertkit.errors import RunInterrupted, TrainingFailed
 from bertkit.experiments.config import find_config, find_experiment
 from bertkit.experiments.executor import LocalExecutor
 from bertkit.experiments.search import Trial
-from bertkit.report.tables import ResultTable
+from bertkit.reports.tables import ResultTable
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
 from bertkit.run.settings import resolve_settings

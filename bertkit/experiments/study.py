@@ -42,7 +42,7 @@ from bertkit.experiments.study_results import (
     measure_gain,
     write_ensemble_run,
 )
-from bertkit.report.tables import ResultTable, render_study_page
+from bertkit.reports.tables import ResultTable, render_study_page
 from bertkit.run.prepare import PreparedRun, RunOptions, score_baselines
 from bertkit.run.results import summarize_data
 from bertkit.run_directory import ENSEMBLE_DIR
@@ -106,7 +106,7 @@ class Study(Experiment):
     @property
     def metric(self) -> str:
         """Name of the score that selects settings and checkpoints."""
-        return self.prepared.task.best_metric[0]
+        return self.prepared.task.state.best_metric[0]
 
     def prepare(self) -> list[str]:
         self.fingerprints = fingerprint_splits(self.get_group().data.dataset.splits)
@@ -211,7 +211,7 @@ class Study(Experiment):
     def _search(self, folder: Path) -> TrialStore:
         """Train trials until there are enough, or the time limit is over."""
         (folder / TRIALS_DIR).mkdir(exist_ok=True)
-        sign = self.prepared.task.best_metric[1]
+        sign = self.prepared.task.state.best_metric[1]
         store = TrialStore(folder / TRIALS_DIR, self.space, self.default_settings, self.config.seed, sign)
         if store.is_search_ended:
             return store

@@ -14,7 +14,7 @@ from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import TRAINED_LENGTH_KEY, find_run_model, takes_token_type_ids
 from bertkit.models.own_models import save_model
-from bertkit.report.card import build_model_card
+from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.finished_run import TrainedModel, build_trained_model
@@ -234,7 +234,7 @@ class Run:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return what Jupyter displays: the scores and the charts."""
-        from bertkit.report.page import build_mime_bundle
+        from bertkit.reports.page import build_mime_bundle
 
         return build_mime_bundle(self.output_dir, self.metrics)
 
@@ -437,7 +437,7 @@ def _write_results(
     Returns:
         Content of `metrics.json`.
     """
-    from bertkit.report.page import write_page
+    from bertkit.reports.page import write_page
 
     prepared, folder = session.prepared, session.folder
     task, splits = prepared.task, prepared.splits

@@ -16,7 +16,7 @@ from bertkit import run_directory
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
 from bertkit.data.sources import find_dataset_spec, parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.report.card import rewrite_for_hub, uses_pipeline
+from bertkit.reports.card import rewrite_for_hub, uses_pipeline
 from bertkit.settings.run_settings import PACKAGED_MODELS, RunConfig
 from bertkit.tasks import task_class
 from bertkit.utils import distributed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import format_count
-from bertkit.report.finished_run import EXTRA_SPLITS
+from bertkit.reports.finished_run import EXTRA_SPLITS
 from bertkit.settings.recipes import serialize_settings
 from bertkit.tasks.base import Task
 from bertkit.utils.text import dump_yaml

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.errors import format_count
-from bertkit.report.card import (
+from bertkit.reports.card import (
     format_baseline_names,
     format_comparison_rows,
     format_detail_rows,
@@ -15,7 +15,7 @@ from bertkit.report.card import (
     format_score_rows,
     name_compared_run,
 )
-from bertkit.report.finished_run import EXTRA_SPLITS
+from bertkit.reports.finished_run import EXTRA_SPLITS
 from bertkit.tasks import task_definition
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.text import format_duration, replace_control_characters
