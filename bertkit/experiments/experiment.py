@@ -240,11 +240,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def prepare(self) -> list[str]:
-        """Find data and models, and return name parts for the default output directory.
-
-        Raises:
-            UserError: An input that all runs need does not exist.
-        """
+        """Find data and models, or raise `UserError`; return name parts for the default output directory."""
 
     @abstractmethod
     def describe_runs(self) -> dict[str, Any]:
@@ -320,8 +316,7 @@ class Experiment(ABC):
     def run(self, fingerprints: Mapping[str, str] | None) -> Run:
         """Train the unfinished runs, and write the results; or describe the runs.
 
-        Args:
-            fingerprints: Fingerprints by split of the data of the experiment to resume, or None.
+        `fingerprints` are those of the data of the experiment to resume, by split, or None.
         """
         try:
             with self.share_data():

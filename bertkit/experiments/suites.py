@@ -527,7 +527,7 @@ def _summarize_task(
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """The cells of one row of the table."""
+    """One row of the table."""
 
     title: str
     metric: str
