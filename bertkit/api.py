@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-import bertkit.report  # noqa: F401 - a later first import would replace the function of the same name
 from bertkit.commands.configs import (
     CalibrateConfig,
     DistillConfig,

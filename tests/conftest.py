@@ -255,7 +255,7 @@ def make_runs_cheap(monkeypatch):
 
     import bertkit.stats.significance as significance
     from bertkit import charts
-    from bertkit.report import page
+    from bertkit.reports import page
     from bertkit.run import prepare
 
     render, score, resample = (

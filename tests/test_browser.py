@@ -5,9 +5,9 @@ import pytest
 from conftest import write_rows
 from test_report import labelled, write_run
 
-from bertkit.report.comparison import compare_runs
-from bertkit.report.finished_run import load_finished_run
-from bertkit.report.page import render_page
+from bertkit.reports.comparison import compare_runs
+from bertkit.reports.finished_run import load_finished_run
+from bertkit.reports.page import render_page
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 SCRIPT = "</script><script>window.hacked = 1</script>"

@@ -6,7 +6,7 @@ from pathlib import Path
 import chromium
 import pytest
 
-from bertkit.report.label_review import render_review_page
+from bertkit.reports.label_review import render_review_page
 from bertkit.run.load_data import LabelFix
 
 pytestmark = [chromium.needs_browser, pytest.mark.slow]

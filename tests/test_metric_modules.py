@@ -12,7 +12,7 @@ import yaml
 from conftest import assert_refused, make_ner_rows, make_toy_rows, read_predictions, write_rows
 
 import bertkit
-from bertkit.report.page import compute_interval_bar
+from bertkit.reports.page import compute_interval_bar
 from bertkit.run_directory import RunDir
 from bertkit.stats.metric_modules import is_lower_better, load_module, name_scores, parse_arguments
 

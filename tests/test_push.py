@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
-from bertkit.report.card import rewrite_for_hub
+from bertkit.reports.card import rewrite_for_hub
 
 pytestmark = pytest.mark.slow
 

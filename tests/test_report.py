@@ -12,8 +12,8 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 from bertkit.charts import plot_curves
-from bertkit.report.finished_run import load_finished_run
-from bertkit.report.page import create_view, render_page
+from bertkit.reports.finished_run import load_finished_run
+from bertkit.reports.page import create_view, render_page
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.view import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
 
@@ -350,5 +350,5 @@ def test_matplotlib_is_imported_only_for_pages():
 
 
 def test_the_package_of_pages_does_not_replace_the_function():
-    code = "import bertkit; from bertkit.report import page; assert callable(bertkit.report)"
+    code = "import bertkit; from bertkit.reports import page; assert callable(bertkit.report)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -519,7 +519,7 @@ def test_the_page_has_the_tables_and_a_chart_of_each_setting(searched, studies):
 @pytest.mark.slow
 @pytest.mark.charts
 def test_charts_need_only_the_results(searched):
-    from bertkit.report.tables import build_study_charts
+    from bertkit.reports.tables import build_study_charts
 
     for chart in build_study_charts(searched.metrics):
         assert len(chart.svg) > 1000

@@ -10,8 +10,8 @@ from rich.table import Table
 from bertkit.errors import format_count
 from bertkit.experiments.config import find_experiment
 from bertkit.experiments.experiment import run_experiment
-from bertkit.report.tables import ResultTable
-from bertkit.report.terminal import print_run_json
+from bertkit.reports.tables import ResultTable
+from bertkit.reports.terminal import print_run_json
 from bertkit.settings.recipes import Recipe
 from bertkit.utils.console import out_console
 

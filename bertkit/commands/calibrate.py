@@ -24,8 +24,8 @@ from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
 from bertkit.models.loading import find_run_model, load_config
-from bertkit.report.card import add_calibration
-from bertkit.report.page import write_page
+from bertkit.reports.card import add_calibration
+from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
 from bertkit.run_directory import RunDir

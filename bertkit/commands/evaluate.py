@@ -17,8 +17,8 @@ from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model, load_config, load_tokenizer
-from bertkit.report.page import write_page
-from bertkit.report.terminal import print_run_json, print_scores
+from bertkit.reports.page import write_page
+from bertkit.reports.terminal import print_run_json, print_scores
 from bertkit.run.load_data import reload_run_data, require_same_data, select_data_again
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare, score_baselines

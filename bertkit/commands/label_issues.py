@@ -18,7 +18,7 @@ import numpy as np
 from bertkit.commands.configs import LabelIssuesConfig
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
-from bertkit.report.label_review import render_review_page
+from bertkit.reports.label_review import render_review_page
 from bertkit.run.load_data import get_row_name, hash_inputs, parse_all_rows
 from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import RunDir, format_python_call

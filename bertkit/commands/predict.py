@@ -333,7 +333,7 @@ def _print_table(records: Sequence[Mapping[str, Any]]) -> None:
     for record in records:
         if "explanation" not in record:
             continue
-        from bertkit.report.page import compute_strengths  # imports matplotlib
+        from bertkit.reports.page import compute_strengths  # imports matplotlib
 
         text = Text(f"{record['id']}: ")
         strengths = compute_strengths([word["attribution"] for word in record["explanation"]])

@@ -12,9 +12,9 @@ from bertkit.commands.configs import NUM_EXPLAINED, ReportConfig
 from bertkit.commands.explain import explain, require_explainable
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
-from bertkit.report.comparison import compare_runs
-from bertkit.report.finished_run import FinishedRun, load_finished_run
-from bertkit.report.page import ExampleExplanation, compute_strengths, create_view, render_page
+from bertkit.reports.comparison import compare_runs
+from bertkit.reports.finished_run import FinishedRun, load_finished_run
+from bertkit.reports.page import ExampleExplanation, compute_strengths, create_view, render_page
 from bertkit.run.predictor import load_predictor
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bertkit.report.terminal import print_dry_run, print_preview, print_run_json, print_scores
+from bertkit.reports.terminal import print_dry_run, print_preview, print_run_json, print_scores
 from bertkit.run.train import train
 from bertkit.settings.recipes import Recipe
 from bertkit.utils import distributed

@@ -22,7 +22,7 @@ from bertkit.experiments.suites import (
     select_names,
     select_task_settings,
 )
-from bertkit.report.tables import ResultTable, format_score
+from bertkit.reports.tables import ResultTable, format_score
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.stats.significance import average_values, compare_paired_scores, compute_t_interval

@@ -63,14 +63,11 @@ class LocalExecutor:
                 yield run, self.experiment.train(run)
             return
         remaining = iter(runs)
-        is_exhausted = False
         while True:
-            while not is_exhausted and (worker := self._find_idle_worker()) is not None:
-                if (next_run := next(remaining, None)) is None:
-                    is_exhausted = True
-                else:
-                    worker.begin(next_run)
             busy = {worker.future: worker for worker in self._workers if worker.future is not None}
+            while len(busy) < self.jobs and (next_run := next(remaining, None)) is not None:
+                worker = self._get_idle_worker()
+                busy[worker.begin(next_run)] = worker
             if not busy:
                 return
             ended, _ = wait(busy, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -78,13 +75,11 @@ class LocalExecutor:
             for future in ended:
                 yield busy[future].end()
 
-    def _find_idle_worker(self) -> "_Worker | None":
-        """Return a worker without a run, which is started if there is none; None if all workers are busy."""
+    def _get_idle_worker(self) -> "_Worker":
+        """Return a worker without a run, which is started if there is none."""
         for worker in self._workers:
             if worker.future is None:
                 return worker
-        if len(self._workers) == self.jobs:
-            return None
         self._workers.append(_Worker(self.experiment, self._choose_environment(len(self._workers))))
         return self._workers[-1]
 
@@ -144,9 +139,10 @@ class _Worker:
         [self.process] = set(multiprocessing.active_children()) - others
         sender.close()  # only the worker writes
 
-    def begin(self, run: "PlannedRun") -> None:
+    def begin(self, run: "PlannedRun") -> Future[Any]:
         """Begin to train a run."""
         self.run, self.future = run, self.pool.submit(_train, run)
+        return self.future
 
     def end(self) -> Any:
         """Return the run that has ended, and its outcome.

@@ -21,7 +21,7 @@ from bertkit.errors import RunInterrupted, TrainingFailed
 from bertkit.experiments.config import find_config, find_experiment
 from bertkit.experiments.executor import LocalExecutor
 from bertkit.experiments.search import Trial
-from bertkit.report.tables import ResultTable
+from bertkit.reports.tables import ResultTable
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
 from bertkit.run.results import Run
@@ -241,11 +241,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def prepare(self) -> list[str]:
-        """Find data and models, and return name parts for the default output directory.
-
-        Raises:
-            UserError: An input that all runs need does not exist.
-        """
+        """Find data and models, or raise `UserError`; return name parts for the default output directory."""
 
     @abstractmethod
     def describe_runs(self) -> dict[str, Any]:
@@ -321,8 +317,7 @@ class Experiment(ABC):
     def run(self, fingerprints: Mapping[str, str] | None) -> Run:
         """Train the unfinished runs, and write the results; or describe the runs.
 
-        Args:
-            fingerprints: Fingerprints by split of the data of the experiment to resume, or None.
+        `fingerprints` are those of the data of the experiment to resume, by split, or None.
         """
         try:
             with self.share_data():

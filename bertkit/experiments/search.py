@@ -38,15 +38,9 @@ RATE_FACTOR = 3.0  # the default space has learning rates from a third to three 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting of the search space: a range of numbers, or a list of values.
+    """A setting of the search space: a range of numbers, or the values to choose from.
 
-    Attributes:
-        name: The setting.
-        values: The values to choose from; empty for a range.
-        low: Smallest value of a range.
-        high: Largest value of a range.
-        is_log: Whether values are sampled uniformly in the logarithm.
-        is_integer: Whether the values of a range are integers.
+    With `is_log`, values are sampled uniformly in the logarithm.
     """
 
     name: str
@@ -81,12 +75,7 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def parse_space(items: Sequence[str], config: RunConfig) -> list[Dimension]:
-    """Parse the values of `--search`, and refuse settings that have no effect.
-
-    Args:
-        items: The values.
-        config: The settings of the user for the task.
-    """
+    """Parse the values of `--search`, and refuse those that have no effect with the settings of the user."""
     space = [_parse_dimension(item, type(config)) for item in items]
     names, reasons = [dimension.name for dimension in space], config.list_ineffective_settings()
     for dimension in space:
@@ -163,12 +152,8 @@ def _parse_value(text: str, field: SettingField, where: str) -> Any:
 def make_default_space(config: RunConfig, defaults: RunConfig) -> list[Dimension]:
     """Return a small space around the default learning rate and number of epochs.
 
-    The defaults depend on the task and on the sizes of the data and the model. Settings of the user are not
-    searched.
-
-    Args:
-        config: The settings of the user.
-        defaults: The resolved settings.
+    Settings of the user (`config`) are not searched. The defaults depend on the task and on the sizes of the
+    data and the model.
     """
     space = []
     if config.learning_rate is None and defaults.learning_rate:
@@ -198,16 +183,12 @@ State = Literal["complete", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial.
+    """A trial that has ended.
 
     Attributes:
-        number: Number of the trial, from 0.
         settings: The settings of the trial; empty for the default settings.
-        state: How the trial ended.
         score: Best validation score, or None if the trial failed before its first evaluation.
-        steps: Number of optimizer steps.
         planned_steps: Number of optimizer steps of a trial that is not pruned.
-        seconds: Duration.
         reason: Why the trial failed.
     """
 
@@ -227,13 +208,7 @@ class Trial:
 
 
 class RunningTrial:
-    """A trial whose run is being trained, in this process or in another one.
-
-    Args:
-        study: The study of optuna.
-        number: Number of the trial.
-        settings: The settings of the trial.
-    """
+    """A trial whose run is being trained, in this process or in another one."""
 
     def __init__(self, study: "optuna.Study", number: int, settings: dict[str, Any]) -> None:
         import optuna
@@ -312,9 +287,6 @@ class TrialStore:
         defaults: Default values of the settings in the space.
         seed: Seed of the proposals.
         sign: 1 if a higher score is better, else -1.
-
-    Raises:
-        UserError: The journal file is damaged.
     """
 
     def __init__(
@@ -403,11 +375,7 @@ class TrialStore:
         return [Trial(number=record.pop("trial"), **record) for record in records]
 
     def find_best(self) -> Trial:
-        """Return the complete trial with the best score; of equal scores, the first one.
-
-        Raises:
-            UserError: No trial is complete.
-        """
+        """Return the complete trial with the best score; of equal scores, the first one."""
         ended = self.list_ended()
         complete = [trial for trial in ended if trial.state == "complete" and trial.score is not None]
         if not complete:
@@ -435,14 +403,7 @@ class TrialPruned(Exception):
 class PruningCallback(TrainerCallback):
     """Report the validation scores of a trial, and end the trial if it is to be pruned.
 
-    Args:
-        report: Receives epoch and score, and returns whether to prune.
-        metric: Name of the score.
-
-    Attributes:
-        steps: Number of optimizer steps at the last evaluation.
-        planned_steps: Number of optimizer steps of the whole run.
-        is_interrupted: Whether a signal arrived during the evaluation that ended the trial.
+    `is_interrupted` is whether a signal arrived during the evaluation that ended the trial.
     """
 
     def __init__(self, report: Callable[[int, float], bool], metric: str) -> None:

@@ -41,7 +41,7 @@ from bertkit.experiments.study_results import (
     measure_gain,
     write_ensemble_run,
 )
-from bertkit.report.tables import ResultTable, render_study_page
+from bertkit.reports.tables import ResultTable, render_study_page
 from bertkit.run.prepare import PreparedRun, RunOptions, score_baselines
 from bertkit.run.results import summarize_data
 from bertkit.run_directory import RunDir

@@ -18,7 +18,7 @@ from bertkit.errors import format_count
 from bertkit.experiments.experiment import PlannedRun
 from bertkit.experiments.search import format_settings, format_value
 from bertkit.experiments.splits import get_split_seed, parse_labeled_rows
-from bertkit.report.tables import ResultTable
+from bertkit.reports.tables import ResultTable
 from bertkit.run.predictor import load_predictor
 from bertkit.run.prepare import PreparedRun
 from bertkit.run_directory import RunDir

@@ -19,7 +19,7 @@ from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.experiments.experiment import Experiment, PlannedRun, RunGroup
 from bertkit.models import loading
 from bertkit.models.own_models import select_layers
-from bertkit.report.tables import ResultTable, format_percent, format_score, render_suite_page
+from bertkit.reports.tables import ResultTable, format_percent, format_score, render_suite_page
 from bertkit.run.settings import fill_data_dir, resolve_settings
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import list_passed_data, read_recipe, read_recipe_task, serialize_settings
@@ -527,7 +527,7 @@ def _summarize_task(
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """The cells of one row of the table."""
+    """One row of the table."""
 
     title: str
     metric: str

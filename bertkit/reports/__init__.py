@@ -1,1 +1,1 @@
-"""Reports of finished runs: the HTML page of a run, comparisons of runs, and the model card."""
+"""Pages and model cards of finished runs."""

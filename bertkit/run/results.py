@@ -40,7 +40,7 @@ class Run:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return what Jupyter displays: the scores and the charts."""
-        from bertkit.report.page import build_mime_bundle  # charts are slow to import
+        from bertkit.reports.page import build_mime_bundle  # charts are slow to import
 
         return build_mime_bundle(self.output_dir, self.metrics)
 

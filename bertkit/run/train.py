@@ -10,7 +10,7 @@ from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.models.own_models import save_model
-from bertkit.report.card import build_model_card
+from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.prepare import PreparedRun, prepare
@@ -243,7 +243,7 @@ def _write_results(
     Returns:
         Content of `metrics.json`.
     """
-    from bertkit.report.page import write_page  # charts are slow to import
+    from bertkit.reports.page import write_page  # charts are slow to import
 
     prepared, run_dir = session.prepared, session.run_dir
     task, splits, options = prepared.task, prepared.splits, prepared.options

@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
 from bertkit.data.sources import find_dataset_spec, parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.report.card import rewrite_for_hub, uses_pipeline
+from bertkit.reports.card import rewrite_for_hub, uses_pipeline
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import PACKAGED_MODELS, RunConfig
 from bertkit.tasks import task_class

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertkit._version import __version__
 from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError, format_count, shorten_repr
-from bertkit.report.page import render_template
+from bertkit.reports.page import render_template
 from bertkit.serve.batcher import Records
 from bertkit.serve.models import ModelRegistry, ServedModel
 from bertkit.serve.requests import RequestError, make_error_response, make_json_response

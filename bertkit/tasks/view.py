@@ -20,7 +20,7 @@ from bertkit.stats.significance import Scorer
 from bertkit.utils.text import validate
 
 if TYPE_CHECKING:
-    from bertkit.report.finished_run import FinishedRun
+    from bertkit.reports.finished_run import FinishedRun
 
 
 MAX_EXAMPLES = 10_000

@@ -30,7 +30,7 @@ from bertkit.tasks.ner.tags import (
 from bertkit.tasks.view import Example, Field, Index, Mark, Probability, Record, View, plot_f1_bars
 
 if TYPE_CHECKING:
-    from bertkit.report.finished_run import FinishedRun
+    from bertkit.reports.finished_run import FinishedRun
 
 
 NUM_COLORS = 8

@@ -11,7 +11,7 @@ from bertkit.tasks.qa.squad import AnswerScores, score_answers_v1, score_answers
 from bertkit.tasks.view import Example, Field, FiniteNumber, Index, Probability, Record, View, overlay_spans
 
 if TYPE_CHECKING:
-    from bertkit.report.finished_run import FinishedRun
+    from bertkit.reports.finished_run import FinishedRun
 
 
 NO_ANSWER, HAS_ANSWER = "no answer", "an answer"

@@ -23,7 +23,7 @@ from bertkit.tasks.view import (
 )
 
 if TYPE_CHECKING:
-    from bertkit.report.finished_run import FinishedRun
+    from bertkit.reports.finished_run import FinishedRun
 
 
 MAX_CLASSES = 14  # in a confusion matrix

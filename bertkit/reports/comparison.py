@@ -8,8 +8,8 @@ from typing import Any
 
 from bertkit.charts import LINE_COLORS, STEP, Chart, extract_series, plot_curves
 from bertkit.errors import UserError, format_list
-from bertkit.report.finished_run import FinishedRun
-from bertkit.report.page import compute_interval_bar, create_view, render_template
+from bertkit.reports.finished_run import FinishedRun
+from bertkit.reports.page import compute_interval_bar, create_view, render_template
 from bertkit.stats.significance import ScoreDifference, compare_scorers
 from bertkit.tasks.view import Example, Field, View, build_error_browser
 from bertkit.utils.reporting import report_info

@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit import charts
 from bertkit.charts import ACCENT, INK, LINE_COLORS, MUTED, Chart, shorten_name
-from bertkit.report.page import render_template
+from bertkit.reports.page import render_template
 
 Trial = Mapping[str, Any]
 STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x")}

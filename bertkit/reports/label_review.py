@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from bertkit.report.page import render_template
+from bertkit.reports.page import render_template
 from bertkit.tasks.view import MAX_BYTES, MAX_EXAMPLES, TEXT_LENGTHS, dump_compact_json
 
 ELLIPSIS = " …"

@@ -23,7 +23,7 @@ from bertkit.charts import (
     render_chart,
 )
 from bertkit.errors import format_count
-from bertkit.report.card import (
+from bertkit.reports.card import (
     format_baseline_names,
     format_comparison_rows,
     format_detail_rows,
@@ -31,7 +31,7 @@ from bertkit.report.card import (
     format_score_rows,
     name_compared_run,
 )
-from bertkit.report.finished_run import FinishedRun
+from bertkit.reports.finished_run import FinishedRun
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.errors import format_count
-from bertkit.report.card import (
+from bertkit.reports.card import (
     format_baseline_names,
     format_comparison_rows,
     format_detail_rows,

@@ -1,1 +1,0 @@
-"""Pages and model cards of finished runs."""
