@@ -21,7 +21,7 @@ from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, mak
 from bertkit.settings.recipes import STUDY_PREFIX, Recipe
 from bertkit.settings.setting import Settings, get_settings
 from bertkit.tasks import TASKS, task_definition
-from bertkit.utils import devices, distributed, system
+from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error
 from bertkit.utils.reporting import Reporter, use_reporter
 from bertkit.utils.system import postpone_collection
@@ -57,7 +57,7 @@ class Command:
         """Run the command, in several processes if `--nproc` says so."""
         processes = settings.get("nproc", 1)
         if processes > 1 and system.get_launched_world_size() == 1:
-            sys.exit(launch(processes, settings.get("device", devices.AUTO)))
+            sys.exit(launch(processes, settings.get("device", "auto")))
         exit_with_launcher()
         module, _, function = self.function.partition(":")
         name = [self.name] if self.name else []

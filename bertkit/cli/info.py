@@ -20,7 +20,6 @@ from bertkit.settings.recipes import (
     read_recipe_title,
 )
 from bertkit.settings.run_settings import TRACKERS
-from bertkit.utils import devices
 from bertkit.utils.files import check_output_file, write_text
 
 recipes = typer.Typer(
@@ -132,6 +131,7 @@ def env(as_json: JsonFlag = False) -> None:
     from huggingface_hub import constants, get_token
 
     from bertkit.data.hub import explain_unreachable
+    from bertkit.utils import devices
     from bertkit.utils.cache import get_cache_directory, get_cache_size
     from bertkit.utils.console import print_json
 
