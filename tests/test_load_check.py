@@ -254,7 +254,7 @@ def test_every_kind_of_training_runs_the_check(text, tiny, tmp_path, monkeypatch
         calls.append(texts)
         original(source, tokenizer, texts)
 
-    monkeypatch.setattr(load_check, "warn_about_tokenizer", check)
+    monkeypatch.setattr("bertkit.run.session.warn_about_tokenizer", check)
     common = {"model": str(tiny), "max_steps": 1, "batch_size": 4, "bf16": False, "dry_run": True}
     bertkit.pretrain_mlm_nsp(data=str(text), max_length=32, **common)
     data = str(write_rows(tmp_path / "toy.jsonl", make_toy_rows(40)))
