@@ -82,7 +82,7 @@ def test_tags_are_decoded_from_mean_probabilities(make_ensemble):
     study, members = make_ensemble("ner")
     assert [record["tokens"] for record in predict(study, "ner")]
     predictors = [bertkit.load(run) for run in (study, *members)]
-    rows, _ = predictors[0].task.parse_rows(predictors[0].task.load_data(None).splits["train"])
+    rows, _ = predictors[0].task.parse_rows(predictors[0].task.load_data().splits["train"])
     ensemble, first, second = (softmax(predictor.compute_outputs(rows).logits) for predictor in predictors)
     np.testing.assert_allclose(ensemble, (first + second) / 2, atol=1e-6)
 

