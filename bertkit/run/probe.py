@@ -15,11 +15,11 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.tasks import task_definition
 from bertkit.tasks.text.predictions import score_probe
 from bertkit.tasks.text.task import SequenceTask
-from bertkit.training.callbacks import EvaluateAndSaveCallback, ProbeCallback
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info, silence_reports
 
 if TYPE_CHECKING:
+    from bertkit.training.callbacks import EvaluateAndSaveCallback
     from bertkit.training.trainer import BertkitTrainer
 
 
@@ -107,10 +107,11 @@ def load_probe(config: RunConfig) -> Probe | None:
 
 
 def add_probe(
-    trainer: "BertkitTrainer", probe: Probe, schedule: EvaluateAndSaveCallback,
+    trainer: "BertkitTrainer", probe: Probe, schedule: "EvaluateAndSaveCallback",
     score: Callable[[], float],
 ) -> None:  # fmt: skip
     """Score a probe before training, and whenever the trainer evaluates or saves; log the scores."""
+    from bertkit.training.callbacks import ProbeCallback  # imports Trainer, which `check` does not need
 
     def log_score() -> None:
         started = time.perf_counter()

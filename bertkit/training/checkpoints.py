@@ -15,11 +15,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.errors import UserError, format_list
 from bertkit.models.loading import WEIGHTS_FILE, read_weights
+from bertkit.training.failures import RESTART_HINT
 from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 
 RANDOM_STATE = "random_state"  # name of the state in its file
-RESTART_HINT = "start again with --overwrite"
 # Checkpoints of earlier versions have the names of the file that was loaded; these are old ones of BERT.
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 

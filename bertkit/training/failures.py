@@ -16,9 +16,10 @@ from bertkit.models.layers import supports_activation_checkpointing
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.setting import ConfigT
 from bertkit.training.arguments import WORKSPACE_SIZE, WORKSPACE_VARIABLE
-from bertkit.training.checkpoints import RESTART_HINT
 from bertkit.utils import devices
 from bertkit.utils.system import get_peak_memory
+
+RESTART_HINT = "start again with --overwrite"
 
 # ---- memory
 
