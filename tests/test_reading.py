@@ -43,7 +43,7 @@ def folders(tmp_path_factory):
 def reader(folder, task="classify", head="linear", pooling="cls"):
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(folder)
-    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head, heads).eval()
+    return load_with_pooling(CLASSES[task], ModelSource("tiny", folder), config, True, head, pooling).eval()
 
 
 def batch(left=False, more=0):
@@ -115,7 +115,7 @@ def test_uses_the_pooler_of_the_architecture(name, tmp_path):
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
             states = output.last_hidden_state
-            torch.testing.assert_close(heads._run_pooler(encoder, states), output.pooler_output)
+            torch.testing.assert_close(heads.run_pooler(encoder, states), output.pooler_output)
 
 
 # ---- a BiLSTM

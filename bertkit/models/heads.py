@@ -308,6 +308,12 @@ def _load_bilstm(model: Any, source: ModelSource) -> None:
         raise UserError(f"{source.label}: its BiLSTM does not fit ({reason}); {source.head_fix}") from error
 
 
+def run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:
+    """Apply the encoder's pooler to position 0. In some architectures, the pooler is a linear layer only."""
+    pooler = encoder.pooler
+    return pooler(states[:, 0]).tanh() if isinstance(pooler, nn.Linear) else pooler(states)
+
+
 def add_pooling(model: Any) -> Any:
     """Add a hook to a model that is causal, has a BiLSTM or uses mean pooling, and return the model."""
     bilstm, model_is_causal = getattr(model, BILSTM, None), is_causal(model.config)
@@ -326,10 +332,7 @@ def add_pooling(model: Any) -> Any:
             positions = get_pooled_positions(mask, model_is_causal)
             output.last_hidden_state = gather_positions(states, positions)
         if output.get("pooler_output") is not None:
-            states, pooler = output.last_hidden_state, encoder.pooler
-            # in some architectures, the pooler is a linear layer only
-            is_linear = isinstance(pooler, nn.Linear)
-            output.pooler_output = pooler(states[:, 0]).tanh() if is_linear else pooler(states)
+            output.pooler_output = run_pooler(encoder, output.last_hidden_state)
         return output
 
     if model_is_causal or bilstm is not None or uses_mean:
