@@ -125,6 +125,11 @@ class ForkedRank:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
+    def kill(self):
+        """End the process."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
 
 def run_command(arguments, environment):
     """Run `bertkit ARGUMENTS`, and return its exit status."""
