@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
@@ -141,7 +141,8 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
 
 def _terminate(children: Sequence[subprocess.Popen]) -> None:
     """Wait for the processes to end, then ask them to stop, wait again, and kill those that remain."""
-    for end, grace in zip((request_stop, methodcaller("kill")), GRACE_SECONDS, strict=True):
+    ends: tuple[Callable[[Any], None], ...] = (request_stop, methodcaller("kill"))
+    for end, grace in zip(ends, GRACE_SECONDS, strict=True):
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(child.poll() is None for child in children):
             time.sleep(POLL_SECONDS)

@@ -22,8 +22,8 @@ from bertkit.models.forward import compute_logits
 from bertkit.models.layers import map_parameters_to_layers
 from bertkit.models.losses import Loss, LossWithAccuracy, sum_parts
 from bertkit.training.callbacks import InputStats, LossMeter, TrainBeginCallback, compute_part_metrics
-from bertkit.training.checkpoints import RESTART_HINT, AtomicCheckpointTrainer, verify_checkpoint
-from bertkit.training.failures import LossCheck, explain_runtime_error, raise_if_not_finite
+from bertkit.training.checkpoints import AtomicCheckpointTrainer, verify_checkpoint
+from bertkit.training.failures import RESTART_HINT, LossCheck, explain_runtime_error, raise_if_not_finite
 from bertkit.training.samplers import (
     DUMMY_BATCH,
     LengthGroupedBatchSampler,
