@@ -123,7 +123,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "serve": Command(
             configs.ServeConfig,
             "Serve predictions of finished runs over HTTP, with a page to try them.",
-            "bertkit.serve.server:run_command",
+            "bertkit.serve:run_command",
         ),
         "evaluate": Command(
             configs.EvaluateConfig,
