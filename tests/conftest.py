@@ -11,6 +11,7 @@ import signal
 import sys
 
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
+os.environ["COLUMNS"] = "200"  # rich reads it when a console is created
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # PyTorch reads it once in a process, and the first matrix product on a GPU may be that of any test.
