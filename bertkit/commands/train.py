@@ -13,7 +13,7 @@ def run_command(
 ) -> None:
     definition = task_definition(task_name)
     data = definition.config(**(recipe.settings if recipe else {}) | settings).resolve_data_name()
-    # A missing dataset is reported before slow imports. An output directory of the same name is refused later.
+    # A missing dataset is reported before slow imports; a directory named like the data is refused later.
     if definition.predicts_rows and isinstance(data, str) and settings.get("output_dir") != data:
         fetch_dataset(data, settings.get("data_dir"))
     from bertkit.reports.terminal import print_dry_run, print_preview, print_run_json, print_scores
