@@ -1,4 +1,4 @@
-"""Decorators of the Python API: the signature with the settings of a config, and progress in notebooks."""
+"""The Python API: a function for each command, with the settings of the command as keyword arguments."""
 
 import functools
 import inspect

@@ -300,7 +300,7 @@ class RunDir:
             repeat = f" in Python, with the same data: {call}"
         else:
             command = ["bertkit", *task.split(), "--recipe", str(self.settings_file)]
-            for value in getattr(config, "metric", ()):
+            for value in config.metric:
                 command += ["--metric", value]
             if "processes" in provenance:
                 command += ["--nproc", str(provenance["processes"])]

@@ -159,6 +159,8 @@ def test_words_are_checked_tag_by_tag(tmp_path):
     rows[index]["tags"][word] = "B-MEAN"
     study = write_study(tmp_path / "study", "ner", rows, predictions)
     assert find(study) == [(index + 1, word, "B-MEAN", "B-NICE")]
+    page = (study / "label_issues.html").read_text("utf-8")
+    assert '"choices":["O","B-MEAN","I-MEAN","B-NICE","I-NICE"]' in page
 
 
 def test_pairs_are_checked_like_texts(tmp_path):

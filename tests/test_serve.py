@@ -463,7 +463,10 @@ def test_info_describes_each_model_without_paths(client, runs):
     models = client.get("/info").json()["models"]
     assert [model["name"] for model in models] == list(ROW_MAKERS)
     assert models[0]["columns"] == {"text": "text"}
-    assert models[0]["labels"] == ["negative", "positive"]
+    labels = {model["task"]: model["labels"] for model in models}
+    assert labels["classify"] == ["negative", "positive"]
+    assert labels["ner"] == ["MEAN", "NICE"]
+    assert labels["qa"] == labels["swag"] == []
     assert models[0]["validation"]["accuracy"] >= 0
     assert str(runs.parent) not in json.dumps(models)
 

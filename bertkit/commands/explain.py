@@ -33,7 +33,7 @@ def require_explainable(task: Task, run: str) -> None:
         raise UserError(
             f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
         )
-    if not task.definition.classifies_texts:
+    if task.definition.labeled_unit != "text":
         raise UserError(
             f"--explain: {run} is a run of {task.definition.name}; pass a run of classify or nli, or leave "
             "it out"

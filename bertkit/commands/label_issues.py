@@ -107,10 +107,10 @@ def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
             validate(record, schema, f"{study / PREDICTIONS_FILE}: line {number}", "run the study again")
         labeled = _describe_issues(task, rows, find_issues(task, rows, records))
     choices: Sequence[Any] = []  # labels that a reviewer can choose from; none if any value is possible
-    if label_type := task.state.label_type:
-        choices = [] if isinstance(label_type, MultiLabel) else label_type.labels
-    elif types := getattr(task, "types", None):
-        choices = build_iob2_labels(types)
+    if task.definition.labeled_unit == "word":
+        choices = build_iob2_labels(task.state.labels)
+    elif not isinstance(task.state.label_type, MultiLabel):
+        choices = task.state.labels
     result = LabelIssues(study, task.definition.name, len(rows), labeled)
     write_jsonl(study / ISSUES_FILE, labeled)
     write_text(
@@ -251,10 +251,11 @@ class _Endings(TypedDict):
 
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
-    if isinstance(task.state.label_type, Regression):
+    label_type = task.state.label_type
+    if isinstance(label_type, Regression):
         return _Number
-    schemas: dict[str, Any] = {"ner": _Words, "qa": _Answer, "swag": _Endings}
-    return schemas.get(task.definition.name, _ClassProbabilities)
+    schemas = {"text": _ClassProbabilities, "word": _Words, "ending": _Endings, "answer": _Answer}
+    return schemas[task.definition.labeled_unit or "text"]
 
 
 def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
@@ -269,16 +270,16 @@ def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
     label_type = task.state.label_type
     if isinstance(label_type, Regression):
         return _find_in_numbers(labels, records)
-    if task.definition.name == "qa":
+    if task.definition.labeled_unit == "answer":
         return _find_in_answers(labels, records)
     groups: dict[Any, list[int]] = defaultdict(list)
     text_columns = [rows[column] for column in task.input_schema.text_columns]
     for index, values in enumerate(zip(*text_columns, strict=True)):
         groups[tuple(map(_normalize_text, values))].append(index)
     near_duplicates = [group for group in groups.values() if len(group) > 1]
-    if task.definition.name == "ner":
+    if task.definition.labeled_unit == "word":
         return _find_in_tags(labels, records, near_duplicates)
-    if task.definition.name == "swag":  # the numbers of endings may differ
+    if task.definition.labeled_unit == "ending":  # the numbers of endings may differ
         size = max(len(record["probabilities"]) for record in records)
         probabilities = np.zeros((len(records), size))
         for row, record in enumerate(records):

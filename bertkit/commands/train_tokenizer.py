@@ -1,4 +1,4 @@
-"""Training of a WordPiece tokenizer on text files."""
+"""`train-tokenizer`: train a WordPiece tokenizer on text files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -161,7 +161,7 @@ class RunGroup:
     @cached_property
     def modules(self) -> Sequence[MetricModule]:
         """The modules of `--metric`."""
-        return [load_module(value) for value in getattr(self.config, "metric", ())]
+        return [load_module(value) for value in self.config.metric]
 
     @cached_property
     def splits(self) -> Splits:

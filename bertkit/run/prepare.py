@@ -436,7 +436,7 @@ def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) 
     fail because of this, so the baselines are then left out.
     """
     # Vectors of tokens that were added for the task are untrained.
-    if not task.definition.classifies_texts or task.state.new_tokens:
+    if task.definition.labeled_unit != "text" or task.state.new_tokens:
         return {}
     encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
     try:

@@ -193,7 +193,7 @@ def _resume_settings(
         )
     if not is_finished:
         named_modules = values.get("metric") or ()
-        require_named_modules(f"--resume {folder}", getattr(saved, "metric", ()), named_modules)
+        require_named_modules(f"--resume {folder}", saved.metric, named_modules)
     objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
     passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
     saved = dataclasses.replace(saved, **passed_again)

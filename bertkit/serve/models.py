@@ -153,7 +153,7 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
         "name": name,
         "task": task.definition.name,
         "columns": decoder.kinds,
-        "labels": list(getattr(task, "labels", getattr(task, "types", ()))),  # or entity types
+        "labels": task.state.labels,
         "max_length": task.config.max_length,
         "backend": "onnxruntime" if find_onnx_model(run) else "pytorch",
         "members": len(members) or 1,

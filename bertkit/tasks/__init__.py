@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.settings.run_settings import RunConfig
 
@@ -55,8 +55,8 @@ class TaskDef:
         reads_conll: Whether plain text files are in the CoNLL format, with one word per line.
         resamples_examples: Whether new examples of at most `max_length` tokens are sampled in each epoch.
         scores_tokens: Whether the logits belong to tokens, so that they depend on the tokenizer.
-        classifies_texts: Whether there is one prediction for each text or pair of texts, which a linear model
-            on the vectors of the texts can also make, and which attributions of words explain.
+        labeled_unit: What a label belongs to; None if the rows have no labels. A label of a "text", which may
+            be a pair of texts, is also predicted from vectors by a linear model, and explained by its words.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
     """
@@ -71,7 +71,7 @@ class TaskDef:
     reads_conll: bool = False
     resamples_examples: bool = False
     scores_tokens: bool = False
-    classifies_texts: bool = False
+    labeled_unit: Literal["text", "word", "ending", "answer"] | None = None
     predicts_rows: bool = True
     predictions_name: str = "predictions"
 

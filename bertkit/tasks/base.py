@@ -191,6 +191,11 @@ class TaskState(SimpleNamespace):
     fitted_params: Mapping[str, Any] = {}
     fitted_confidence: FittedConfidence = NOT_FITTED
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels or of the entity types; empty if there are none."""
+        return list(self.label_type.labels) if self.label_type else []
+
     def average(self, states: "Sequence[TaskState]") -> None:
         """Replace the fitted parameters by the means over all members of an ensemble.
 

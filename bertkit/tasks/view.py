@@ -1,4 +1,4 @@
-"""Examples of the error browser, and their JSON, whose size is limited."""
+"""The base class of views, and the examples of the error browser with their JSON, whose size is limited."""
 
 import json
 import math

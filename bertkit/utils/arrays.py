@@ -1,4 +1,4 @@
-"""Sequences of different lengths, stored in two flat arrays that can be memory-mapped."""
+"""Arrays: sequences of different lengths, stored in two flat arrays, and batches of a stream."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The device of this process: its choice, the check of a Mac's, and what it supports."""
+"""The device of this process: its choice, the check of MPS, and what it supports."""
 
 from collections.abc import Callable
 from functools import cache

@@ -32,4 +32,5 @@ SWAG = TaskDef(
     config=SwagConfig,
     checks="bertkit.tasks.choice.checks:ChoiceChecks",
     views=("bertkit.tasks.choice.view:MultipleChoiceView",),
+    labeled_unit="ending",
 )

@@ -1,4 +1,4 @@
-"""Find the gold entities and words that the tokens of a model cannot express."""
+"""The data checks of `ner`, and the gold entities and words that the tokens of a model cannot express."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -43,4 +43,5 @@ NER = TaskDef(
     views=("bertkit.tasks.ner.view:NerView",),
     reads_conll=True,
     scores_tokens=True,
+    labeled_unit="word",
 )

@@ -54,6 +54,10 @@ class NerState(TaskState):
     outside_fraction: float
     tags: TagSet
 
+    @property
+    def labels(self) -> list[str]:
+        return self.types
+
 
 class Ner(Task):
     """Named entity recognition: each word is tagged by its first token (Devlin et al. 2018, 5.3).

@@ -1,4 +1,4 @@
-"""A training objective of `pretrain-mlm-nsp`: its examples, its model, its loss and its scores."""
+"""The training objectives of `pretrain-mlm-nsp`: their examples, models, losses and scores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

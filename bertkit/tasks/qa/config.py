@@ -60,4 +60,5 @@ QA = TaskDef(
     views=("bertkit.tasks.qa.view:QaView",),
     scores_tokens=True,
     default_max_length=384,
+    labeled_unit="answer",
 )

@@ -1,4 +1,4 @@
-"""The scores of the answers of `qa` by the rules of SQuAD, and those of baselines."""
+"""The predicted answers of `qa`, their scores by the rules of SQuAD, the prediction files, and baselines."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -95,7 +95,7 @@ CLASSIFY = TaskDef(
         "bertkit.tasks.text.view:MultiLabelView",
         "bertkit.tasks.text.view:RegressionView",
     ),
-    classifies_texts=True,
+    labeled_unit="text",
 )
 
 
@@ -117,5 +117,5 @@ NLI = TaskDef(
     config=NliConfig,
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
-    classifies_texts=True,
+    labeled_unit="text",
 )
