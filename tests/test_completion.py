@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_help import HEAVY
 
-from bertkit.cli.completion import COMPLETION_SOURCES
+from bertkit.cli.options import COMPLETION_SOURCES
 from bertkit.commands.configs import TokenizerConfig
 from bertkit.data.sources import load_dataset_specs
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig

@@ -253,7 +253,7 @@ def test_the_command_trains_the_vocabulary(cli, korean_text, tmp_path):
 
 
 def test_columns_of_the_console_are_aligned_by_display_width(capsys):
-    from bertkit.cli.experiments import print_plan
+    from bertkit.experiments.experiment import print_plan
 
     runs = [{"folder": name, "data": "x"} for name in ("영화평/seed0", "reviews/seed0")]
     print_plan({"runs": runs, "model": ""})

@@ -33,7 +33,7 @@ from bertkit.data.tokens import encode, encode_with_offsets, share_tokens
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.experiments.config import list_study_tasks, make_study_config
 from bertkit.experiments.search import Dimension, Trial, TrialStore, make_default_space, parse_space
-from bertkit.experiments.splits import TRIAL_FOLD, hold_out_test_rows, split_data
+from bertkit.experiments.study import TRIAL_FOLD, hold_out_test_rows, split_data
 from bertkit.run.load_data import load_data
 from bertkit.run_directory import RunDir
 from bertkit.tasks import task_definition

@@ -1,9 +1,10 @@
 """The commands by help panel, the Typer app that is built from them, and the exit statuses."""
 
 import io
+import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,7 +15,6 @@ from bertkit._version import __version__
 from bertkit.cli import info
 from bertkit.cli.launch import exit_with_launcher, handle_signals, launch
 from bertkit.cli.options import CommandGroup, build_command
-from bertkit.cli.streams import guard_streams
 from bertkit.commands import configs
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
@@ -24,7 +24,7 @@ from bertkit.tasks import TASKS, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error
 from bertkit.utils.reporting import Reporter, use_reporter
-from bertkit.utils.system import postpone_collection
+from bertkit.utils.system import EXIT_OUTPUT_CLOSED, postpone_collection
 from bertkit.utils.text import replace_control_characters
 
 CommandError = get_command_error()
@@ -37,21 +37,16 @@ CommandError = get_command_error()
 class Command:
     """A command: what `--help` shows, and what runs it.
 
-    Attributes:
-        config: Class that declares the settings.
-        help: Help text.
-        function: `module:function`. The module is imported when the command runs. The function is called with
-            `name` unless it is empty, with the settings that the user passed, and with the value of `--json`;
-            if there is `--recipe`, also with the recipe or None.
-        name: Name of the task or suite that the function runs.
-        recipe_task: Task of the recipes that `--recipe` accepts; None for a command without this flag.
+    `function` is `module:function`. The module is imported when the command runs. The function is called with
+    `name` unless it is empty, with the settings that the user passed and with the value of `--json`; if there
+    is `--recipe`, also with the recipe or None.
     """
 
     config: type[Settings]
     help: str
     function: str
-    name: str = ""
-    recipe_task: str | None = None
+    name: str = ""  # of the task or suite that the function runs
+    recipe_task: str | None = None  # whose recipes `--recipe` accepts; None for a command without this flag
 
     def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> None:
         """Run the command, in several processes if `--nproc` says so."""
@@ -71,18 +66,7 @@ def _train(task: str) -> Command:
 
 def _run_suite(suite: str) -> Command:
     spec = SUITES[suite]
-    return Command(spec.config, spec.help, "bertkit.cli.experiments:run_command", suite, suite)
-
-
-def _study(task: str) -> Command:
-    text = f"Study `bertkit {task}` over folds, seeds and hyperparameter trials."
-    name = STUDY_PREFIX + task
-    return Command(make_study_config(task), text, "bertkit.cli.experiments:run_command", name, name)
-
-
-def _check(task: str) -> Command:
-    config = configs.make_check_config(task_definition(task).config)
-    return Command(config, f"Check data for `bertkit {task}`.", "bertkit.commands.check:run_command", task)
+    return Command(spec.config, spec.help, "bertkit.experiments.experiment:run_command", suite, suite)
 
 
 def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
@@ -97,7 +81,19 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "Fine-tune": {
         **{task: _train(task) for task in TASKS if task_definition(task).predicts_rows},
         **{suite: _run_suite(suite) for suite in SUITES if suite != "ablation"},
-        "study": _build_group(STUDY_HELP, {task: _study(task) for task in list_study_tasks()}),
+        "study": _build_group(
+            STUDY_HELP,
+            {
+                task: Command(
+                    make_study_config(task),
+                    f"Study `bertkit {task}` over folds, seeds and hyperparameter trials.",
+                    "bertkit.experiments.experiment:run_command",
+                    STUDY_PREFIX + task,
+                    STUDY_PREFIX + task,
+                )
+                for task in list_study_tasks()
+            },
+        ),
     },
     "Pre-train": {
         **{task: _train(task) for task in TASKS if not task_definition(task).predicts_rows},
@@ -109,7 +105,18 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "ablation": _run_suite("ablation"),
     },
     "Before training": {
-        "check": _build_group(configs.CHECK_HELP, {task: _check(task) for task in TASKS}),
+        "check": _build_group(
+            configs.CHECK_HELP,
+            {
+                task: Command(
+                    configs.make_check_config(task_definition(task).config),
+                    f"Check data for `bertkit {task}`.",
+                    "bertkit.commands.check:run_command",
+                    task,
+                )
+                for task in TASKS
+            },
+        ),
         "recipes": info.recipes,
         "data": info.data,
         "env": info.env,
@@ -260,12 +267,9 @@ def _run_app() -> int:
 
 
 def _report_error(message: str, status: int, should_report: bool | None = None) -> int:
-    """Print an error message as one line, and return `status`.
+    """Print an error message as one line, unless help was printed instead, and return `status`.
 
-    Args:
-        message: The message; empty if help was printed instead.
-        status: The exit status.
-        should_report: Whether this process prints the message; by default, one process per machine does.
+    By default, one process per machine prints the message.
     """
     should_report = distributed.is_local_main_process() if should_report is None else should_report
     if message and should_report:
@@ -293,3 +297,60 @@ def _format_usage_error(error: Any) -> str:
         return message
     problem = message[0].lower() + message[1:].rstrip(".")
     return f"{context.command_path}: {problem}; see {context.command_path} --help"
+
+
+# ---- standard output and error that cannot be written: a full device, or a closed pipe
+
+
+class OutputClosedError(UserError):
+    """Error for a pipe whose reader is closed, as with `| head`; the program ends without a message."""
+
+    exit_code = EXIT_OUTPUT_CLOSED
+
+
+class GuardedStream:
+    """A stream that raises `UserError` instead of `OSError` if writing fails.
+
+    An `OSError` would be reported as a bug, and Typer and rich would exit with status 1 for a closed reader.
+    """
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def write(self, text: str) -> Any:
+        with self._translate_errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._translate_errors():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise OutputClosedError from None
+        except OSError as error:
+            raise UserError(f"{self._name}: cannot be written ({error.strerror})") from None
+
+
+@contextmanager
+def guard_streams() -> Iterator[None]:
+    """Replace standard output and standard error with guarded streams; either may be missing."""
+    out, err = sys.stdout, sys.stderr
+    sys.stdout = GuardedStream(out, "standard output") if out else out  # type: ignore[assignment]
+    sys.stderr = GuardedStream(err, "standard error") if err else err  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        for stream in filter(None, (out, err)):
+            try:
+                stream.flush()
+            except OSError:
+                # Otherwise Python would write the buffered text again at exit, and print the error.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

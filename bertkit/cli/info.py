@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.completion import SAMPLE_DESCRIPTION, make_completer
-from bertkit.cli.options import CommandGroup
+from bertkit.cli.options import SAMPLE_DESCRIPTION, CommandGroup, make_completer
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
 from bertkit.settings.recipes import (

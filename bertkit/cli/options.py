@@ -1,18 +1,30 @@
-"""Build Typer commands from settings classes, in which each flag is declared once."""
+"""Build Typer commands from settings classes, in which each flag is declared once, and complete values.
+
+Completion must be fast, so this module imports no heavy package. It reads only file names and small files.
+"""
 
 import dataclasses
+import importlib.resources
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, update_wrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from bertkit.cli.completion import make_completer
 from bertkit.errors import UserError, suggest_similar
-from bertkit.settings.recipes import Recipe, read_recipe
+from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
+from bertkit.settings.recipes import (
+    Recipe,
+    list_shipped_recipes,
+    read_recipe,
+    read_recipe_task,
+    read_recipe_title,
+)
+from bertkit.settings.run_settings import PACKAGED_MODELS, TRACKERS
 from bertkit.settings.setting import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.settings.validation import (
     ConvertedSettings,
@@ -22,10 +34,14 @@ from bertkit.settings.validation import (
     get_command_line_name,
     parse_flag,
 )
+from bertkit.tasks import TASKS, task_definition
 from bertkit.utils.reporting import use_reporter
+from bertkit.utils.text import read_yaml
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
+SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
+Completions = Iterator[tuple[str, str]]  # (value, description)
 
 
 class CommandGroup(TyperGroup):
@@ -45,12 +61,8 @@ def build_command(
 ) -> Callable[..., None]:
     """Return a Typer command with a flag for each setting of a config, and `--json`.
 
-    Args:
-        config: Class that declares the settings.
-        help: Help text of the command.
-        run: Is called with the settings that the user passed and with the value of `--json`; if there is
-            `--recipe`, also with the recipe or None.
-        recipe_task: Task of the recipes that `--recipe` accepts; None for a command without this flag.
+    `run` is called with the settings that the user passed and with the value of `--json`. With a task whose
+    recipes `--recipe` accepts, it is also called with the recipe or None.
     """
     declarations = get_settings(config)
     recipes = [] if recipe_task is None else [_build_recipe_parameter(recipe_task, config)]
@@ -90,7 +102,13 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
     if kind == DataSource | None:
         kind = str | None  # only Python code can pass objects
     item_kind = _get_item_kind(kind)
-    shared: dict[str, Any] = {"help": setting.help, "autocompletion": _build_completer(kind, setting)}
+    shared: dict[str, Any] = {"help": setting.help}
+    if setting.completion:
+        shared["autocompletion"] = make_completer(setting.completion)
+    elif choices := get_choices(kind):
+        shared["autocompletion"] = lambda incomplete: [
+            choice for choice in choices if choice.startswith(incomplete)
+        ]
     if item_kind is not bool:  # flags are validated like recipes and Python calls
         where = get_command_line_name(name, setting)
         shared["parser"] = partial(parse_flag, kind=item_kind, setting=setting, where=where)
@@ -137,15 +155,6 @@ def _format_metavar(kind: Any, setting: Setting) -> str:
     return f"{metavar} {low}..{high}" if high else f"{metavar} >= {low}"
 
 
-def _build_completer(kind: Any, setting: Setting) -> Callable[..., Any] | None:
-    if setting.completion:
-        return make_completer(setting.completion)
-    choices = get_choices(kind)
-    if not choices:
-        return None
-    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
-
-
 def _build_recipe_parameter(task: str, config: Any) -> inspect.Parameter:
     """Return the option `--recipe`, whose value becomes a `Recipe`.
 
@@ -177,3 +186,71 @@ def list_flags(config: type[Settings]) -> list[str]:
     return [
         get_flag(name, setting) for name, (_, setting, _) in get_settings(config).items() if setting.has_flag
     ]
+
+
+# ---- completion
+
+
+def make_completer(source: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Return the function that Typer calls to complete a value of a key of `COMPLETION_SOURCES`.
+
+    If it returns no completion, the shell itself completes file names.
+    """
+
+    def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        completions = [
+            (value, description)
+            for value, description in COMPLETION_SOURCES[source](context, incomplete)
+            if value.startswith(incomplete)
+        ]
+        if completions and incomplete and source in SOURCES_WITH_FILES:
+            # The shell does not add file names if there is any completion.
+            names = (path.name for path in Path().iterdir() if path.name.startswith(incomplete))
+            completions += [(name, "") for name in sorted(names)]
+        return completions
+
+    return complete
+
+
+def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completions:
+    """Yield the recipes of the task on the command line; those in the folder `TASK/` come first."""
+    recipes, task = list_shipped_recipes(), str(context.info_name)
+    names = [name for name, path in recipes.items() if read_recipe_task(path) == task]
+    for name in sorted(names, key=lambda name: not name.startswith(f"{task}/")):
+        short_name = name.rpartition("/")[2]
+        names_with_short_name = [other for other in recipes if other.endswith(f"/{short_name}")]
+        is_unambiguous = name == f"{task}/{short_name}" or len(names_with_short_name) == 1
+        value = short_name if is_unambiguous and "/" not in incomplete else name
+        yield value, read_recipe_title(recipes[name])
+
+
+def _complete_data(*_: object) -> Completions:
+    yield "sample", SAMPLE_DESCRIPTION
+    registry = Path(str(importlib.resources.files("bertkit.data"))) / "registry.yaml"
+    yield from ((name, entry["title"]) for name, entry in read_yaml(registry).items())
+
+
+def _complete_models(*_: object) -> Completions:
+    yield from ((name, "from the package index") for name in PACKAGED_MODELS)
+    yield from _complete_runs()
+    from huggingface_hub import constants
+
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        yield folder.name.removeprefix("models--").replace("--", "/"), "in the Hugging Face cache"
+
+
+def _complete_runs(*_: object) -> Completions:
+    for path in sorted(Path(DEFAULT_RUNS_DIR).glob(f"*/{RunDir.METRICS_FILE}")):
+        yield str(path.parent), "finished run"
+
+
+COMPLETION_SOURCES: dict[str, Callable[[typer.Context, str], Completions]] = {
+    "data": _complete_data,
+    "models": _complete_models,
+    "recipes": _complete_task_recipes,
+    "runs": _complete_runs,
+    "shipped": lambda *_: ((name, read_recipe_title(path)) for name, path in list_shipped_recipes().items()),
+    "tasks": lambda *_: ((name, task_definition(name).help) for name in TASKS),
+    "trackers": lambda *_: ((name, "") for name in (*TRACKERS, "none")),
+}
+SOURCES_WITH_FILES = ("data", "models", "recipes", "runs")

@@ -25,7 +25,6 @@ from bertkit.data.tokens import TokenCounts
 from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models import loading
-from bertkit.models.loading import ModelSource
 from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
 from bertkit.run.prepare import (
     UNK_ERROR_FRACTION,
@@ -134,17 +133,12 @@ class _WarningCollector(Reporter):
 
 @dataclass
 class _DataCheck:
-    """A data check that adds its results to a report.
-
-    Attributes:
-        is_model_requested: Whether the user named a model.
-        requested_length: Value of `--max-length`, if the user passed the flag.
-    """
+    """A data check that adds its results to a report."""
 
     report: CheckReport
     checks: TaskChecks
     is_model_requested: bool
-    requested_length: int | None
+    requested_length: int | None  # value of `--max-length`, if the user passed the flag
 
     def run(self, dataset: LoadedDataset) -> None:
         """Leave out invalid rows, and check the valid rows if the data can be parsed."""
@@ -206,17 +200,46 @@ class _DataCheck:
             return
         if source is None:
             return
-        info = TokenizerInfo.load(task, source, self.is_model_requested, self.requested_length)
-        report.model, report.max_length = info.name, task.config.max_length
-        if problem := describe_untrained_positions(task, info.name, info.trained_length):
+        has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
+        config = loading.load_config(source) if has_config else None
+        tokenizer = loading.load_tokenizer(source)
+        loading.require_token_types(source, config, tokenizer)
+        num_token_ids = loading.count_token_ids(tokenizer)
+        loading.add_tokens(tokenizer, task.state.new_tokens)
+        is_new_model = getattr(task.config, "tokenizer", None) is not None
+        trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
+        max_length = resolve_max_length(task, source, config, self.requested_length, trained_length)
+        task.resolve(max_length=max_length)
+        report.model, report.max_length = source.name, max_length
+        if problem := describe_untrained_positions(task, source.name, trained_length):
             report.findings.append(Finding("warning", "untrained-positions", *problem))
-        report.findings += find_missing_embeddings(info)
+        num_embeddings = getattr(config, "vocab_size", None)
+        if num_embeddings is not None and num_token_ids > num_embeddings:
+            report.findings.append(Finding(
+                "note", "embeddings",
+                f"the tokenizer of {source.name} has {num_token_ids:,} token ids, but its weights only "
+                f"{num_embeddings:,} embeddings",
+                "training adds the others; if you did not add tokens, check whether the files belong "
+                "together",
+            ))  # fmt: skip
+        max_positions = loading.get_max_positions(config)
         for name, rows in splits.items():
-            counts = self.checks.count_tokens(rows, info.tokenizer)
-            report.splits[name] |= summarize_lengths(task, counts)
-            report.findings += find_unk_tokens(name, rows, counts, info)
-            report.findings += find_long_rows(name, rows, counts, task, info)
-            report.findings += self.checks.check_tokens(name, rows, info.tokenizer)
+            counts = self.checks.count_tokens(rows, tokenizer)
+            if not task.definition.resamples_examples:
+                lengths = counts.lengths
+                median, percentile_95 = np.percentile(lengths, [50, 95], method="nearest").tolist()
+                report.splits[name] |= {
+                    "lengths": {
+                        "median": int(median),
+                        "95%": int(percentile_95),
+                        "longest": int(lengths.max()),
+                    },
+                    "over": float((lengths > max_length).mean()),
+                }
+            report.splits[name]["unknown"] = counts.unk_fraction
+            report.findings += find_unk_tokens(name, rows, counts, source.name, self.is_model_requested)
+            report.findings += find_long_rows(name, rows, counts, task, max_positions)
+            report.findings += self.checks.check_tokens(name, rows, tokenizer)
 
     def _collect_error(self, step: Callable[[], Any]) -> Any:
         """Return the result of a function, or None if the function raises a `UserError`.
@@ -236,15 +259,10 @@ class _DataCheck:
 
 @dataclass
 class ErrorCollector:
-    """The errors of invalid rows.
+    """The errors of invalid rows."""
 
-    Attributes:
-        errors: The messages, in the order of the rows.
-        is_complete: Whether all rows were checked.
-    """
-
-    errors: list[str] = field(default_factory=list)
-    is_complete: bool = True
+    errors: list[str] = field(default_factory=list)  # the messages, in the order of the rows
+    is_complete: bool = True  # whether all rows were checked
 
     def to_findings(self) -> Iterator[Finding]:
         """Yield one finding for each kind of error, with the message of the first such error.
@@ -285,10 +303,8 @@ def parse_valid_rows(
 ) -> tuple[Task, LoadedDataset, LoadedDataset | None]:
     """Parse a dataset without the rows that `Task.parse_dataset` refuses.
 
-    Returns:
-        A copy of the task that knows its columns, the dataset without the refused rows, and the parsed
-        dataset. The parsed dataset is None if no row causes the error, if a split has no rows left, or
-        after `MAX_PASSES`.
+    Returns a copy of the task that knows its columns, the dataset without the refused rows, and the parsed
+    dataset. That is None if no row causes the error, if a split has no rows left, or after `MAX_PASSES`.
     """
     for _ in range(MAX_PASSES):
         attempt = copy.copy(task)
@@ -439,11 +455,7 @@ def find_overlap(splits: Sequence[CheckedSplit]) -> Iterator[Finding]:
 
 
 def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
-    """Find splits with another main script than the training texts.
-
-    Args:
-        scripts: Fraction of the letters by split and script; scripts are in descending order.
-    """
+    """Find splits with another main script than the training texts, from fractions in descending order."""
     main_scripts = {name: next(iter(fractions), "") for name, fractions in scripts.items()}
     train_script = main_scripts.get("train")
     for name, script in main_scripts.items():
@@ -458,73 +470,8 @@ def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator
 # ---- tokens
 
 
-@dataclass(frozen=True)
-class TokenizerInfo:
-    """A tokenizer and the limits of its model.
-
-    Attributes:
-        name: Name of the model.
-        is_model_requested: Whether the user named the model.
-        tokenizer: The tokenizer.
-        max_positions: Maximum sequence length of the model in tokens; None for no limit.
-        trained_length: Length up to which the positions of the model were trained; None for a new model.
-        num_token_ids: Largest token id of the tokenizer plus 1.
-        num_embeddings: Number of token embeddings of the model; None if it is unknown.
-    """
-
-    name: str
-    is_model_requested: bool
-    tokenizer: Any
-    max_positions: int | None
-    trained_length: int | None
-    num_token_ids: int
-    num_embeddings: int | None
-
-    @classmethod
-    def load(
-        cls, task: Task, source: ModelSource, is_model_requested: bool, requested_length: int | None
-    ) -> "TokenizerInfo":
-        """Load the tokenizer and the config of a model, not its weights, and set the task's `max_length`."""
-        has_config = (source.folder / "config.json").exists()  # a folder may hold only a tokenizer
-        config = loading.load_config(source) if has_config else None
-        tokenizer = loading.load_tokenizer(source)
-        loading.require_token_types(source, config, tokenizer)
-        num_token_ids = loading.count_token_ids(tokenizer)
-        loading.add_tokens(tokenizer, task.state.new_tokens)
-        is_new_model = getattr(task.config, "tokenizer", None) is not None
-        trained_length = None if is_new_model else loading.get_trained_length(config, tokenizer)
-        max_length = resolve_max_length(task, source, config, requested_length, trained_length)
-        task.resolve(max_length=max_length)
-        max_positions = loading.get_max_positions(config)
-        return cls(
-            source.name, is_model_requested, tokenizer, max_positions, trained_length, num_token_ids,
-            getattr(config, "vocab_size", None),
-        )  # fmt: skip
-
-
-def find_missing_embeddings(info: TokenizerInfo) -> Iterator[Finding]:
-    """Report tokens of the tokenizer for which the model has no embedding; training adds them."""
-    if info.num_embeddings is not None and info.num_token_ids > info.num_embeddings:
-        yield Finding(
-            "note", "embeddings",
-            f"the tokenizer of {info.name} has {info.num_token_ids:,} token ids, but its weights only "
-            f"{info.num_embeddings:,} embeddings",
-            "training adds the others; if you did not add tokens, check whether the files belong together",
-        )  # fmt: skip
-
-
-def summarize_lengths(task: Task, counts: TokenCounts) -> dict[str, Any]:
-    """Return statistics of the lengths in tokens, and the fractions of long rows and of [UNK] tokens."""
-    unknown = {"unknown": counts.unk_fraction}
-    if task.definition.resamples_examples:
-        return unknown
-    median, percentile_95 = np.percentile(counts.lengths, [50, 95], method="nearest").tolist()
-    lengths = {"median": int(median), "95%": int(percentile_95), "longest": int(counts.lengths.max())}
-    return {"lengths": lengths, "over": float((counts.lengths > task.config.max_length).mean()), **unknown}
-
-
 def find_long_rows(
-    name: str, rows: Rows, counts: TokenCounts, task: Task, info: TokenizerInfo
+    name: str, rows: Rows, counts: TokenCounts, task: Task, max_positions: int | None
 ) -> Iterator[Finding]:
     """Find rows that are longer than `--max-length`, except if examples are sampled to fit."""
     limit, longest = task.config.max_length, int(counts.lengths.max())
@@ -536,8 +483,8 @@ def find_long_rows(
     if task.uses_windows:
         yield Finding("note", "windows", f"{message} split into windows", "", len(long), locations)
         return
-    if info.max_positions and longest > info.max_positions:
-        fixes = [f"--max-length {info.max_positions} is the maximum"]
+    if max_positions and longest > max_positions:
+        fixes = [f"--max-length {max_positions} is the maximum"]
     else:
         fixes = [f"--max-length {longest} avoids truncation"]
     if task.config.long_texts is not None:
@@ -546,18 +493,20 @@ def find_long_rows(
     yield Finding(level, "truncated", f"{message} truncated", "; ".join(fixes), len(long), locations)
 
 
-def find_unk_tokens(name: str, rows: Rows, counts: TokenCounts, info: TokenizerInfo) -> Iterator[Finding]:
+def find_unk_tokens(
+    name: str, rows: Rows, counts: TokenCounts, model: str, is_model_requested: bool
+) -> Iterator[Finding]:
     """Report a high fraction of [UNK] tokens.
 
     As in training, a very high fraction is an error, unless the user chose the model.
     """
     if counts.unk_fraction <= UNK_WARNING_FRACTION:
         return
-    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_FRACTION and not info.is_model_requested
+    is_error = name == "train" and counts.unk_fraction > UNK_ERROR_FRACTION and not is_model_requested
     by_fraction = np.argsort(-counts.unk_counts / counts.lengths, kind="stable")  # highest first
     yield Finding(
         "error" if is_error else "warning", "unknown",
-        f"{counts.unk_fraction:.0%} of the tokens of the {name} texts are [UNK] for {info.name}",
+        f"{counts.unk_fraction:.0%} of the tokens of the {name} texts are [UNK] for {model}",
         "name a model for their language with --model", int((counts.unk_counts > 0).sum()),
         locate_rows(rows, by_fraction),
     )  # fmt: skip
@@ -575,11 +524,11 @@ LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 def run_command(task_name: str, settings: dict[str, Any], as_json: bool) -> None:
     is_strict = settings.pop("strict", False)
     report = check(task_name, settings)
+    errors, warnings = report.count("error"), report.count("warning")
     if as_json:
         print_json(report.as_dict())
     else:
         _print_report(report)
-    errors, warnings = report.count("error"), report.count("warning")
     if errors:
         raise UserError(
             f"{format_count(errors, 'error')} in the data: training would stop; fix the errors listed above"
@@ -605,11 +554,7 @@ def _print_report(report: CheckReport) -> None:
         out_console.print(_build_label_table(label_counts))
     for finding in report.findings:
         _print_finding(finding)
-    level_counts = [
-        format_count(count, level)
-        for level in LEVEL_STYLES
-        if (count := report.count(level))  # type: ignore[arg-type]
-    ]
+    level_counts = [format_count(count, level) for level in LEVELS if (count := report.count(level))]
     out_console.print(", ".join(level_counts) or "no problems found")
 
 
@@ -647,11 +592,7 @@ def _build_split_table(report: CheckReport) -> Table:
 
 
 def _build_label_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
-    """Build a table with the count and the fraction of each label, and with bars for the first split.
-
-    Args:
-        counts: Number of rows by split and label.
-    """
+    """Build a table with the count and the fraction of each label, and with bars for the first split."""
     labels = list(dict.fromkeys(label for split_counts in counts.values() for label in split_counts))
     table = Table("label", "")
     for split in counts:

@@ -11,11 +11,12 @@ import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, get_args, get_type_hints
+from typing import Any, BinaryIO, get_args
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,16 +33,9 @@ from bertkit.data.table import Rows, iter_chunks
 from bertkit.data.tokens import SequenceTemplate, encode_with_offsets
 from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.models import loading
 from bertkit.models.encoder import CONCAT_LAST_4, Encoder, allocate_memmap, fingerprint_weights, parse_layers
 from bertkit.models.load_check import report_length_errors, warn_about_padding
-from bertkit.models.loading import (
-    find_model,
-    get_max_positions,
-    get_num_positions,
-    load_config,
-    load_tokenizer,
-    require_embeddings,
-)
 from bertkit.models.pooling import (
     PoolStates,
     SentenceModules,
@@ -67,7 +61,8 @@ from bertkit.utils.reporting import (
 )
 
 SUFFIXES = (".npy", ".parquet")
-METADATA_KEY = "bertkit"  # in Parquet files
+SIDECAR_SUFFIX = ".json"  # of the file with the provenance of a .npy file, such as `vectors.npy.json`
+METADATA_KEY = "bertkit"  # of the provenance in Parquet files
 VECTOR_COLUMN = "embedding"  # in Parquet files
 ROW_GROUP_SIZE = 10_000  # rows that are written to Parquet at a time
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
@@ -81,27 +76,16 @@ POOLINGS = get_args(Pooling)  # those of --pooling
 MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
-@dataclass(frozen=True)
-class VectorProvenance:
-    """The model and the settings that vectors were computed with; a query must use the same.
-
-    Attributes:
-        model: Name of the model.
-        weights: Fingerprint of the model's weights.
-        layer: Index of the layer (0 is the embedding layer), or `concat-last-4`.
-        pooling: `cls`, `mean`, or `word` for vectors of one word.
-        max_length: Maximum sequence length in tokens.
-        word: The word that was embedded; None for vectors of whole texts.
-        texts: Names of the text columns in the file.
-    """
+class VectorProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model and the settings that vectors were computed with; a query must use the same."""
 
     model: str
-    weights: str
-    layer: str
-    pooling: str
-    max_length: int
-    word: str | None = None
-    texts: tuple[str, ...] = ()
+    weights: str  # their fingerprint
+    layer: str  # an index (0 is the embedding layer), or `concat-last-4`
+    pooling: str  # `cls`, `mean`, or `word` for vectors of one word
+    max_length: int  # in tokens
+    word: str | None  # that was embedded; None for vectors of whole texts
+    texts: tuple[str, ...]  # names of the text columns in the file
 
 
 @dataclass(frozen=True)
@@ -145,14 +129,6 @@ def embed(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> EmbedRe
             "embed(): model is missing; pass a known name (minilm), a path, a run, or a Hub model"
         )
     config = EmbedConfig(**values)
-    _check_settings(config)
-    devices.request_device(config.device)
-    with silence_libraries():
-        index = read_index(expand_home(config.index)) if config.index else None
-        return Embedder(config, index).run(stdin)
-
-
-def _check_settings(config: EmbedConfig) -> None:
     if config.index:
         for name in ("data", "text", "word", "output"):
             if getattr(config, name):
@@ -170,6 +146,10 @@ def _check_settings(config: EmbedConfig) -> None:
         )
     if config.output:
         check_output_file(expand_home(config.output), config.overwrite, suffixes=SUFFIXES)
+    devices.request_device(config.device)
+    with silence_libraries():
+        index = read_index(expand_home(config.index)) if config.index else None
+        return Embedder(config, index).run(stdin)
 
 
 class Embedder:
@@ -181,26 +161,26 @@ class Embedder:
     def __init__(self, config: EmbedConfig, index: VectorIndex | None) -> None:
         self.index = index
         RunDir(expand_home(config.model)).refuse_ensemble()
-        self.source = find_model(config.model, "MODEL")
+        self.source = loading.find_model(config.model, "MODEL")
         if index is not None:
             self._check_index_model(index.provenance, str(config.index))
             config = fill_unset(config, {name: getattr(index.provenance, name) for name in INDEX_SETTINGS})
         self.config = config
-        self.model_config = load_config(self.source)
+        self.model_config = loading.load_config(self.source)
         if getattr(self.model_config, "is_encoder_decoder", False):
             raise UserError(f"MODEL {self.source.name}: has a decoder; use an encoder-only model")
         self.layers = parse_layers(config.layer or "-1", self.model_config, self.source.name)
-        self.tokenizer = load_tokenizer(self.source)
-        require_embeddings(self.source, self.model_config, self.tokenizer)
+        self.tokenizer = loading.load_tokenizer(self.source)
+        loading.require_embeddings(self.source, self.model_config, self.tokenizer)
         self.modules = self._choose_modules()
         self.normalize = self.modules.normalize if config.normalize is None else config.normalize
-        max_positions = get_max_positions(self.model_config) or sys.maxsize
+        max_positions = loading.get_max_positions(self.model_config) or sys.maxsize
         if config.max_length is not None and config.max_length > max_positions:
             raise UserError(
                 f"--max-length {config.max_length}: exceeds the {max_positions} positions of "
                 f"{self.source.name}; use a smaller value"
             )
-        limits = [get_num_positions(self.model_config), read_max_length(self.source)]
+        limits = [loading.get_num_positions(self.model_config), read_max_length(self.source)]
         default_length = min(sys.maxsize, self.tokenizer.model_max_length, *filter(None, limits))
         self.max_length = default_length if config.max_length is None else config.max_length
         self.throughput: dict[str, float] = {}
@@ -418,11 +398,6 @@ class Embedder:
 # ---- files of vectors
 
 
-def get_sidecar_path(path: Path) -> Path:
-    """Return the path of the file with the provenance of a .npy file, such as `vectors.npy.json`."""
-    return path.with_name(path.name + ".json")
-
-
 def get_output_column(column: str) -> str:
     """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
     return f"input_{column}" if column == VECTOR_COLUMN else column
@@ -453,14 +428,14 @@ def open_vector_file(
 ) -> Iterator[np.ndarray]:
     """Yield a memory-mapped fp32 array `[n, dimensions]` to fill in, then write the file atomically."""
     schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
-    metadata = json.dumps(asdict(provenance), ensure_ascii=schema is not None)
+    metadata = json.dumps(msgspec.structs.asdict(provenance), ensure_ascii=schema is not None)
     try:
         with stage_file(path) as staged:
             vectors = allocate_memmap(staged.with_suffix(".npy"), shape, np.float32)
             yield vectors
             if schema is None:
                 vectors.flush()  # type: ignore[attr-defined]
-                write_text(get_sidecar_path(path), metadata + "\n")
+                write_text(path.with_name(path.name + SIDECAR_SUFFIX), metadata + "\n")
                 return
             vector_type = pa.list_(pa.float32(), shape[1])
             full_schema = schema.append(pa.field(VECTOR_COLUMN, vector_type))
@@ -486,15 +461,33 @@ def read_index(path: Path) -> VectorIndex:
     if path.suffix not in SUFFIXES:
         raise UserError(f"--index {path}: must end in {format_list(SUFFIXES)}")
     columns: list[list[Any]] = []
+    vectors: Any
     try:
         if path.suffix == ".npy":
-            sidecar = get_sidecar_path(path)
-            provenance = _parse_provenance(sidecar.read_text("utf-8") if sidecar.is_file() else None, path)
-            vectors = _read_npy(path)
+            sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
+            metadata = sidecar.read_bytes() if sidecar.is_file() else b""
         else:
-            metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode())
-            provenance = _parse_provenance(None if metadata is None else metadata.decode(), path)
-            vectors, columns = _read_parquet(path, provenance)
+            metadata = (pq.read_schema(path).metadata or {}).get(METADATA_KEY.encode(), b"")
+        try:
+            provenance = msgspec.json.decode(metadata, type=VectorProvenance)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UserError(
+                f"--index {path}: does not record the model it was created with; {FIX_HINT}"
+            ) from error
+        if path.suffix == ".npy":
+            try:
+                # np.load would leave a damaged file open.
+                vectors = np.lib.format.open_memmap(path, mode="r")
+            except HEADER_ERRORS as error:
+                raise ValueError("its header does not describe an array") from error
+        else:
+            table = pq.read_table(path)
+            names = [name for name in (VECTOR_COLUMN, *provenance.texts) if name in table.column_names]
+            column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in names else None
+            if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
+                raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
+            columns = [table.column(name).to_pylist() for name in names if name != VECTOR_COLUMN]
+            vectors = column.flatten().to_numpy().reshape(len(table), -1)
     except READ_ERRORS as error:
         reason = (str(error) or "it is empty").splitlines()[0]
         raise UserError(f"--index {path}: cannot be read ({reason}); {FIX_HINT}") from error
@@ -505,38 +498,6 @@ def read_index(path: Path) -> VectorIndex:
         )
     texts = [TEXT_SEPARATOR.join(map(str, row)) for row in zip(*columns, strict=True)]
     return VectorIndex(vectors, texts or None, provenance)
-
-
-def _parse_provenance(text: str | None, path: Path) -> VectorProvenance:
-    """Parse the provenance of a file, whose keys must have the expected types."""
-    try:
-        metadata = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        metadata = None
-    if isinstance(metadata, dict) and isinstance(metadata.get("texts", []), list):
-        metadata["texts"] = tuple(metadata.get("texts", ()))
-        types = get_type_hints(VectorProvenance) | {"texts": tuple}
-        if metadata.keys() == types.keys() and all(isinstance(metadata[key], types[key]) for key in types):
-            return VectorProvenance(**metadata)
-    raise UserError(f"--index {path}: does not record the model it was created with; {FIX_HINT}")
-
-
-def _read_npy(path: Path) -> Any:
-    try:
-        # np.load would leave a damaged file open.
-        return np.lib.format.open_memmap(path, mode="r")
-    except HEADER_ERRORS as error:
-        raise ValueError("its header does not describe an array") from error
-
-
-def _read_parquet(path: Path, provenance: VectorProvenance) -> tuple[Any, list[list[Any]]]:
-    """Return the vectors and the text columns."""
-    table = pq.read_table(path)
-    column = table.column(VECTOR_COLUMN).combine_chunks() if VECTOR_COLUMN in table.column_names else None
-    if not isinstance(column, pa.FixedSizeListArray) or column.null_count:
-        raise ValueError(f"its column {VECTOR_COLUMN!r} does not contain vectors")
-    texts = [table.column(name).to_pylist() for name in provenance.texts if name in table.column_names]
-    return column.flatten().to_numpy().reshape(len(table), -1), texts
 
 
 # ---- nearest rows
@@ -641,9 +602,6 @@ RESULT_SETTINGS = {"output", "query", "word", "index"}  # the command requires o
 MAX_OCCURRENCES = 12  # rows and columns of the printed matrix; --json prints more
 # Widths in characters: the limits of the text column, and all other columns of the table of hits.
 MIN_TEXT_WIDTH, MAX_TEXT_WIDTH, NUMBERS_WIDTH = 20, 100, 36
-INDEX_SETTINGS = ("layer", "pooling", "max_length")  # their defaults for a query come from the index
-POOLINGS = get_args(Pooling)  # those of --pooling
-MAX_COMPARED_OCCURRENCES = 100  # first occurrences of a word that are compared
 
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:

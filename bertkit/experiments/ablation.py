@@ -49,50 +49,30 @@ DEFAULT_MAX_LENGTH = 128
 PRETRAINED_DIR = "pretrained"  # the directory of the pre-training runs
 SIGNIFICANCE_LEVEL = 0.05
 
-Rows = Mapping[str, Mapping[str, Any]]  # entries of `metrics.json` by row and task, or `PRETRAINED_DIR`
-
 
 # ---- the tables as data
 
 
 class DownstreamTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task that the model of every row is fine-tuned on.
+    """A task that the model of every row is fine-tuned on."""
 
-    Attributes:
-        name: Name of the task in `--tasks`, and of its dataset.
-        title: Name of the task in the paper.
-        command: The bertkit command that fine-tunes on the task.
-        metric: Name of the validation score in the table.
-        settings: Settings of the fine-tuning run; by default, the name of the dataset.
-        scale: Factor that converts the metric to percent.
-        baseline: Name of the baseline in the table.
-    """
-
-    name: str
-    title: str
-    command: str
-    metric: str = "accuracy"
-    settings: dict[str, Any] | None = None
-    scale: float = 100.0
-    baseline: str = "majority"
+    name: str  # in `--tasks`, and name of its dataset
+    title: str  # in the paper
+    command: str  # of bertkit, which fine-tunes on the task
+    metric: str = "accuracy"  # validation score in the table
+    settings: dict[str, Any] | None = None  # of the fine-tuning run; by default, the name of the dataset
+    scale: float = 100.0  # factor that converts the metric to percent
+    baseline: str = "majority"  # in the table
 
 
 class AblationRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        name: Name of the row in `--rows`.
-        recipe: Name of the shipped recipe that pre-trains the model of the row.
-        finetuning_settings: Settings of all fine-tuning runs of the row.
-        pretraining_settings: Settings that override those of the recipe and of the suite.
-        published: The paper's scores in percent by task; for model sizes, also the perplexity.
-    """
-
-    name: str
-    recipe: str
+    name: str  # in `--rows`
+    recipe: str  # pre-trains the model of the row
     finetuning_settings: dict[str, Any] = {}
-    pretraining_settings: dict[str, Any] = {}
-    published: dict[str, float] = {}
+    pretraining_settings: dict[str, Any] = {}  # override those of the recipe and of the suite
+    published: dict[str, float] = {}  # scores in percent by task; for model sizes, also the perplexity
 
     @property
     def model_name(self) -> str:
@@ -109,16 +89,10 @@ class AblationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AblationTables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of `ablation.yaml`.
-
-    Attributes:
-        tasks: All tasks.
-        fallback: Name of the task that is used if there is no data for those of the table.
-        tables: The tables by name.
-    """
+    """The content of `ablation.yaml`."""
 
     tasks: list[DownstreamTask]
-    fallback: str
+    fallback: str  # name of the task that is used if there is no data for those of the table
     tables: dict[str, AblationTable]
 
     def list_tasks(self, table: str) -> list[DownstreamTask]:
@@ -147,15 +121,18 @@ class Ablation(Suite):
     own_settings = frozenset({"table", "rows", "tasks", "seeds", *TASK_SETTINGS})
 
     def __init__(self, config: AblationConfig) -> None:
-        super().__init__(config)
-        if config.table == "sizes":
-            _refuse_model_size(config)
+        for name in MODEL_SIZE_SETTINGS if config.table == "sizes" else ():
+            if getattr(config, name):
+                flag = get_flag(name, get_settings(AblationConfig)[name].metadata)
+                raise UserError(
+                    f"{flag}: each row of --table sizes has its own model size; select rows with --rows"
+                )
         rows = load_tables().tables[config.table].rows
         names = select_names("--rows", config.rows, [row.name for row in rows], "row of the table")
         self.rows = [row for row in rows if row.name in names]
         self.table_tasks = load_tables().list_tasks(config.table)
         text = _read_recipe_settings(self.rows[0]).get("data", DEFAULT_TEXT)
-        self.config = fill_unset(self.config, {"data": text})
+        super().__init__(fill_unset(config, {"data": text}))
 
     def make_group(self, name: str) -> RunGroup:
         """Return the group of a pre-training recipe or of a task."""
@@ -166,28 +143,22 @@ class Ablation(Suite):
         return self.make_run_group(Pretrain.definition.name, name, {})
 
     def prepare(self) -> list[str]:
-        """Find the pre-training text and the data of the tasks. Raises `UserError` if data is missing."""
+        """Find the text and the data of the tasks, and check that the settings apply to the objectives."""
         self.text = find_text(
             self.config.data, self.config.data_dir, self.config.text_column, encoding=self.config.encoding
         )
-        self._check_pretraining_settings()
+        for row in self.rows:
+            group = self.make_run_group(Pretrain.definition.name, row.recipe, row.pretraining_settings)
+            assert isinstance(group.config, PretrainConfig)
+            try:
+                Pretrain(group.config).objective.validate_config(group.config)
+            except UserError as error:
+                raise UserError(f"row {row.name}: {error}") from error
         self.data_sources = self._find_task_data()
         self.tasks = [task for task in self.table_tasks if task.name in self.data_sources]
         for task in self.tasks:  # checks the settings
             self.get_group(task.name)
         return [self.text.name, self.config.table]
-
-    def _check_pretraining_settings(self) -> None:
-        """Check that the settings of the user apply to the objective of each row."""
-        for row in self.rows:
-            config = self.make_run_group(
-                Pretrain.definition.name, row.recipe, row.pretraining_settings
-            ).config
-            assert isinstance(config, PretrainConfig)
-            try:
-                Pretrain(config).objective.validate_config(config)
-            except UserError as error:
-                raise UserError(f"row {row.name}: {error}") from error
 
     def _find_task_data(self) -> dict[str, str]:
         """Return the location of the data of each task in `--tasks`.
@@ -229,30 +200,29 @@ class Ablation(Suite):
         ]  # fmt: skip
 
     def _plan_finetuning(self, folder: Path) -> list[PlannedRun]:
-        """Return one run for each row, task and seed."""
-        return [
-            PlannedRun(
-                folder=folder / _name_run(row, task, seed), group=task.name,
-                settings=self._get_finetuning_settings(row, folder), seed=seed, recipe="",
-                data=self.data_sources[task.name], metric=task.metric,
-            )
-            for row in self.rows
-            for task in self.tasks
-            for seed in self.seeds
-        ]  # fmt: skip
+        """Return one run for each row, task and seed; settings other than these have their defaults."""
+        runs = []
+        for row in self.rows:
+            recipe_length = _read_recipe_settings(row).get("max_length", DEFAULT_MAX_LENGTH)
+            settings = {
+                "model": str(folder / PRETRAINED_DIR / row.model_name),
+                "max_length": self.config.max_length or recipe_length,
+                **row.finetuning_settings,
+            }
+            runs += [
+                PlannedRun(
+                    folder=folder / _name_run(row, task, seed), group=task.name, settings=settings, seed=seed,
+                    data=self.data_sources[task.name], metric=task.metric,
+                )
+                for task in self.tasks
+                for seed in self.seeds
+            ]  # fmt: skip
+        return runs
 
     @property
     def seeds(self) -> list[int]:
         """The seeds of fine-tuning; each model is pre-trained with the first one."""
         return list(range(self.config.seed, self.config.seed + self.config.seeds))
-
-    def _get_finetuning_settings(self, row: AblationRow, folder: Path) -> dict[str, Any]:
-        """Return the settings of the fine-tuning runs of a row; other settings have their usual defaults."""
-        max_length = self.config.max_length or _read_recipe_settings(row).get(
-            "max_length", DEFAULT_MAX_LENGTH
-        )
-        model = folder / PRETRAINED_DIR / row.model_name
-        return {"model": str(model), "max_length": max_length, **row.finetuning_settings}
 
     def train_all(self, folder: Path) -> RunMetrics:
         """Pre-train all models, and then fine-tune those whose pre-training has not failed."""
@@ -304,27 +274,16 @@ class Ablation(Suite):
     def build_details(metrics: Mapping[str, Any]) -> tuple[dict[str, ResultTable], list[Chart]]:
         """Return the differences between the rows, and a chart of the scores of each task."""
         differences = build_difference_table(metrics)
-        charts = [
-            chart
-            for task in _list_tasks(metrics)
-            if (chart := _plot_scores(task, metrics["rows"])) is not None
-        ]
+        charts = []
+        for task in _list_tasks(metrics):
+            rows = {name: runs[task.name] for name, runs in metrics["rows"].items() if task.name in runs}
+            charts += [_plot_scores(task, rows)] if rows else []
         return ({"Differences": differences} if differences.rows else {}), charts
 
 
 def _name_run(row: AblationRow, task: DownstreamTask, seed: int) -> str:
     """Return the directory of a fine-tuning run, relative to that of the suite."""
     return f"{row.name}/{task.name}/seed{seed}"
-
-
-def _refuse_model_size(config: AblationConfig) -> None:
-    """Raise `UserError` if a setting changes the model size, which the rows of `--table sizes` define."""
-    for name in MODEL_SIZE_SETTINGS:
-        if getattr(config, name):
-            flag = get_flag(name, get_settings(AblationConfig)[name].metadata)
-            raise UserError(
-                f"{flag}: each row of --table sizes has its own model size; select rows with --rows"
-            )
 
 
 def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
@@ -334,14 +293,9 @@ def _read_recipe_settings(row: AblationRow) -> dict[str, Any]:
 def _summarize_seeds(runs: Mapping[int, Mapping[str, Any]], metric: str) -> dict[str, Any]:
     """Return the entry of the fine-tuning runs of a row and a task in the suite's `metrics.json`.
 
-    Args:
-        runs: Content of `metrics.json` of each run, by seed.
-        metric: Name of the score in the table.
-
-    Returns:
-        `validation` has the mean scores, and `scores` the table's score of each seed. `interval` is Student's
-        95 % interval of their mean, or None for fewer than three seeds. A single seed has `intervals` over
-        the rows instead.
+    `runs` are the metrics of each run by seed. `validation` has the mean scores, and `scores` the table's
+    score of each seed. `interval` is Student's 95 % interval of their mean, or None for fewer than three
+    seeds. A single seed has `intervals` over the rows instead.
     """
     first = next(iter(runs.values()))
     scores = {str(seed): run["validation"][metric] for seed, run in runs.items()}
@@ -382,7 +336,10 @@ def build_ablation_table(metrics: Mapping[str, Any]) -> ResultTable:
     """Return a table of our scores, with the paper's scores in parentheses."""
     tasks = _list_tasks(metrics)
     finished = {name: run for runs in metrics["rows"].values() for name, run in runs.items()}
-    baselines = [format_score(_get_baseline(task, finished.get(task.name))) for task in tasks]
+    baselines = [
+        format_score(_get_baseline(task, finished[task.name]) if task.name in finished else None)
+        for task in tasks
+    ]
     return ResultTable(
         title=f"ablation · {metrics['table']} · {metrics['data']['name']}",
         headings=["row", "perplexity", "nsp accuracy", *(task.title for task in tasks)],
@@ -445,10 +402,8 @@ def _build_rows(metrics: Mapping[str, Any], tasks: list[DownstreamTask]) -> list
     return rows
 
 
-def _get_baseline(task: DownstreamTask, summary: Mapping[str, Any] | None) -> float | None:
+def _get_baseline(task: DownstreamTask, summary: Mapping[str, Any]) -> float:
     """Return the score of the baseline that the caption of the table names."""
-    if summary is None:
-        return None
     return float(summary["baselines"][task.baseline][task.metric]) * task.scale
 
 
@@ -480,11 +435,8 @@ def _build_caption(metrics: Mapping[str, Any]) -> str:
     return " ".join(lines)
 
 
-def _plot_scores(task: DownstreamTask, rows: Rows) -> Chart | None:
-    """Plot the score of each row with its 95 % interval; None if no run is finished."""
-    finished = {name: runs[task.name] for name, runs in rows.items() if task.name in runs}
-    if not finished:
-        return None
+def _plot_scores(task: DownstreamTask, finished: Mapping[str, Mapping[str, Any]]) -> Chart:
+    """Plot the score of each finished row with its 95 % interval."""
     scores = {name: task.scale * summary["validation"][task.metric] for name, summary in finished.items()}
     intervals = {
         name: [task.scale * bound for bound in interval]

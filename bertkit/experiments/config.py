@@ -3,8 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.settings.recipes import STUDY_PREFIX
@@ -24,9 +23,6 @@ from bertkit.settings.validation import DataSource
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
-
-if TYPE_CHECKING:
-    from bertkit.experiments.experiment import Experiment
 
 DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
 
@@ -315,10 +311,3 @@ def find_config(command: str) -> type[RunConfig]:
     if task_name not in tasks:
         raise UserError(f"study {task_name}: is not a fine-tuning task; use {format_list(tasks)}")
     return make_study_config(task_name)
-
-
-def find_experiment(command: str) -> "type[Experiment]":
-    """Return the class of an experiment."""
-    target = SUITES[command].target if command in SUITES else "bertkit.experiments.study:Study"
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)

@@ -4,24 +4,40 @@ A planned run is plain data, and its experiment knows the rows that it is traine
 thus create the same experiment from its settings, and train any of its runs.
 """
 
+import atexit
 import copy
 import dataclasses
+import multiprocessing
+import os
 import shutil
+import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
+from types import TracebackType
 from typing import Any, ClassVar
 
+import psutil
+import torch
+from rich.cells import cell_len
+from rich.console import JustifyMethod
+from rich.table import Table
+
 from bertkit.data.table import Splits
-from bertkit.errors import RunInterrupted, TrainingFailed
-from bertkit.experiments.config import find_config, find_experiment
-from bertkit.experiments.executor import LocalExecutor
+from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
+from bertkit.experiments.config import SUITES, find_config
 from bertkit.experiments.search import Trial
 from bertkit.reports.tables import ResultTable
+from bertkit.reports.terminal import print_run_json
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
 from bertkit.run.results import Run
@@ -33,7 +49,8 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.scores import Scores
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
-from bertkit.utils import distributed, locks
+from bertkit.utils import devices, distributed, locks
+from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import (
     Reporter,
@@ -42,68 +59,55 @@ from bertkit.utils.reporting import (
     silence_libraries,
     use_reporter,
 )
+from bertkit.utils.system import (
+    STOP_SIGNALS,
+    count_cores,
+    describe_exit,
+    leave_process_group,
+    postpone_collection,
+)
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
+POLL_SECONDS = 0.1
+PROGRESS_SECONDS = 60  # between two lines about the steps of a run in another process
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run that is planned.
-
-    Attributes:
-        folder: The run directory.
-        settings: Settings of this run, in addition to those of its group.
-        seed: Seed of the run.
-        metric: Name of its score on the console.
-        title: Name of the run on the console; by default, the directory.
-        group: Name of the runs with the same data, to which this run belongs.
-        recipe: Name of its recipe, and `data` the location of its data, for `--dry-run` of a suite.
-        trial: Number of the trial of a study; None for other runs.
-        fold: The fold that a run of a study predicts; None without folds.
-    """
+    """A run that is planned."""
 
     folder: Path
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # of this run, in addition to those of its group
     seed: int
-    metric: str
-    title: str = ""
-    group: str = ""
-    recipe: str = ""
+    metric: str  # name of its score on the console
+    title: str = ""  # its name on the console; by default, the directory
+    group: str = ""  # name of the runs with the same data, to which this run belongs
+    recipe: str = ""  # this and the location of the data are listed by `--dry-run` of a suite
     data: str = ""
-    trial: int | None = None
-    fold: int | None = None
+    trial: int | None = None  # number of the trial of a study; None for other runs
+    fold: int | None = None  # that a run of a study predicts; None without folds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        metrics: Content of `metrics.json`; empty if the run failed.
-        reason: Why the run failed.
-        trial: The trial of a study that has ended with this run.
-        is_interrupted: Whether a signal arrived during the evaluation that ended a trial.
-    """
-
-    metrics: dict[str, Any]
-    reason: str | None = None
-    trial: Trial | None = None
-    is_interrupted: bool = False
+    metrics: dict[str, Any]  # content of `metrics.json`; empty if the run failed
+    reason: str | None = None  # why the run failed
+    trial: Trial | None = None  # of a study, that has ended with this run
+    is_interrupted: bool = False  # whether a signal arrived during the evaluation that ended a trial
 
 
 # ---- runs with the same data
 
 
 class RunReporter(Reporter):
-    """A reporter for several runs: it passes on the progress, and each warning only once.
-
-    Attributes:
-        messages: The messages that were passed on.
-    """
+    """A reporter for several runs: it passes on the progress, and each warning only once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
-        self.messages: set[str] = set()
+        self.messages: set[str] = set()  # that were passed on
         self.is_info_shown = False
         for name in ("on_train_begin", "on_step_end", "on_train_end", "track", "track_position"):
             setattr(self, name, getattr(reporter, name))
@@ -139,11 +143,6 @@ class RunGroup:
     """Runs of one task on the same data, which is loaded and parsed once, when the first run needs it.
 
     Information about the data and about the first run is reported; further runs report only new warnings.
-
-    Args:
-        task_name: The task.
-        config: The settings that the runs have in common.
-        reporter: The reporter of the runs.
     """
 
     def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
@@ -172,29 +171,22 @@ class RunGroup:
     def prepare(
         self, settings: Mapping[str, Any], splits: Splits | None = None, options: RunOptions | None = None
     ) -> PreparedRun:
-        """Prepare a run.
-
-        Args:
-            settings: Settings of this run. They must not change how rows are parsed.
-            splits: Rows by split; by default, `self.splits`.
-            options: Options of this run.
-        """
+        """Prepare a run on these splits, or on `self.splits`; no setting may change how rows are parsed."""
         config = dataclasses.replace(self.config, **settings)
-        options = options or RunOptions()
         data = self.data.for_run(dict(settings), self.splits if splits is None else splits)
         with use_reporter(self.reporter), self.reporter.show_info(not self._has_prepared):
             prepared = prepare(self.task_name, config, self.modules, data)
         self._has_prepared = True
+        prepared.options = options or RunOptions()
         if splits is None:
-            options = dataclasses.replace(options, score_baselines=partial(self._score_baselines, prepared))
-        prepared.options = options
+            score = partial(self._score_baselines, prepared)
+            prepared.options = dataclasses.replace(prepared.options, score_baselines=score)
         return prepared
 
     def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
-        """Return the scores of the baselines.
+        """Return the scores of the baselines, which all runs with the splits of the group share.
 
-        All runs with the splits of the group share them. Those that read vectors of the encoder are shared by
-        the runs with the same model.
+        Those that read vectors of the encoder are shared by the runs with the same model.
         """
         train, rows = prepared.splits["train"], prepared.splits["validation"]
         task = copy.copy(prepared.task)
@@ -289,16 +281,7 @@ class Experiment(ABC):
     def train_run(
         self, run: PlannedRun, splits: Splits | None = None, options: RunOptions | None = None
     ) -> dict[str, Any]:
-        """Train a run, resume it, or read its metrics if it is finished.
-
-        Args:
-            run: The run, whose directory is locked.
-            splits: Rows by split; by default, those of the group.
-            options: Options of this run.
-
-        Returns:
-            Content of `metrics.json`.
-        """
+        """Train a run in its locked directory, resume it, or read its metrics; return `metrics.json`."""
         if (metrics := RunDir(run.folder).read_metrics()) is None:
             saved = _read_saved_settings(run.folder)
             settings = {**run.settings, "seed": run.seed, **saved, "output_dir": str(run.folder)}
@@ -387,17 +370,246 @@ def _read_saved_settings(folder: Path) -> dict[str, Any]:
     return {"resume": True, **{name: saved[name] for name in BATCH_SETTINGS if name in saved}}
 
 
+# ---- training, in this process or in several
+
+
+class LocalExecutor:
+    """Trains runs on this machine, and stops them if the block ends with an error.
+
+    A single job is trained in this process. With several, each worker process has a part of the cores and, on
+    a machine with GPUs, one GPU.
+    """
+
+    def __init__(self, experiment: Experiment, jobs: int) -> None:
+        self.experiment, self.jobs = experiment, jobs
+        self._workers: list[_Worker] = []
+
+    def run(self, runs: Iterable[PlannedRun]) -> Iterator[tuple[PlannedRun, Outcome]]:
+        """Train runs, and yield each with its outcome, in the order in which they end.
+
+        A run is taken from the iterable when it can begin, so it may depend on the outcomes before it.
+        """
+        if self.jobs == 1:
+            for run in runs:
+                yield run, self.experiment.train(run)
+            return
+        remaining = iter(runs)
+        while True:
+            busy = {worker.future: worker for worker in self._workers if worker.future is not None}
+            while len(busy) < self.jobs and (next_run := next(remaining, None)) is not None:
+                idle = (worker for worker in self._workers if worker.future is None)
+                worker = next(idle, None) or self._add_worker()
+                busy[worker.begin(next_run)] = worker
+            if not busy:
+                return
+            ended, _ = wait(busy, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+            self._relay_messages()
+            for future in ended:
+                yield busy[future].end()
+
+    def _add_worker(self) -> "_Worker":
+        """Start a worker with its part of the cores and its GPU; the user's own variables win."""
+        threads = max(1, count_cores() // self.jobs)
+        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        uses_gpu = self.experiment.config.device in (devices.AUTO, "cuda")
+        if uses_gpu and (num_gpus := torch.cuda.device_count()):
+            visible = os.environ.get(GPU_VARIABLE, ",".join(map(str, range(num_gpus)))).split(",")
+            variables[GPU_VARIABLE] = visible[len(self._workers) % num_gpus].strip()
+        self._workers.append(_Worker(self.experiment, variables))
+        return self._workers[-1]
+
+    def _relay_messages(self) -> None:
+        for worker in self._workers:
+            for title, message, is_warning in worker.iter_messages():
+                self.experiment.run_reporter.relay(title, message, is_warning)
+
+    def __enter__(self) -> "LocalExecutor":
+        return self
+
+    def __exit__(
+        self, error_type: type | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the workers; those that still train save a checkpoint first."""
+        try:
+            for worker in self._workers:
+                if worker.is_busy():
+                    worker.process.terminate()
+            while any(worker.is_busy() for worker in self._workers):
+                time.sleep(POLL_SECONDS)
+                self._relay_messages()  # so that no worker waits for a reader
+        except KeyboardInterrupt:  # the user does not want to wait for the checkpoints
+            for worker in self._workers:
+                worker.process.kill()
+            raise
+        finally:
+            for worker in self._workers:
+                worker.pool.shutdown()
+
+
+class _Worker:
+    """A process that trains one run at a time.
+
+    It is a pool of one process, so that it is known which run a killed process has trained.
+    """
+
+    def __init__(self, experiment: Experiment, environment: Mapping[str, str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._messages, sender = context.Pipe(duplex=False)
+        arguments = (sender, experiment.command, experiment.config)
+        self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
+        self.run: Any = None
+        self.future: Future[Any] | None = None
+        others = set(multiprocessing.active_children())
+        with _set_variables(environment):  # PyTorch reads them when it is loaded
+            self._started = self.pool.submit(os.getpid)
+        [self.process] = set(multiprocessing.active_children()) - others
+        sender.close()  # only the worker writes
+
+    def begin(self, run: PlannedRun) -> Future[Any]:
+        """Begin to train a run."""
+        self.run, self.future = run, self.pool.submit(_train, run)
+        return self.future
+
+    def end(self) -> Any:
+        """Return the run that has ended, and its outcome; raise `UserError` if the process was killed."""
+        assert self.future is not None
+        future, self.future = self.future, None
+        try:
+            return self.run, future.result()
+        except BrokenProcessPool:
+            if self._started.exception() is not None:
+                raise UserError(
+                    "--jobs: a worker process could not be started; in a Python script, call bertkit below "
+                    "`if __name__ == '__main__':`"
+                ) from None
+            self.process.join()
+            raise UserError(
+                f"{self.run.folder}: its process {describe_exit(self.process.exitcode or 0)}, and the other "
+                "runs were stopped; resume with --resume, and with fewer --jobs if memory ran out"
+            ) from None
+
+    def is_busy(self) -> bool:
+        """Return whether a run is being trained."""
+        return self.future is not None and not self.future.done()
+
+    def iter_messages(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield the messages since the last call: title of the run, text, and whether it is a warning."""
+        with suppress(EOFError, OSError):  # the process has ended
+            while self._messages.poll():
+                yield self._messages.recv()
+
+
+@contextmanager
+def _set_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables during the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# ---- in a worker process
+
+
+class _SendingReporter(Reporter):
+    """A reporter that sends messages to the main process, and a line about the steps once a minute."""
+
+    def __init__(self, sender: Connection) -> None:
+        self.sender = sender
+        self.title = ""
+        self.total_steps = 0
+        self.last_progress = 0.0
+
+    def info(self, message: str) -> None:
+        self.sender.send((self.title, message, False))
+
+    def warn(self, message: str) -> None:
+        self.sender.send((self.title, message, True))
+
+    def on_train_begin(self, total: int, done: int) -> None:
+        self.total_steps, self.last_progress = total, time.monotonic()
+
+    def on_step_end(self, step: int, **metrics: Any) -> None:
+        if "loss" in metrics and time.monotonic() - self.last_progress >= PROGRESS_SECONDS:
+            self.last_progress = time.monotonic()
+            self.info(f"step {step:,} of {self.total_steps:,}, loss {metrics['loss']:.4f}")
+
+
+_sender: Connection
+_arguments: tuple[str, Any]
+_experiment: Experiment | None = None
+_is_stopped = False
+_contexts = ExitStack()  # until the process ends
+
+
+def _initialize(sender: Connection, command: str, config: Any) -> None:
+    global _sender, _arguments
+    _sender, _arguments = sender, (command, config)
+    postpone_collection()
+    atexit.register(_contexts.close)
+    leave_process_group()  # the main process decides what Ctrl-C means
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop_later)
+    Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _stop_later(number: int, frame: Any) -> None:  # noqa: ARG001
+    """Note a signal that arrives before a run begins or after it has ended."""
+    global _is_stopped
+    _is_stopped = True
+
+
+def _exit_with_parent() -> None:
+    """Wait until the main process has ended, and end this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    psutil.Process().kill()
+
+
+def _train(run: PlannedRun) -> Outcome:
+    """Train a run, which SIGTERM stops.
+
+    The first one creates the experiment of the main process again, without checking its inputs again.
+    """
+    global _experiment
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if _is_stopped:
+            raise KeyboardInterrupt
+        if _experiment is None:
+            command, config = _arguments
+            devices.request_device(config.device)
+            _contexts.enter_context(silence_libraries())
+            _contexts.enter_context(use_reporter(_SendingReporter(_sender)))
+            _experiment = find_experiment(command)(config)
+            _contexts.enter_context(_experiment.share_data())
+        get_reporter().title = run.title or str(run.folder)  # type: ignore[attr-defined]
+        return _experiment.train(run)
+    finally:
+        signal.signal(signal.SIGTERM, _stop_later)
+
+
+# ---- the commands
+
+
+def find_experiment(command: str) -> type[Experiment]:
+    """Return the class of an experiment, given by its command, such as "glue" or "study classify"."""
+    target = SUITES[command].target if command in SUITES else "bertkit.experiments.study:Study"
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
 def run_experiment(command: str, settings: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
     """Run an experiment, resume it, or return the metrics of a finished one.
 
-    Args:
-        command: The command, such as "glue" or "study classify".
-        settings: Settings of the user, which take precedence over those of the recipe.
-        recipe: A recipe for the command, or its name or path; a study also accepts the recipes of its task.
-
-    Raises:
-        UserError: The experiment cannot succeed. Settings, data and models are checked before the first run.
-        RunInterrupted: Ctrl-C or SIGTERM interrupted the experiment; finished runs are kept for `--resume`.
+    Settings take precedence over those of the recipe. A study also accepts the recipes of its task.
     """
     resolve = partial(resolve_settings, command, find_config(command), settings, recipe)
     config, fingerprints = resolve()
@@ -421,3 +633,45 @@ def _load_finished(config: RunConfig) -> Run | None:
         return None
     report_info(f"{folder}: all runs are already finished; showing their scores")
     return Run(folder, metrics)
+
+
+def run_command(command: str, settings: dict[str, Any], as_json: bool, recipe: Recipe | None) -> None:
+    run = run_experiment(command, settings, recipe)
+    if as_json:
+        print_run_json(run)
+    elif run.output_dir is None:
+        print_plan(run.metrics)
+    else:
+        experiment = find_experiment(command)
+        for table in experiment.build_tables(run.metrics, run.output_dir):
+            _print_result_table(table)
+        out_console.print(f"{experiment.noun}: {run.output_dir}", markup=False, soft_wrap=True)
+
+
+def print_plan(metrics: Mapping[str, Any]) -> None:
+    """Print one line for each planned run. Lines are not wrapped, so paths can be copied."""
+    plan: Sequence[Mapping[str, str]] = metrics["runs"]
+    model = f" with {metrics['model']}" if metrics["model"] else ""
+    title = f"dry run of {format_count(len(plan), 'run')}{model}: nothing was written"
+    out_console.print(title, markup=False, soft_wrap=True)
+    lines = [list(plan[0]), *(list(run.values()) for run in plan)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        line = "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)
+        )
+        out_console.print(line.rstrip(), markup=False, soft_wrap=True)
+
+
+def _print_result_table(result: ResultTable) -> None:
+    """Print the table of a suite, its caption and its notes."""
+    table = Table(title=result.title, title_justify="left", caption=result.caption, caption_justify="left")
+    for index, column in enumerate(zip(result.headings, *result.rows, strict=True)):
+        justify: JustifyMethod = "left" if index < result.text_columns else "right"
+        longest_word = max(len(word) for cell in column for word in cell.split() or [""])
+        table.add_column(column[0], justify=justify, overflow="fold", min_width=longest_word)
+    for cells in result.rows:
+        table.add_row(*cells)
+    out_console.print(table)
+    for note in [*result.notes, *result.describe_failures()]:
+        out_console.print(note, soft_wrap=True)

@@ -76,7 +76,21 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 def parse_space(items: Sequence[str], config: RunConfig) -> list[Dimension]:
     """Parse the values of `--search`, and refuse those that have no effect with the settings of the user."""
-    space = [_parse_dimension(item, type(config)) for item in items]
+    space = []
+    for item in items:
+        name, separator, text = item.partition("=")
+        if not (separator and name and text):
+            raise UserError(f"--search {item}: cannot be parsed; write {FORMS}")
+        name = name.lstrip("-").replace("-", "_")
+        field = _find_setting(name, type(config))
+        if ".." in text:
+            space.append(_parse_range(name, field, text, item))
+            continue
+        texts = [value.strip() for value in text.split(",")]
+        values = tuple(_parse_value(value, field, f"--search {name}") for value in texts)
+        if len(set(values)) < len(values):
+            raise UserError(f"--search {item}: a value occurs twice; list each value once")
+        space.append(Dimension(name, values))
     names, reasons = [dimension.name for dimension in space], config.list_ineffective_settings()
     for dimension in space:
         name = dimension.name
@@ -85,21 +99,6 @@ def parse_space(items: Sequence[str], config: RunConfig) -> list[Dimension]:
         if name in reasons:
             raise UserError(f"--search {dimension}: {reasons[name]}; omit it")
     return space
-
-
-def _parse_dimension(item: str, config_class: type[RunConfig]) -> Dimension:
-    name, separator, text = item.partition("=")
-    if not (separator and name and text):
-        raise UserError(f"--search {item}: cannot be parsed; write {FORMS}")
-    name = name.lstrip("-").replace("-", "_")
-    field = _find_setting(name, config_class)
-    if ".." in text:
-        return _parse_range(name, field, text, item)
-    texts = [value.strip() for value in text.split(",")]
-    values = tuple(_parse_value(value, field, f"--search {name}") for value in texts)
-    if len(set(values)) < len(values):
-        raise UserError(f"--search {item}: a value occurs twice; list each value once")
-    return Dimension(name, values)
 
 
 def _find_setting(name: str, config_class: type[RunConfig]) -> SettingField:
@@ -183,23 +182,16 @@ State = Literal["complete", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that has ended.
-
-    Attributes:
-        settings: The settings of the trial; empty for the default settings.
-        score: Best validation score, or None if the trial failed before its first evaluation.
-        planned_steps: Number of optimizer steps of a trial that is not pruned.
-        reason: Why the trial failed.
-    """
+    """A trial that has ended."""
 
     number: int
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # empty for the default settings
     state: State
-    score: float | None
+    score: float | None  # the best one on validation rows; None without an evaluation
     steps: int
-    planned_steps: int
+    planned_steps: int  # optimizer steps of a trial that is not pruned
     seconds: float
-    reason: str | None = None
+    reason: str | None = None  # why the trial failed
 
     def to_record(self) -> dict[str, Any]:
         """Return the line of `trials.jsonl`."""
@@ -279,15 +271,7 @@ def open_trial(folder: Path, number: int, settings: dict[str, Any]) -> RunningTr
 
 
 class TrialStore:
-    """The trials of a study in a directory.
-
-    Args:
-        folder: Directory of the journal file.
-        space: The search space.
-        defaults: Default values of the settings in the space.
-        seed: Seed of the proposals.
-        sign: 1 if a higher score is better, else -1.
-    """
+    """The trials of a study in a directory. `sign` is 1 if a higher score is better, else -1."""
 
     def __init__(
         self, folder: Path, space: Sequence[Dimension], defaults: Mapping[str, Any], seed: int, sign: int
@@ -329,9 +313,7 @@ class TrialStore:
         for index, dimension in enumerate(self.space):
             if trial.number > 0:
                 values[dimension.name] = self._suggest(trial, dimension, index)
-            elif (
-                dimension.name in self.first_values
-            ):  # the sampler learns those defaults that are in the space
+            elif dimension.name in self.first_values:  # so that the sampler learns from the defaults
                 self._suggest(trial, dimension, 0)
         return RunningTrial(self.study, trial.number, values)
 
@@ -422,18 +404,3 @@ class PruningCallback(TrainerCallback):
         if is_below_median and state.global_step < state.max_steps:
             self.is_interrupted = control.should_training_stop  # by an earlier callback, on a signal
             raise TrialPruned
-
-
-# ---- results
-
-
-def summarize_trials(trials: list[Trial]) -> dict[str, Any]:
-    """Return the numbers of trials by state, and the steps with and without pruning."""
-    states = [trial.state for trial in trials]
-    return {
-        "trials": len(trials),
-        **{state: states.count(state) for state in ("complete", "pruned", "failed")},
-        "steps": sum(trial.steps for trial in trials),
-        "steps_without_pruning": sum(trial.planned_steps for trial in trials),
-        "seconds": sum(trial.seconds for trial in trials),
-    }

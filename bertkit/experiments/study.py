@@ -1,18 +1,33 @@
-"""`bertkit study TASK`: folds, seeds and trials of one task, and the files with their results."""
+"""`bertkit study TASK`: folds, seeds and trials of one task, and the files with their results.
+
+The held-out scores of a study are measured on rows that were not used to select settings, checkpoints or
+thresholds.
+"""
 
 import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.table import fingerprint_splits
+import numpy as np
+
+from bertkit.data.split import (
+    DEFAULT_FRACTION,
+    assign_folds,
+    join_groups,
+    remove_overlap,
+    sample_rows,
+    split_stratified,
+)
+from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.data.tokens import share_tokens
-from bertkit.errors import RunInterrupted, TrainingFailed, UserError
+from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.experiments.config import make_run_config
 from bertkit.experiments.experiment import Experiment, Outcome, PlannedRun, RunGroup
 from bertkit.experiments.search import (
@@ -27,9 +42,7 @@ from bertkit.experiments.search import (
     open_trial,
     parse_space,
     require_optuna,
-    summarize_trials,
 )
-from bertkit.experiments.splits import SPLITS, TRIAL_FOLD, FinalSplits, StudySplits, split_data
 from bertkit.experiments.study_results import (
     FinishedRuns,
     HeldOutPredictions,
@@ -42,11 +55,12 @@ from bertkit.experiments.study_results import (
     write_ensemble_run,
 )
 from bertkit.reports.tables import ResultTable, render_study_page
+from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, score_baselines
 from bertkit.run.results import summarize_data
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import STUDY_PREFIX, serialize_settings
-from bertkit.settings.run_settings import MAX_SEED
+from bertkit.settings.run_settings import MAX_SEED, RunConfig
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.reporting import report_info, use_reporter
 from bertkit.utils.text import dump_yaml
@@ -56,6 +70,121 @@ TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
 FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"
 # What is kept of a complete trial.
 TRIAL_FILES = {RunDir.METRICS_FILE, RunDir.LOG_FILE, RunDir.SETTINGS_FILE}
+OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
+SPLITS = ("train", "validation", "test")
+TRIAL_FOLD = 0  # the fold on which the trials are scored
+
+
+# ---- the rows of the runs
+
+
+@dataclass(frozen=True)
+class FinalSplits:
+    """The splits of those final runs that have the same rows."""
+
+    fold: int | None  # that these runs predict; None without folds
+    splits: Splits  # "train", "validation" and "test"
+    rows: np.ndarray  # [test] indices of the test rows in the rows that all final runs predict
+
+
+@dataclass(frozen=True)
+class StudySplits:
+    """The splits of all runs of a study."""
+
+    search: Splits  # "train" and "validation" of the trials
+    final: list[FinalSplits]
+    rows: Rows  # that the final runs predict, each once per seed
+
+
+def get_split_seed(config: RunConfig) -> int:
+    """Return the seed of all splits of a study."""
+    return config.seed if config.split_seed is None else config.split_seed
+
+
+def split_data(data: LoadedData, num_folds: int | None) -> StudySplits:
+    """Return the splits of all runs of a study, with or without folds, and report how the rows were split."""
+    if num_folds:
+        return split_into_folds(data, num_folds)
+    if parse_labeled_rows(data, "test") is None:
+        data = hold_out_test_rows(data)
+        rows = format_count(len(data.dataset.splits["test"]), data.task.definition.unit)
+        report_info(f"{rows} of the training data are held out as test split, which has no labels")
+    splits = split_parsed_rows(data.task, data.dataset)
+    test = splits["test"]
+    final = FinalSplits(None, {name: splits[name] for name in SPLITS}, np.arange(len(test)))
+    return StudySplits({name: splits[name] for name in ("train", "validation")}, [final], test)
+
+
+def parse_labeled_rows(data: LoadedData, split: str) -> Rows | None:
+    """Return the rows of a split of the dataset if all of them have labels, else None."""
+    rows = data.dataset.splits.get(split)
+    if rows is None:
+        return None
+    try:
+        labeled, _ = data.task.parse_rows(rows, split, require_labels=True)
+    except UserError:
+        return None
+    return labeled if len(labeled) == len(rows) else None
+
+
+def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
+    """Return the splits of a study with folds.
+
+    A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds. A
+    trial trains on all folds but one, and is scored on that one.
+    """
+    task, seed = data.task, get_split_seed(data.task.config)
+    rows, notes = data.dataset.splits["train"], list(data.dataset.notes)
+    if not task.config.keep_overlap:
+        rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
+    rows = sample_training_rows(task, rows, seed)
+    keys = task.split_keys(rows)
+    groups = join_groups(keys)
+    num_groups = len(np.unique(groups))
+    count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
+    if num_groups < num_folds:
+        raise UserError(f"--folds {num_folds}: the training data has only {count}; use fewer folds")
+    fold = assign_folds(groups, keys.stratum, num_folds, seed)
+    fraction = task.config.validation_fraction or DEFAULT_FRACTION
+    final = []
+    for number in range(num_folds):
+        rest, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        train, validation = split_stratified(groups[rest], keys.stratum[rest], fraction, seed)
+        if not (len(train) and len(validation)):
+            raise UserError(
+                f"--folds {num_folds}: {count} in the training data are too few to hold out rows for "
+                "validation; raise --validation-fraction, or add rows"
+            )
+        indices = {"train": rest[train], "validation": rest[validation], "test": test}
+        splits = {name: rows.select(index) for name, index in indices.items()}
+        task.validate_splits(splits)
+        final.append(FinalSplits(number, splits, test))
+    search = {
+        "train": rows.select(np.flatnonzero(fold != TRIAL_FOLD)),
+        "validation": rows.select(np.flatnonzero(fold == TRIAL_FOLD)),
+    }
+    for note in [*notes, f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})"]:
+        report_info(note)
+    return StudySplits(search, final, rows)
+
+
+def hold_out_test_rows(data: LoadedData) -> LoadedData:
+    """Return the data with a test split from the training rows, for a dataset without labeled test rows."""
+    task, rows = data.task, data.dataset.splits["train"]
+    keys = task.split_keys(rows)
+    train, test = split_stratified(
+        join_groups(keys), keys.stratum, OUTER_FRACTION, get_split_seed(task.config)
+    )
+    if not (len(train) and len(test)):
+        raise UserError(
+            f"{rows.files[0]}: {format_count(len(rows), keys.unit)} are too few to hold out a test split; "
+            "add rows, or pass --test FILE"
+        )
+    splits = {**data.dataset.splits, "train": rows.select(train), "test": rows.select(test)}
+    return dataclasses.replace(data, dataset=dataclasses.replace(data.dataset, splits=splits))
+
+
+# ---- the study
 
 
 class Study(Experiment):
@@ -130,18 +259,13 @@ class Study(Experiment):
         """Return a run for each fold and seed, in the directories `foldK-seedS`, or `seedS` without folds."""
         runs = []
         for part in parts:
-            for seed in self.seeds:
+            for seed in range(self.config.seed, self.config.seed + self.config.seeds):
                 title = f"seed {seed}" if part.fold is None else f"fold {part.fold}, seed {seed}"
                 runs.append(PlannedRun(
                     folder=folder / title.replace(", ", "-").replace(" ", ""), title=title, settings=settings,
                     seed=seed, metric=self.metric, fold=part.fold,
                 ))  # fmt: skip
         return runs
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of the final runs."""
-        return [self.config.seed + offset for offset in range(self.config.seeds)]
 
     def describe_runs(self) -> dict[str, Any]:
         folder = Path()
@@ -156,7 +280,6 @@ class Study(Experiment):
         return {"task": "study", "model": self.prepared.model_source.name, "space": space, "runs": runs}
 
     def get_final_splits(self, run: PlannedRun) -> FinalSplits:
-        """Return the splits of a final run."""
         return self.splits.final[run.fold or 0]
 
     # ---- one run
@@ -165,9 +288,8 @@ class Study(Experiment):
         if run.trial is not None:
             return self._attempt_trial(run, run.trial)
         try:
-            final = self.get_final_splits(run)
             options = RunOptions(has_report=False, has_logits=True)
-            return Outcome(self.train_run(run, final.splits, options))
+            return Outcome(self.train_run(run, self.get_final_splits(run).splits, options))
         except TrainingFailed as error:
             return Outcome({}, str(error))
 
@@ -215,11 +337,26 @@ class Study(Experiment):
         if store.is_search_ended:
             return store
         for run, outcome in self.executor.run(self._iter_trials(folder / TRIALS_DIR, store)):
-            assert outcome.trial is not None
-            store.end(outcome.trial)
-            _delete_weights(run.folder, is_complete=outcome.trial.state == "complete")
-            write_jsonl(folder / TRIALS_FILE, (trial.to_record() for trial in store.list_ended()))
-            report_info(self._describe_trial(outcome.trial))
+            trial = outcome.trial
+            assert trial is not None
+            store.end(trial)
+            if trial.state != "complete":
+                shutil.rmtree(run.folder, ignore_errors=True)
+            else:  # it keeps settings, scores and learning curves
+                for path in run.folder.iterdir():
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
+                    elif path.name not in TRIAL_FILES:
+                        path.unlink()
+            write_jsonl(folder / TRIALS_FILE, (ended.to_record() for ended in store.list_ended()))
+            settings = format_settings(trial.settings) or "the defaults"
+            score = "" if trial.score is None else f"{self.metric} {trial.score:.4f}"
+            result = {
+                "complete": score,
+                "pruned": f"{score} (pruned after {trial.steps} of {trial.planned_steps} steps)",
+                "failed": f"failed: {trial.reason}",
+            }[trial.state]
+            report_info(f"trial {trial.number} of {self.config.trials}: {settings}: {result}")
             if outcome.is_interrupted:
                 raise KeyboardInterrupt
         store.end_search()
@@ -240,16 +377,6 @@ class Study(Experiment):
             if limit is not None and time.monotonic() >= self.started + 60 * limit:
                 return
             yield plan(store.begin())
-
-    def _describe_trial(self, trial: Trial) -> str:
-        settings = format_settings(trial.settings) or "the defaults"
-        score = "" if trial.score is None else f"{self.metric} {trial.score:.4f}"
-        result = {
-            "complete": score,
-            "pruned": f"{score} (pruned after {trial.steps} of {trial.planned_steps} steps)",
-            "failed": f"failed: {trial.reason}",
-        }[trial.state]
-        return f"trial {trial.number} of {self.config.trials}: {settings}: {result}"
 
     @cached_property
     def default_settings(self) -> dict[str, Any]:
@@ -281,9 +408,13 @@ class Study(Experiment):
         write_ensemble_run(folder / RunDir.ENSEMBLE_DIR, best)
         metrics = self._compute_metrics(folder, store, best, defaults)
         if self.config.folds:
-            predictions = HeldOutPredictions.load(self, best.runs)
+            predictions = self._load_predictions(best.runs)
             write_jsonl(folder / PREDICTIONS_FILE, predictions.iter_records())
-        self._write_recipe(folder, best.runs[0].settings)
+        best_settings = best.runs[0].settings
+        config = dataclasses.replace(self.get_group().data.requested, **best_settings)
+        recipe = dump_yaml({"task": self.task_name, "settings": serialize_settings(config)})
+        title = f"# Best settings of the study: {format_settings(best_settings) or 'the defaults'}\n"
+        write_text(folder / RECIPE_FILE, title + recipe)
         table = build_study_table(metrics, folder)
         tables = {"Scores": table, **({"Trials": build_trial_table(metrics)} if store else {})}
         page = render_study_page(metrics, tables, describe_results(metrics))
@@ -294,6 +425,10 @@ class Study(Experiment):
         RunDir(folder).write_metrics(metrics)
         return metrics
 
+    def _load_predictions(self, runs: Sequence[PlannedRun]) -> HeldOutPredictions:
+        test_rows = [self.get_final_splits(run).rows for run in runs]
+        return HeldOutPredictions.load(self.get_group(), self.splits.rows, runs, test_rows)
+
     def _compute_metrics(
         self, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
     ) -> dict[str, Any]:
@@ -302,11 +437,11 @@ class Study(Experiment):
         After a search, the held-out scores are without fold 0, on which the trials were scored.
         """
         unbiased = [run for run in best.runs if not self.space or run.fold != TRIAL_FOLD]
-        predictions = HeldOutPredictions.load(self, unbiased)
+        predictions = self._load_predictions(unbiased)
         settings = {"best": best.summarize(folder, self.metric, predictions, self.config.seed)}
         comparison = None
         if defaults is not None:
-            others = HeldOutPredictions.load(self, defaults.runs)
+            others = self._load_predictions(defaults.runs)
             settings["defaults"] = defaults.summarize(folder, self.metric, others, self.config.seed)
             comparison = compare(others, predictions, self.metric, self.config.seed)
         held_out_score = settings["best"]["held_out"]["scores"].get(self.metric)
@@ -320,7 +455,7 @@ class Study(Experiment):
             "model": self.prepared.model_source.name,
             "metric": self.metric,
             "folds": self.config.folds,
-            "seeds": self.seeds,
+            "seeds": list(dict.fromkeys(run.seed for run in best.runs)),
             "predicted_rows": len(self.splits.rows),
             "settings": settings,
             "search": self._summarize_search(store, held_out_score) if store else None,
@@ -329,8 +464,29 @@ class Study(Experiment):
             "baselines": score_baselines(
                 self.prepared.task, last["train"], last["test"], self.prepared.tokenizer
             ),
-            "ensemble": measure_gain(self, folder / RunDir.ENSEMBLE_DIR),
+            "ensemble": self._measure_gain(folder / RunDir.ENSEMBLE_DIR),
         }
+
+    def _measure_gain(self, ensemble: Path) -> dict[str, Any]:
+        """Measure the gain of the ensemble on a labeled split that no final run was trained on.
+
+        With folds, that is a split of the dataset. `reason` is why the gain is not measured, else None.
+        """
+        num_members = len(RunDir(ensemble).find_members())
+        result: dict[str, Any] = {"members": num_members, "reason": "it has a single member"}
+        if num_members == 1:
+            return result
+        if self.config.keep_overlap:
+            return result | {
+                "reason": "with --keep-overlap, the members may have been trained on the rows of other splits"
+            }
+        if not self.config.folds:
+            return result | measure_gain(ensemble, self.metric, "test", self.splits.final[0].splits["test"])
+        for split in ("test", "validation"):
+            if (rows := parse_labeled_rows(self.get_group().data, split)) is not None:
+                rows = sample_rows(rows, self.config.max_eval_samples, get_split_seed(self.config))
+                return result | measure_gain(ensemble, self.metric, split, rows)
+        return result | {"reason": "the data has no labeled validation or test split"}
 
     def _summarize_search(self, store: TrialStore, held_out_score: float | None) -> dict[str, Any]:
         """Return the trials, and the score of the best trial with its optimism.
@@ -343,7 +499,14 @@ class Study(Experiment):
         optimism = None if held_out_score is None else store.sign * (best.score - held_out_score)
         return {
             "space": {dimension.name: str(dimension).partition("=")[2] for dimension in self.space},
-            **summarize_trials(trials),
+            "trials": len(trials),
+            **{
+                state: sum(trial.state == state for trial in trials)
+                for state in ("complete", "pruned", "failed")
+            },
+            "steps": sum(trial.steps for trial in trials),
+            "steps_without_pruning": sum(trial.planned_steps for trial in trials),
+            "seconds": sum(trial.seconds for trial in trials),
             "default_settings": self.default_settings,
             "best_trial": best.number,
             "best_settings": best.settings,
@@ -351,22 +514,3 @@ class Study(Experiment):
             "optimism": optimism,
             "table": [trial.to_record() for trial in trials],
         }
-
-    def _write_recipe(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Write a recipe with which the task trains with the best settings."""
-        config = dataclasses.replace(self.get_group().data.requested, **settings)
-        content = {"task": self.task_name, "settings": serialize_settings(config)}
-        title = f"# Best settings of the study: {format_settings(settings) or 'the defaults'}\n"
-        write_text(folder / RECIPE_FILE, title + dump_yaml(content))
-
-
-def _delete_weights(folder: Path, is_complete: bool) -> None:
-    """Delete the files of a trial; a complete trial keeps settings, scores and learning curves."""
-    if not is_complete:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name not in TRIAL_FILES:
-            path.unlink()

@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows
 from bertkit.errors import format_count
-from bertkit.experiments.experiment import PlannedRun
+from bertkit.experiments.experiment import PlannedRun, RunGroup
 from bertkit.experiments.search import format_settings, format_value
-from bertkit.experiments.splits import get_split_seed, parse_labeled_rows
 from bertkit.reports.tables import ResultTable
 from bertkit.run.predictor import load_predictor
 from bertkit.run.prepare import PreparedRun
@@ -34,14 +32,7 @@ from bertkit.tasks.evaluation import Evaluation, Outputs, merge_prediction
 from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils.arrays import concat_ranges
 
-if TYPE_CHECKING:
-    from bertkit.experiments.study import Study
-
 SIGNIFICANCE_LEVEL = 0.05
-# Why the gain of an ensemble is not measured.
-NO_ROWS = "the data has no labeled validation or test split"
-OVERLAP = "with --keep-overlap, the members may have been trained on the rows of other splits"
-MEMORY = "all members together do not fit into memory"
 
 
 # ---- predictions for held-out rows
@@ -68,23 +59,18 @@ class HeldOutPredictions:
     fold: np.ndarray
 
     @classmethod
-    def load(cls, study: "Study", runs: Sequence[PlannedRun]) -> "HeldOutPredictions":
-        """Collect the predictions of finished runs."""
-        rows = study.splits.rows
-        test_rows = [study.get_final_splits(run).rows for run in runs]
+    def load(
+        cls, group: RunGroup, rows: Rows, runs: Sequence[PlannedRun], test_rows: Sequence[np.ndarray]
+    ) -> "HeldOutPredictions":
+        """Collect the predictions of finished runs for `rows`, which all final runs predict."""
         fold_by_row = np.full(len(rows), -1)
         for run, test in zip(runs, test_rows, strict=True):
             fold_by_row[test] = run.fold or 0
         index = np.flatnonzero(fold_by_row >= 0)
         selected = rows.select(index)
         splits = {"train": selected, "validation": selected}
-        prepared = study.get_group().prepare(runs[0].settings, splits)
+        prepared = group.prepare(runs[0].settings, splits)
         return cls(runs, test_rows, prepared, index, fold_by_row[index])
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of the runs."""
-        return list(dict.fromkeys(run.seed for run in self.runs))
 
     def _evaluate(self, logits: np.ndarray, fitted_params: Mapping[str, float]) -> Evaluation:
         task = self.prepared.task
@@ -92,27 +78,26 @@ class HeldOutPredictions:
         features = self.prepared.features["validation"]
         return task.evaluate(Outputs(logits, features, self.prepared.splits["validation"]))
 
-    def _collect_logits(self, seed: int) -> tuple[np.ndarray, dict[str, float]]:
-        """Return the logits of all rows, and the means of the fitted parameters of the runs."""
-        runs = [pair for pair in zip(self.runs, self.test_rows, strict=True) if pair[0].seed == seed]
-        contents = [RunDir(run.folder).read_logits() for run, _ in runs]
+    def _collect_logits(self) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        """Yield the logits of all rows for each seed, and the means of the fitted parameters of its runs."""
         features = self.prepared.features["validation"]
         # [n + 1] index of the first logits of each row, which may have several windows
         windows, offsets = getattr(features, "window_offsets", None), features.logit_offsets
         offsets = offsets if windows is None else offsets[windows]
-        num_outputs = max(logits.shape[-1] for logits, _ in contents)
-        joined = np.full((offsets[-1], *contents[0][0].shape[1:-1], num_outputs), -np.inf, np.float32)
-        for (_, test), (logits, _) in zip(runs, contents, strict=True):
-            rows = np.searchsorted(self.index, test)
-            joined[concat_ranges(offsets[rows], offsets[rows + 1]), ..., : logits.shape[-1]] = logits
-        return joined, average_values([params for _, params in contents])
+        for seed in dict.fromkeys(run.seed for run in self.runs):
+            runs = [pair for pair in zip(self.runs, self.test_rows, strict=True) if pair[0].seed == seed]
+            contents = [RunDir(run.folder).read_logits() for run, _ in runs]
+            num_outputs = max(logits.shape[-1] for logits, _ in contents)
+            joined = np.full((offsets[-1], *contents[0][0].shape[1:-1], num_outputs), -np.inf, np.float32)
+            for (_, test), (logits, _) in zip(runs, contents, strict=True):
+                rows = np.searchsorted(self.index, test)
+                joined[concat_ranges(offsets[rows], offsets[rows + 1]), ..., : logits.shape[-1]] = logits
+            yield joined, average_values([params for _, params in contents])
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         """The evaluation of all rows, for each seed."""
-        return [self._evaluate(*self._collect_logits(seed)) for seed in self.seeds]
-
-    # ---- scores
+        return [self._evaluate(logits, params) for logits, params in self._collect_logits()]
 
     @cached_property
     def scores(self) -> Scores:
@@ -130,29 +115,24 @@ class HeldOutPredictions:
 
         return Scorer(score, scorers[0].size, num_resamples=scorers[0].num_resamples)
 
-    # ---- records
-
     def iter_records(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of `out_of_fold.jsonl`: predictions with the mean probabilities of all seeds."""
         task, rows = self.prepared.task, self.prepared.splits["validation"]
+        first, *others = self.evaluations
+        records: Iterator[dict[str, Any]]
+        if not first.has_comparable_logits:
+            members = zip(*(member.iter_full_records() for member in self.evaluations), strict=True)
+            records = map(first.merge_records, members)
+        elif others:
+            logits, params = zip(*self._collect_logits(), strict=True)
+            combined = task.combine_logits(torch.from_numpy(np.stack(logits))).numpy()
+            records = self._evaluate(combined, average_values(params)).iter_full_records()
+        else:
+            records = first.iter_full_records()
         hidden_columns = task.input_schema.hidden_columns
-        predictions = zip(rows, self._iter_predictions(), self.fold.tolist(), strict=True)
+        predictions = zip(rows, records, self.fold.tolist(), strict=True)
         for number, (row, prediction, fold) in enumerate(predictions):
             yield merge_prediction(number, row, hidden_columns, {**prediction, "fold": fold})
-
-    def _iter_predictions(self) -> Iterator[dict[str, Any]]:
-        first, *others = self.evaluations
-        if not first.has_comparable_logits:
-            records = zip(*(member.iter_full_records() for member in self.evaluations), strict=True)
-            return map(first.merge_records, records)
-        return (self._average() if others else first).iter_full_records()
-
-    def _average(self) -> Evaluation:
-        """Return the evaluation of the mean predictions of all seeds."""
-        members = [self._collect_logits(seed) for seed in self.seeds]
-        params = average_values([params for _, params in members])
-        logits = torch.from_numpy(np.stack([logits for logits, _ in members]))
-        return self._evaluate(self.prepared.task.combine_logits(logits).numpy(), params)
 
 
 # ---- scores of runs with the same settings
@@ -160,12 +140,7 @@ class HeldOutPredictions:
 
 @dataclass(frozen=True)
 class FinishedRuns:
-    """The final runs of the same settings, with their metrics.
-
-    Attributes:
-        runs: The runs.
-        metrics: The metrics of each run, by directory.
-    """
+    """The final runs of the same settings, with their metrics by directory."""
 
     runs: Sequence[PlannedRun]
     metrics: Mapping[Path, dict[str, Any]]
@@ -175,11 +150,7 @@ class FinishedRuns:
     ) -> dict[str, Any]:
         """Return the scores of runs and of the held-out rows that they predict, with 95 % intervals.
 
-        Args:
-            folder: Directory of the study.
-            metric: Name of the score that selects settings.
-            predictions: Predictions of some of the runs.
-            seed: Seed of the intervals over rows.
+        `predictions` are those of some of the runs, and `seed` is that of the intervals over rows.
         """
         runs = predictions.runs
         tests = [self.metrics[run.folder]["test"] for run in runs]
@@ -226,10 +197,6 @@ def write_ensemble_run(folder: Path, finished: FinishedRuns) -> None:
     """Write a directory that predicts with the mean of all runs.
 
     It has the settings, the config and the tokenizer of the first run, which are those of all runs.
-
-    Args:
-        folder: Directory of the ensemble, next to those of the runs.
-        finished: The runs.
     """
     runs = [run.folder for run in finished.runs]
     RunDir(folder).write_members(runs)
@@ -244,44 +211,26 @@ def write_ensemble_run(folder: Path, finished: FinishedRuns) -> None:
     RunDir(folder).write_metrics({**own_metrics, **sections, "training": training})
 
 
-# ---- the gain of the ensemble
-
-
-def measure_gain(study: "Study", ensemble: Path) -> dict[str, Any]:
+def measure_gain(ensemble: Path, metric: str, split: str, rows: Rows) -> dict[str, Any]:
     """Return the score of the ensemble beside those of its members, and the seconds for 1,000 rows.
 
-    Args:
-        study: The study.
-        ensemble: Directory of the ensemble.
-
-    Returns:
-        `members` and `reason`. The reason is None if the gain was measured; further keys then follow.
+    `reason` is why the gain cannot be measured; None if it was measured, and further keys then follow.
     """
-    folders, metric = RunDir(ensemble).find_members(), study.metric
-    result: dict[str, Any] = {"members": len(folders), "reason": "it has a single member"}
-    if len(folders) == 1:
-        return result
-    if study.config.keep_overlap:
-        return result | {"reason": OVERLAP}
-    split, rows = _find_labeled_rows(study)
-    if rows is None:
-        return result | {"reason": NO_ROWS}
     try:
         members = []
-        for folder in folders:
+        for folder in RunDir(ensemble).find_members():
             members.append(_score(folder, rows))
             release_memory()
         scores, seconds = _score(ensemble, rows)
     except OutOfMemory as error:
-        return result | {"reason": str(error)}
+        return {"reason": str(error)}
     finally:
         release_memory()
     if metric not in scores:
-        return result | {"reason": f"{metric} is the score of a module of --metric"}
+        return {"reason": f"{metric} is the score of a module of --metric"}
     member_scores = [member[metric] for member, _ in members]
     mean = statistics.fmean(member_scores)
     return {
-        **result,
         "reason": None,
         "split": split,
         "rows": len(rows),
@@ -294,19 +243,9 @@ def measure_gain(study: "Study", ensemble: Path) -> dict[str, Any]:
     }
 
 
-def _find_labeled_rows(study: "Study") -> tuple[str, Rows | None]:
-    """Return a labeled split that no final run was trained on; with folds, that is a split of the dataset."""
-    if not study.config.folds:
-        return "test", study.splits.final[0].splits["test"]
-    for split in ("test", "validation"):
-        if (rows := parse_labeled_rows(study.get_group().data, split)) is not None:
-            return split, sample_rows(rows, study.config.max_eval_samples, get_split_seed(study.config))
-    return "", None
-
-
 def _score(folder: Path, rows: Rows) -> tuple[Scores, float]:
     """Return the scores of a run or an ensemble, and its seconds for 1,000 tokenized rows."""
-    with report_out_of_memory(MEMORY):
+    with report_out_of_memory("all members together do not fit into memory"):
         predictor = load_predictor(folder)
         predictor.task.featurize(rows, predictor.tokenizer)  # stores the tokens, so that all are timed alike
         started = time.monotonic()
@@ -328,56 +267,44 @@ def _format_interval(interval: list[float] | None) -> str:
     return "" if interval is None else " to ".join(f"{bound:.3f}" for bound in interval)
 
 
-def _format_p(p: float) -> str:
-    """Format a p-value as `p = 0.012` or `p < 0.001`."""
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-
-
 def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
     """Return the table of the best settings and the defaults, with notes on the search and the test.
 
-    Args:
-        metrics: Content of `study.json`.
-        folder: Directory of the study.
+    `metrics` is the content of `study.json`.
     """
     metric, search, settings = metrics["metric"], metrics["search"], metrics["settings"]
+    num_rows = format_count(settings["best"]["held_out"]["rows"], "row")
+    if not metrics["folds"]:
+        held_out = f"{num_rows} of the test split, which were not used to select settings or checkpoints"
+    elif search:
+        held_out = f"{num_rows} of all folds except fold 0, on which the trials were scored"
+    else:
+        held_out = f"{num_rows}, each predicted by runs that were not trained on it"
+    baselines = ", ".join(
+        f"{name} {format_number(scores[metric])}"
+        for name, scores in metrics["baselines"].items()
+        if scores.get(metric) is not None
+    )
+    baseline_rows = f" on fold {metrics['folds'] - 1}" if metrics["folds"] else ""
     rows = []
     for name, title in {"best": "best settings" if search else "all runs", "defaults": "defaults"}.items():
         if summary := settings.get(name):
             std = "" if summary["std"] is None else f" ± {format_number(summary['std'])}"
-            held_out = summary["held_out"]
             rows.append([
                 title, f"{len(summary['runs'])}", format_number(summary["mean"].get(metric)) + std,
-                _format_interval(summary["interval"]), format_number(held_out["scores"].get(metric)),
-                _format_interval(held_out["intervals"].get(metric)),
+                _format_interval(summary["interval"]),
+                format_number(summary["held_out"]["scores"].get(metric)),
+                _format_interval(summary["held_out"]["intervals"].get(metric)),
             ])  # fmt: skip
     runs = settings["best"]["runs"]
     return ResultTable(
         title=" · ".join([f"study {metrics['command']}", metrics["data"]["name"], metrics["model"]]),
         headings=["settings", "runs", "mean ± std", "95 % (runs)", "held-out", "95 % (rows)"],
         rows=rows,
-        caption=f"Score: {metric}. {_describe_rows(metrics)} {_describe_baselines(metrics)}",
+        caption=f"Score: {metric}. Held-out: {held_out}. Baselines{baseline_rows}: {baselines}.",
         run_notes=[f"`{run['folder']}`: {metric} {format_number(run['score'])}" for run in runs],
         notes=[*describe_results(metrics), f"predict with all models: bertkit predict {folder}/ensemble"],
     )
-
-
-def _describe_rows(metrics: Mapping[str, Any]) -> str:
-    rows = format_count(metrics["settings"]["best"]["held_out"]["rows"], "row")
-    if not metrics["folds"]:
-        return f"Held-out: {rows} of the test split, which were not used to select settings or checkpoints."
-    if metrics["search"]:
-        return f"Held-out: {rows} of all folds except fold 0, on which the trials were scored."
-    return f"Held-out: {rows}, each predicted by runs that were not trained on it."
-
-
-def _describe_baselines(metrics: Mapping[str, Any]) -> str:
-    scores = {name: scores.get(metrics["metric"]) for name, scores in metrics["baselines"].items()}
-    listed = ", ".join(
-        f"{name} {format_number(score)}" for name, score in scores.items() if score is not None
-    )
-    rows = f" on fold {metrics['folds'] - 1}" if metrics["folds"] else ""
-    return f"Baselines{rows}: {listed}."
 
 
 def describe_results(metrics: Mapping[str, Any]) -> list[str]:
@@ -420,9 +347,10 @@ def _describe_comparison(metrics: Mapping[str, Any]) -> str:
         reason = "are the defaults" if not metrics["search"]["best_settings"] else "have no paired test"
         return f"best settings against the defaults: the best settings {reason}"
     verdict = "a difference is shown" if result["is_different"] else "no difference shown"
+    p_value = f"p = {result['p']:.3f}" if result["p"] >= 0.001 else "p < 0.001"
     return (
         f"best settings against the defaults: {result['difference']:+.4f} {metrics['metric']} "
-        f"({_format_interval(result['interval'])}), {_format_p(result['p'])} ({result['test']}): {verdict}"
+        f"({_format_interval(result['interval'])}), {p_value} ({result['test']}): {verdict}"
     )
 
 

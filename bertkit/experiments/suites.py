@@ -5,7 +5,6 @@ import statistics
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -41,70 +40,39 @@ SUBMISSION_DIR, SUBMISSION_ARCHIVE, PREDICTIONS_DIR = "submission", "submission.
 
 
 class SuiteScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A score in our table, and the published scores.
-
-    Attributes:
-        metric: Name of the score.
-        title: Name of the task in the paper.
-        split: Validation split.
-        published: Published scores in percent, one for each column; empty if there is none.
-        baseline_metric: Name of the score of baselines with the same definition; None for `metric`, and empty
-            if baselines have no such score.
-    """
+    """A score in our table, and the published scores."""
 
     metric: str
-    title: str = ""
+    title: str = ""  # name of the task in the paper
     split: str = "validation"
-    published: tuple[float, ...] = ()
-    baseline_metric: str | None = None
+    published: tuple[float, ...] = ()  # in percent, one for each column; empty if there is none
+    baseline_metric: str | None = None  # with the same definition; None for `metric`, empty if there is none
 
 
 class SuiteTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task of a suite.
+    """A task of a suite."""
 
-    Attributes:
-        name: Name of the task in `--tasks`.
-        recipe: Name of the shipped recipe of its runs.
-        dataset: Name of its dataset.
-        scores: The scores in the table; the first score selects the best run.
-        console_metric: Validation score of a single run on the console; by default, the first score.
-        submission_files: Names of the leaderboard files by split.
-        label_format: What a leaderboard file contains: label numbers, label names, or scores from 0 to 5.
-    """
-
-    name: str
+    name: str  # in `--tasks`
     recipe: str
     dataset: str
-    scores: tuple[SuiteScore, ...]
-    console_metric: str | None = None
-    submission_files: dict[str, str] = {}
-    label_format: Literal["number", "name", "score"] = "number"
+    scores: tuple[SuiteScore, ...]  # in the table; the first score selects the best run
+    console_metric: str | None = None  # of a single run; by default, the first score
+    submission_files: dict[str, str] = {}  # names of the leaderboard files by split
+    label_format: Literal["number", "name", "score"] = "number"  # in leaderboard files
 
 
 class SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a paper: the content of a YAML file.
-
-    Attributes:
-        title: Title of the table.
-        noun: A task in error messages.
-        caption: Source of the published scores.
-        published: Headings of the columns with published scores.
-        tasks: The tasks in the order of the table.
-        digits: Decimal places of the published scores.
-        has_test_scores: Whether there is a column for our scores on labeled test sets.
-        average: Note on the average over all scores with published ones; empty for no such row.
-        learning_rates: The values of `--learning-rates paper`.
-    """
+    """A table of a paper: the content of a YAML file."""
 
     title: str
-    noun: str
-    caption: str
-    published: tuple[str, ...]
+    noun: str  # a task in error messages
+    caption: str  # source of the published scores
+    published: tuple[str, ...]  # headings of the columns with published scores
     tasks: tuple[SuiteTask, ...]
-    digits: int = 1
-    has_test_scores: bool = False
-    average: str = ""
-    learning_rates: tuple[float, ...] = ()
+    digits: int = 1  # decimal places of the published scores
+    has_test_scores: bool = False  # whether there is a column for our scores on labeled test sets
+    average: str = ""  # note on the average over all scores with published ones; empty for no such row
+    learning_rates: tuple[float, ...] = ()  # the values of `--learning-rates paper`
 
     @property
     def names(self) -> list[str]:
@@ -129,25 +97,19 @@ def read_table_file(name: str, schema: type) -> Any:
 
 
 class Suite(Experiment):
-    """An experiment whose runs are those of a table.
+    """An experiment whose runs are those of a table."""
 
-    Attributes:
-        own_settings: Names of the settings that are not passed to the runs.
-        failures: Why runs have failed, by run directory.
-    """
-
-    own_settings: ClassVar[frozenset[str]]
+    own_settings: ClassVar[frozenset[str]]  # that are not passed to the runs
 
     def __init__(self, config: Any) -> None:
-        super().__init__(config)
         for name, kind in list_passed_data(config).items():
             raise UserError(
                 f"{self.command}: {name}: expected a name or a path, found a {kind}; save the data, for "
                 "example with Dataset.save_to_disk, and pass the directory"
             )
         arguments.check_precision(config)
-        self.config = fill_data_dir(config)
-        self.failures: dict[Path, str] = {}
+        super().__init__(fill_data_dir(config))
+        self.failures: dict[Path, str] = {}  # reasons by run directory
 
     @abstractmethod
     def plan_runs(self, folder: Path) -> list[PlannedRun]:
@@ -176,13 +138,7 @@ class Suite(Experiment):
         return select_task_settings(task_name, shared)
 
     def make_run_group(self, task_name: str, recipe: str | None, settings: Mapping[str, Any]) -> RunGroup:
-        """Return a group for runs of a task on the same data.
-
-        Args:
-            task_name: The task.
-            recipe: The recipe of the runs, if they have one.
-            settings: Settings of these runs, which override those of the suite.
-        """
+        """Return a group for runs of a task on the same data; `settings` override those of the suite."""
         values = {**self.select_shared_settings(task_name), **settings}
         config_class = task_definition(task_name).config
         config, _ = resolve_settings(task_name, config_class, values, recipe)
@@ -237,15 +193,9 @@ class Suite(Experiment):
 def find_data(
     datasets: Iterable[tuple[str, str]], data_dir: str | None, encoding: str | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find datasets, so that missing ones are reported before the first run.
+    """Find datasets for tasks, so that missing ones are reported before the first run.
 
-    Args:
-        datasets: Pairs of a dataset and the task that it is loaded for.
-        data_dir: The directory of `--data-dir`.
-        encoding: The value of `--encoding`.
-
-    Returns:
-        The location of each dataset that was found, and the error message for each missing one, by name.
+    Returns the location of each dataset that was found, and the error for each missing one, by name.
     """
     found, errors = {}, {}
     for name, task_name in datasets:
@@ -263,14 +213,9 @@ def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[st
 
 
 def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:
-    """Return the choices that a flag names, in the order of `choices`.
+    """Return the choices that the values of a flag name, separated by commas, in the order of `choices`.
 
-    Args:
-        flag: Name of the flag for error messages.
-        values: Values of the flag, each with one or more names separated by commas. Without values, all
-            choices are returned.
-        choices: All valid names.
-        noun: Noun for a choice in error messages, such as "GLUE task".
+    Without values, all choices are returned. `noun` is a choice in error messages, such as "GLUE task".
     """
     names = [name.strip() for value in values or choices for name in value.split(",") if name.strip()]
     known = [normalize_name(choice) for choice in choices]
@@ -288,27 +233,22 @@ def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str]
 
 
 class Glue(Suite):
-    """`bertkit glue`: runs of each task, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`.
-
-    Attributes:
-        table: The table.
-        tasks: The selected tasks.
-        learning_rates: The learning rates to try; None means the default of the run.
-    """
+    """`bertkit glue`: runs of each task, in the directories `TASK/seed0` or `TASK/lr5e-05-seed0`."""
 
     command = "glue"
     own_settings = frozenset({"tasks", "learning_rates", "seeds", "seed"})
     output_names = (SUBMISSION_DIR, SUBMISSION_ARCHIVE, *load_table("glue").names)
+    files = ("leaderboard files", SUBMISSION_DIR)  # what `write_files` writes, and its directory
 
     def __init__(self, config: Any) -> None:
-        super().__init__(config)
+        super().__init__(fill_unset(config, {"model": loading.choose_default_model()}))
         self.table = load_table(self.command)
         names = select_names("--tasks", config.tasks, self.table.names, self.table.noun)
         self.tasks = [task for task in self.table.tasks if task.name in names]
         self.learning_rates = self._parse_learning_rates()
-        self.config = fill_unset(self.config, {"model": loading.choose_default_model()})
 
     def _parse_learning_rates(self) -> list[float | None]:
+        """Return the learning rates to try; None means the default of the run."""
         text = self.config.learning_rates
         if text is None:
             return [self.config.learning_rate]
@@ -411,22 +351,17 @@ class Glue(Suite):
         return write_submission(folder, best_runs)
 
     @classmethod
-    def describe_files(cls, folder: Path) -> str:
-        """Return the name and the directory of what `write_files` writes."""
-        return f"leaderboard files: {folder}/{SUBMISSION_DIR}"
-
-    @classmethod
     def build_tables(cls, metrics: Mapping[str, Any], folder: Path) -> list[ResultTable]:
-        table, files = load_table(cls.command), metrics["submission"]
+        table, files, (files_title, files_dir) = load_table(cls.command), metrics["submission"], cls.files
         tasks = metrics["tasks"]
         finished = [(task, tasks[task.name]) for task in table.tasks if task.name in tasks]
-        baselines = {task.name: _name_best_baseline(task, summary) for task, summary in finished}
+        baselines = {task.name: _find_best_baseline(task.scores[0], summary)[0] for task, summary in finished}
         named = ", ".join(f"{task} {name}" for task, name in baselines.items() if name)
         test = ["ours (test)"] if table.has_test_scores else []
         return [ResultTable(
             title=f"{table.title} · {metrics['model']}",
             headings=["task", "score", "ours (dev)", "baseline (dev)", *test, *table.published],
-            rows=[row.cells(table) for row in build_score_rows(table, metrics)],
+            rows=build_score_rows(table, metrics),
             caption=table.caption,
             run_notes=[_describe_run(task, summary) for task, summary in finished],
             failures=metrics.get("failed", {}),
@@ -434,7 +369,7 @@ class Glue(Suite):
             page_title=f"{table.title} with `{metrics['model']}`",
             notes=[
                 *([f"best baselines: {named}"] if named else []),
-                *([f"{cls.describe_files(folder)}: {', '.join(files)}"] if files else []),
+                *([f"{files_title}: {folder}/{files_dir}: {', '.join(files)}"] if files else []),
             ],
         )]  # fmt: skip
 
@@ -444,6 +379,7 @@ class Klue(Glue):
 
     command = "klue"
     output_names = (PREDICTIONS_DIR, *load_table("klue").names)
+    files = ("predictions", PREDICTIONS_DIR)
 
     def train_runs(self, runs: Sequence[PlannedRun]) -> RunMetrics:
         """Train the unfinished runs, and add the official scores to their metrics."""
@@ -472,10 +408,6 @@ class Klue(Glue):
             lines = [json.dumps(record, ensure_ascii=False) for record in records]
             write_text(folder / PREDICTIONS_DIR / names[-1], "".join(f"{line}\n" for line in lines))
         return names
-
-    @classmethod
-    def describe_files(cls, folder: Path) -> str:
-        return f"predictions: {folder}/{PREDICTIONS_DIR}"
 
 
 def _iter_predictions(folder: Path, split: str = "") -> Iterator[dict[str, Any]]:
@@ -525,83 +457,51 @@ def _summarize_task(
 # ---- the table of GLUE and KLUE
 
 
-@dataclass(frozen=True)
-class ScoreRow:
-    """One row of the table."""
-
-    title: str
-    metric: str
-    validation: str
-    baseline: str
-    test: str
-    published: list[str]
-
-    def cells(self, table: SuiteTable) -> list[str]:
-        """Return the cells in the order of the headings; without published scores, their cells are empty."""
-        published = self.published or [""] * len(table.published)
-        test = [self.test] if table.has_test_scores else []
-        return [self.title, self.metric, self.validation, self.baseline, *test, *published]
-
-
-def build_score_rows(table: SuiteTable, metrics: Mapping[str, Any]) -> list[ScoreRow]:
-    """Return one row for each score of the tasks that were run.
+def build_score_rows(table: SuiteTable, metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Return the cells of one row for each score of the tasks that were run, in the order of the headings.
 
     A row with the average follows if we have all scores that the paper averages.
     """
-    rows: list[ScoreRow] = []
+    rows: list[list[str]] = []
     averaged: list[tuple[float | None, ...]] = []  # ours, and the published ones
+
+    def add_row(title: str, metric: str, dev: str, baseline: str, test: str, scores: Sequence[float]) -> None:
+        published = [format_score(score, table.digits) for score in scores] or [""] * len(table.published)
+        rows.append([title, metric, dev, baseline, *([test] if table.has_test_scores else []), *published])
+
     for task in table.tasks:
         summary = metrics["tasks"].get(task.name, {})
         for reported in task.scores:
-            ours = summary.get(reported.split, {}).get(reported.metric)
+            title, metric, split = reported.title, reported.metric, reported.split
+            ours = summary.get(split, {}).get(metric)
             if reported.published:
                 averaged.append((ours, *reported.published))
-            published = [format_score(score, table.digits) for score in reported.published]
             if ours is not None:
-                rows.append(_build_score_row(reported, summary, published))
+                means = [summary.get(name, {}).get(metric) for name in (split, "test")]
+                stds = [summary.get(f"{name}_std", {}).get(metric) for name in (split, "test")]
+                dev, test = map(format_percent, means, stds)
+                baseline = format_percent(_find_best_baseline(reported, summary)[1])
+                if split != "validation":  # only the main split has baselines and a labeled test set
+                    baseline = test = ""
+                add_row(title, metric, dev, baseline, test, reported.published)
             elif any(folder.startswith(f"{task.name}/") for folder in metrics.get("failed", {})):
-                rows.append(ScoreRow(reported.title, reported.metric, "failed", "", "", published))
+                add_row(title, metric, "failed", "", "", reported.published)
     columns = [[score for score in column if score is not None] for column in zip(*averaged, strict=True)]
-    if not table.average or len(columns[0]) < len(averaged):
-        return rows
-    ours, *published_means = [statistics.fmean(column) for column in columns]
-    cells = [format_score(mean, table.digits) for mean in published_means]
-    return [*rows, ScoreRow("average", table.average, format_percent(ours), "", "", cells)]
+    if table.average and len(columns[0]) == len(averaged):
+        ours, *published_means = [statistics.fmean(column) for column in columns]
+        add_row("average", table.average, format_percent(ours), "", "", published_means)
+    return rows
 
 
-def _build_score_row(reported: SuiteScore, summary: Mapping[str, Any], published: list[str]) -> ScoreRow:
-    def format_split(split: str) -> str:
-        means, stds = summary.get(split, {}), summary.get(f"{split}_std", {})
-        return format_percent(means.get(reported.metric), stds.get(reported.metric))
-
-    # Only the main validation split has baselines and a corresponding labeled test set.
-    is_main_split = reported.split == "validation"
-    best = _find_best_baseline(reported, summary) if is_main_split else None
-    return ScoreRow(
-        title=reported.title,
-        metric=reported.metric,
-        validation=format_split(reported.split),
-        baseline=format_percent(best[1]) if best else "",
-        test=format_split("test") if is_main_split else "",
-        published=published,
-    )
-
-
-def _find_best_baseline(reported: SuiteScore, summary: Mapping[str, Any]) -> tuple[str, float] | None:
+def _find_best_baseline(reported: SuiteScore, summary: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the name and the score of the best baseline on the main validation split.
 
-    The result is None if the baselines do not have the reported score.
+    The name is empty if the baselines do not have the reported score.
     """
     metric = reported.metric if reported.baseline_metric is None else reported.baseline_metric
     baselines = summary.get("baselines", {"majority": summary["majority"]})  # of an earlier version
     scores = {name: values[metric] for name, values in baselines.items() if metric in values}
-    return max(scores.items(), key=lambda item: item[1], default=None)
-
-
-def _name_best_baseline(task: SuiteTask, summary: Mapping[str, Any]) -> str:
-    """Return the name of the best baseline by the score that selects the best run, or an empty text."""
-    best = _find_best_baseline(task.scores[0], summary)
-    return best[0] if best else ""
+    return max(scores.items(), key=lambda item: item[1], default=("", None))
 
 
 def _describe_run(task: SuiteTask, summary: Mapping[str, Any]) -> str:
@@ -612,7 +512,7 @@ def _describe_run(task: SuiteTask, summary: Mapping[str, Any]) -> str:
     bounds = " to ".join(map(format_percent, interval)) if interval else ""
     interval_note = f", 95 % interval of the mean {score.metric} {bounds}" if bounds else ""
     rows = " and ".join(f"{summary['rows'][split]:,} {split}" for split in ("train", "validation"))
-    name = _name_best_baseline(task, summary)
+    name, _ = _find_best_baseline(score, summary)
     return (
         f"{task.name}: `{summary['best_run']}`, learning rate {summary['learning_rate']:g}, {over}"
         f"{format_count(seeds, 'seed')}{interval_note}, {rows} rows"
@@ -627,22 +527,21 @@ def write_submission(folder: Path, runs: Sequence[tuple[SuiteTask, Path]]) -> li
     """Write a leaderboard file for each predicted test set; zip the files if all tasks have theirs.
 
     A file has the columns `index` and `prediction`, separated by tabs. The index comes from the test file. If
-    the test file has none, rows are counted from 0.
-
-    Args:
-        folder: The directory of the suite.
-        runs: Each task and the directory of its best run.
-
-    Returns:
-        The names of the files, in the order of the tasks.
+    the test file has none, rows are counted from 0. `runs` has each task and the directory of its best run.
+    Labels are numbers or names; scores are clipped to the range from 0 to 5.
     """
     names = []
     for task, run_dir in runs:
+        labels = load_dataset_specs()[task.name].labels
         for split, name in task.submission_files.items():
             if (run_dir / f"predictions-{split}.jsonl").exists():
                 lines = ["index\tprediction"]
                 for record in _iter_predictions(run_dir, split):
-                    label = _format_label(task, record["predicted"])
+                    label = record["predicted"]
+                    if task.label_format == "score":
+                        label = f"{min(5.0, max(0.0, label)):.3f}"
+                    elif task.label_format == "number":
+                        label = labels.index(label)
                     lines.append(f"{record.get('index', record['id'])}\t{label}")
                 (folder / SUBMISSION_DIR).mkdir(exist_ok=True)
                 write_text(folder / SUBMISSION_DIR / name, "\n".join(lines) + "\n")
@@ -654,15 +553,6 @@ def write_submission(folder: Path, runs: Sequence[tuple[SuiteTask, Path]]) -> li
     return names
 
 
-def _format_label(task: SuiteTask, predicted: Any) -> str:
-    """Return a label in the format of the leaderboard; scores are clipped to the range from 0 to 5."""
-    if task.label_format == "score":
-        return f"{min(5.0, max(0.0, predicted)):.3f}"
-    if task.label_format == "number":
-        return str(load_dataset_specs()[task.name].labels.index(predicted))
-    return str(predicted)
-
-
 # ---- feature-based
 
 
@@ -672,22 +562,19 @@ class FeatureBased(Suite):
     command = "feature-based"
     own_settings = frozenset({"features"})
     output_names = tuple(load_table("feature-based").names)
-    baseline = "frequent_tag"
 
     def __init__(self, config: Any) -> None:
-        super().__init__(config)
         table = load_table(self.command)
         names = select_names("--features", config.features, table.names, table.noun)
         self.rows = [row for row in table.tasks if row.name in names]
         recipe = read_recipe(self.rows[0].recipe, Ner.definition.name, Ner.definition.config)
-        self.config = fill_unset(self.config, {name: recipe.settings[name] for name in ("data", "model")})
+        super().__init__(fill_unset(config, {name: recipe.settings[name] for name in ("data", "model")}))
 
     def make_group(self, name: str) -> RunGroup:
         # the recipes differ only in the features
         return self.make_run_group(Ner.definition.name, self.rows[0].recipe, {})
 
     def prepare(self) -> list[str]:
-        """Find the data and the model. Raises `UserError` if either is missing, or for too few layers."""
         model_source = loading.find_model(str(self.config.model))
         model_config = loading.load_config(model_source)
         for row in self.rows:
@@ -740,7 +627,8 @@ class FeatureBased(Suite):
             for features, summary in metrics["features"].items()
         ]
         rows += [(features, "failed", "", "", published[features]) for features in failed]
-        rows.append((cls.baseline, format_percent(metrics["baselines"][cls.baseline]["f1"]), "", "", ""))
+        baseline = "frequent_tag"
+        rows.append((baseline, format_percent(metrics["baselines"][baseline]["f1"]), "", "", ""))
         dataset = metrics["data"]["name"]
         other = "" if dataset == table.tasks[0].dataset else f"; our scores are on {dataset}"
         return [ResultTable(

@@ -44,7 +44,7 @@ class Setting:
         has_parameter: Whether the Python function of the command has a parameter for the setting.
         is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
             saved.
-        completion: Source of values for shell completion; see `bertkit.cli.completion`.
+        completion: Source of values for shell completion; see `bertkit.cli.options`.
         describe_problem: Function that returns the problem with a value and the fix, or None if it is valid.
     """
 
