@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.linear_probe import PROBE_PREFIX
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.utils.extras import is_installed
+from bertkit.utils.compat import is_installed
 
 TrainingLog = Sequence[Mapping[str, Any]]
 
@@ -322,17 +322,14 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
     """Plot the loss, its components, validation scores and the learning rate; empty without a log."""
     names = list(dict.fromkeys(name for line in log for name in line))
     components = [name for name in names if name.endswith("_loss") and not name.startswith("eval_")]
-    loss_names = {"loss": "training", "eval_loss": "validation"}
-    charts = [_plot_log("Loss", log, loss_names, "Training loss as logged.")]
+    component_labels = {}
     if len(components) > 1:
-        component_names = {
+        component_labels = {
             f"{prefix}{name}": f"{split} {name.removesuffix('_loss').upper()}"
             for prefix, split in (("", "training"), ("eval_", "validation"))
             for name in components
         }
-        charts.append(_plot_log("Components of the loss", log, component_names))
     probes = {name: name.removeprefix(PROBE_PREFIX) for name in names if name.startswith(PROBE_PREFIX)}
-    charts.append(_plot_log("Linear probe", log, probes, "Linear model on the vectors of the encoder."))
     scores = {}
     for name in names:
         score = name.removeprefix("eval_")
@@ -341,20 +338,24 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
         is_partial = score != score.lower() or score.startswith("best_")
         if name.startswith("eval_") and name not in probes and not is_partial and not is_lower_better(score):
             scores[name] = score
-    shown = dict(list(scores.items())[:MAX_SCORES])
-    charts.append(_plot_log("Validation scores", log, shown))
-    charts.append(_plot_log("Learning rate", log, {"learning_rate": "learning rate"}))
-    return [chart for chart in charts if chart]
+    charts = [
+        ("Loss", {"loss": "training", "eval_loss": "validation"}, "Training loss as logged."),
+        ("Components of the loss", component_labels, ""),
+        ("Linear probe", probes, "Linear model on the vectors of the encoder."),
+        ("Validation scores", dict(list(scores.items())[:MAX_SCORES]), ""),
+        ("Learning rate", {"learning_rate": "learning rate"}, ""),
+    ]
+    plotted = [
+        plot_logged(title, {label: (log, name) for name, label in labels.items()}, note)
+        for title, labels, note in charts
+    ]
+    return [chart for chart in plotted if chart]
 
 
-def extract_series(log: TrainingLog, name: str) -> tuple[list[float], list[float]]:
-    """Return the steps at which `name` was logged, and the logged values."""
-    lines = [line for line in log if isinstance(line.get(name), (int, float))]
-    return [line[STEP] for line in lines], [line[name] for line in lines]
-
-
-def _plot_log(title: str, log: TrainingLog, labels: Mapping[str, str], note: str = "") -> Chart | None:
-    """Plot the logged values under the names in `labels`; None if none of them was logged."""
-    series = {label: extract_series(log, name) for name, label in labels.items()}
-    series = {label: line for label, line in series.items() if line[0]}
+def plot_logged(title: str, columns: Mapping[str, tuple[TrainingLog, str]], note: str = "") -> Chart | None:
+    """Plot by label the values that were logged under a name; None if nothing was logged."""
+    series = {}
+    for label, (log, name) in columns.items():
+        if lines := [line for line in log if isinstance(line.get(name), (int, float))]:
+            series[label] = ([line[STEP] for line in lines], [line[name] for line in lines])
     return plot_curves(title, series, STEP, note) if series else None

@@ -10,10 +10,10 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from bertkit.errors import MAX_REPR_LENGTH, UserError, shorten_repr
 from bertkit.settings.recipes import PASSED_DATA, list_passed_data, serialize_settings
@@ -33,9 +33,6 @@ from bertkit.utils.files import (
     write_text,
 )
 from bertkit.utils.text import dump_yaml, read_yaml, validate
-
-if TYPE_CHECKING:
-    import numpy as np  # only the logits of a study need it
 
 DEFAULT_RUNS_DIR = "runs"
 RECORDED_PACKAGES = [
@@ -214,11 +211,7 @@ class RunDir:
                 self.checkpoints.mkdir(exist_ok=True)
 
     def back_up(self, more_patterns: Sequence[str] = ()) -> None:
-        """Move the files of a run, which a new run replaces, to a backup in the same directory.
-
-        Args:
-            more_patterns: File name patterns of the run in addition to `RUN_PATTERNS`.
-        """
+        """Move the files of a run (`RUN_PATTERNS` and more) to a backup in the same directory."""
         if self.is_started:
             self.delete_backup()  # a killed run with --overwrite may have left one
             (self.folder / self.BACKUP_DIR).mkdir()
@@ -228,10 +221,7 @@ class RunDir:
         shutil.rmtree(self.folder / self.BACKUP_DIR, ignore_errors=True)
 
     def discard_unstarted(self) -> None:
-        """Remove a run that failed before its first checkpoint, and restore the run that it replaced.
-
-        A run with a checkpoint is not changed.
-        """
+        """Remove a run that failed before its first checkpoint, and restore the run that it replaced."""
         if self.find_last_checkpoint():
             return
         for part in (self.checkpoints, self.folder / self.TENSORBOARD_DIR):
@@ -244,9 +234,6 @@ class RunDir:
             locks.remove_if_unused(self.folder)
             with suppress(OSError):  # `runs` may contain other runs
                 Path(DEFAULT_RUNS_DIR).rmdir()
-
-    def get_checkpoint(self, step: int) -> Path:
-        return self.checkpoints / f"checkpoint-{step}"
 
     def find_last_checkpoint(self) -> Path | None:
         """Return the checkpoint with the highest step, or None if there is none."""
@@ -346,9 +333,8 @@ class RunDir:
         is_directory = self.folder.is_dir()
         metrics = self.read_metrics() if is_directory else None
         if metrics is None:
-            problem = (
-                f"it does not contain {self.METRICS_FILE}" if is_directory else "the directory does not exist"
-            )
+            lack = f"it does not contain {self.METRICS_FILE}"
+            problem = lack if is_directory else "the directory does not exist"
             raise UserError(
                 f"{self.folder}: is not a finished run ({problem}); pass the output directory of a training "
                 f"command, such as {DEFAULT_RUNS_DIR}/classify-imdb-minilm"
@@ -392,18 +378,18 @@ class RunDir:
         """Build the error for an invalid record; `index` is its position in `records`."""
         return UserError(f"{self.predictions_path}:{index + 1}: {problem}; {RETRAIN_HINT}")
 
-    def write_logits(self, logits: "np.ndarray", fitted_params: Mapping[str, float]) -> None:
+    def write_logits(self, logits: Any, fitted_params: Mapping[str, float]) -> None:
         """Write the logits of the test split, and `Task.fitted_params`."""
         import numpy as np
 
         path = self.folder / self.LOGITS_FILE
         try:
             with replace_file(path) as partial, partial.open("wb") as file:
-                np.savez(file, **{"logits": logits, **fitted_params})  # type: ignore[arg-type]
+                np.savez(file, **{"logits": logits, **fitted_params})
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror}); free disk space") from error
 
-    def read_logits(self) -> tuple["np.ndarray", dict[str, float]]:
+    def read_logits(self) -> tuple[Any, dict[str, float]]:
         """Return what `write_logits` wrote: the logits, and the fitted parameters."""
         import numpy as np
 
@@ -478,11 +464,9 @@ class RunDir:
 
     def find_members(self) -> list[Path]:
         """Return the runs of the ensemble in this directory or in that of a study; empty if it is a run."""
-        candidates = (self.folder, self.folder / self.ENSEMBLE_DIR)
-        folder = next((path for path in candidates if (path / self.ENSEMBLE_FILE).is_file()), None)
-        if folder is None:
+        path = self._find_ensemble_file()
+        if path is None:
             return []
-        path = folder / self.ENSEMBLE_FILE
         try:
             content = json.loads(path.read_text("utf-8"))
         except (ValueError, RecursionError, OSError) as error:
@@ -490,19 +474,20 @@ class RunDir:
         ensemble: EnsembleRecord = validate(content, EnsembleRecord, path, ENSEMBLE_HINT)
         if not ensemble["members"]:
             raise UserError(f"{path}: has no members; {ENSEMBLE_HINT}")
-        for member in ensemble["members"]:
-            if not os.path.isdir(folder / member):  # noqa: PTH112 (`Path.is_dir` fails for a name that is too long)
+        members = [path.parent / member for member in ensemble["members"]]
+        for member, folder in zip(ensemble["members"], members, strict=True):
+            if not os.path.isdir(folder):  # noqa: PTH112 (`Path.is_dir` fails for a name that is too long)
                 raise UserError(
                     f"{path}: member {member[:MAX_REPR_LENGTH]} does not exist; restore its directory, or "
                     f"{ENSEMBLE_HINT}"
                 )
-            files = (
-                folder / member / self.ENSEMBLE_FILE,
-                folder / member / self.ENSEMBLE_DIR / self.ENSEMBLE_FILE,
-            )
-            if any(file.is_file() for file in files):
+            if RunDir(folder)._find_ensemble_file():
                 raise UserError(f"{path}: member {member} is an ensemble itself; {ENSEMBLE_HINT}")
-        return [folder / member for member in ensemble["members"]]
+        return members
+
+    def _find_ensemble_file(self) -> Path | None:
+        paths = (self.folder / self.ENSEMBLE_FILE, self.folder / self.ENSEMBLE_DIR / self.ENSEMBLE_FILE)
+        return next((path for path in paths if path.is_file()), None)
 
     def refuse_ensemble(self) -> None:
         """Raise a `UserError` if the directory is an ensemble or a study with an ensemble."""
@@ -533,29 +518,26 @@ def _parse_json(text: bytes, location: object) -> dict[str, Any]:
 # ---- kinds of output directories
 
 
-def _find_files_unless_run(names: set[str]) -> set[str]:
-    """Return all file names of a directory, or none if it contains a run."""
-    return set() if RunDir.SETTINGS_FILE in names else names
+RUN = OutputKind(
+    "a run", "pass --overwrite to replace it, or --resume to resume it",
+    lambda names: set() if RunDir.SETTINGS_FILE in names else names,
+)  # fmt: skip
 
 
 def _find_files_unless_evaluation(names: set[str]) -> set[str]:
     """Return the files of a trained model; if there are none, proceed as for a run."""
     model_dirs = (RunDir.CHECKPOINTS_DIR, RunDir.ONNX_DIR)
     trained = {name for name in names if name in model_dirs or name.endswith(".safetensors")}
-    return trained or _find_files_unless_run(names)
+    return trained or RUN.find_foreign_files(names)
 
 
-RUN = OutputKind("a run", "pass --overwrite to replace it, or --resume to resume it", _find_files_unless_run)
 EVALUATION = OutputKind("an evaluation", "pass --overwrite to replace it", _find_files_unless_evaluation)
 
 
 def create_default_directory(*parts: str) -> Path:
-    """Create a new directory `runs/PARTS`, with a number at the end if it exists.
+    """Create a new directory such as `runs/TASK-DATA-MODEL`, with a number at the end if it exists.
 
     Two runs that start at the same time get different directories.
-
-    Args:
-        *parts: Parts of the directory name, such as task, data and model.
     """
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
     folder, number = Path(DEFAULT_RUNS_DIR) / name, 2
@@ -573,27 +555,19 @@ def create_default_directory(*parts: str) -> Path:
 def format_python_call(function: str, arguments: Mapping[str, Any], data_names: Iterable[str]) -> str:
     """Return a call such as `bertkit.classify(recipe='run.yaml', data=...)`.
 
-    Args:
-        function: Name of a command, such as "classify" or "study classify".
-        arguments: Values by argument.
-        data_names: Settings that receive data objects.
+    `function` is the name of a command. `data_names` are the settings that receive data objects.
     """
     function, _, task = function.partition(" ")  # `study TASK` is the function `study` with the task
-    data = [f"{name}=..." for name in data_names]
-    values = [f"{name}={value!r}" for name, value in arguments.items()]
-    task_argument = [repr(task)] if task else []
-    return f"bertkit.{function.replace('-', '_')}({', '.join([*task_argument, *values, *data])})"
+    parts = [repr(task)] if task else []
+    parts += [f"{name}={value!r}" for name, value in arguments.items()]
+    parts += [f"{name}=..." for name in data_names]
+    return f"bertkit.{function.replace('-', '_')}({', '.join(parts)})"
 
 
 def get_installed_versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages by name, without packages that are not installed."""
-    versions = {name: _get_installed_version(name) for name in names}
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-@cache
-def _get_installed_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    versions = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

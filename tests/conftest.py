@@ -492,8 +492,8 @@ def make_features(lengths_by_example):
     from bertkit.data.tokens import SequenceTemplate
     from bertkit.utils.arrays import Ragged, compute_offsets
 
-    lengths = [length for example in lengths_by_example for length in example]
-    tokens = Ragged.from_sequences([[0] * length for length in lengths])
+    offsets = compute_offsets([length for example in lengths_by_example for length in example])
+    tokens = Ragged(np.zeros(offsets[-1], np.int32), offsets.astype(np.int64))
     ranges = TokenRanges((0,), tokens.offsets[:-1, None], tokens.offsets[1:, None])
     counts = np.array([len(example) for example in lengths_by_example])
     return TextFeatures(

@@ -5,7 +5,7 @@ import pytest
 from conftest import write_rows
 from test_report import labelled, write_run
 
-from bertkit.reports.comparison import compare_runs
+from bertkit.commands.report import compare_runs
 from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 

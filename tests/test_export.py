@@ -263,7 +263,7 @@ def test_without_the_data_the_export_is_compared_on_the_predicted_texts(run, cli
 
 def test_without_onnx_the_extra_to_install_is_named(run, cli, monkeypatch):
     bertkit.export(run)
-    monkeypatch.setattr("bertkit.utils.extras.is_installed", lambda _: False)
+    monkeypatch.setattr("bertkit.utils.compat.is_installed", lambda _: False)
     assert_refused(cli, run, [run, "--overwrite"], ["pip install 'bertkit[onnx]'"], "export")
     with pytest.raises(bertkit.UserError, match=r"needs onnxruntime, which is not installed"):
         bertkit.load(run / "onnx")

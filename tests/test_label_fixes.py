@@ -17,14 +17,15 @@ from conftest import (
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.run.load_data import create_task, hash_texts, parse_all_rows, split_parsed_rows
+from bertkit.run.load_data import create_task, hash_inputs, parse_all_rows, split_parsed_rows
 from bertkit.tasks import task_definition
 
 
 def make_fix(index, inputs, action, old, new=None, **part):
     """A decision about the row with this index in `rows.jsonl`."""
+    [digest] = hash_inputs({column: [value] for column, value in enumerate(inputs)}, range(len(inputs)))
     return {
-        "file": "rows.jsonl", "row": index + 1, "text": hash_texts(inputs), **part, "action": action,
+        "file": "rows.jsonl", "row": index + 1, "text": digest, **part, "action": action,
         "from": old, "to": new,
     }  # fmt: skip
 

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import chromium
+import msgspec
 import pytest
 
-from bertkit.reports.label_review import render_review_page
+from bertkit.commands.label_issues import render_review_page
 from bertkit.run.load_data import LabelFix
 
 pytestmark = [chromium.needs_browser, pytest.mark.slow]
@@ -75,7 +76,7 @@ def test_keys_move_decide_and_save(show, tmp_path):
         {"file": "train.csv", "row": 2, "text": f"{2:016x}", "action": "change", "from": "negative",
          "to": "positive"},
     ]  # fmt: skip
-    assert [LabelFix.from_record(fix, "line").action for fix in fixes] == ["keep", "change"]
+    assert [msgspec.convert(fix, LabelFix).action for fix in fixes] == ["keep", "change"]
 
 
 def test_decisions_survive_reloading_and_can_be_filtered(show):

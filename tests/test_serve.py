@@ -21,6 +21,7 @@ import pytest
 from conftest import ROW_MAKERS, make_ner_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
 import bertkit
@@ -562,7 +563,7 @@ def test_a_failed_reload_keeps_the_old_models(runs, tmp_path, caplog, monkeypatc
         asyncio.run(registry.reload())
     assert registry.models["run"] is old
     assert "the old models stay: out of memory" in caplog.text
-    assert 'bertkit_reloads_total{result="failed"} 2.0' in registry.metrics.format().decode()
+    assert 'bertkit_reloads_total{result="failed"} 2.0' in generate_latest(registry.metrics.registry).decode()
     asyncio.run(registry.reload())
     assert registry.models["run"] is not old
 

@@ -52,7 +52,7 @@ from bertkit.settings.setting import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
-from bertkit.utils.files import check_output_file, expand_home, stage_file, write_text
+from bertkit.utils.files import check_output_file, expand_home, replace_file, write_text
 from bertkit.utils.reporting import (
     report_info,
     report_warning,
@@ -430,7 +430,7 @@ def open_vector_file(
     schema = infer_arrow_schema(rows) if path.suffix == ".parquet" else None
     metadata = json.dumps(msgspec.structs.asdict(provenance), ensure_ascii=schema is not None)
     try:
-        with stage_file(path) as staged:
+        with replace_file(path) as staged:
             vectors = allocate_memmap(staged.with_suffix(".npy"), shape, np.float32)
             yield vectors
             if schema is None:

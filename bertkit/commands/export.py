@@ -41,8 +41,8 @@ from bertkit.tasks.evaluation import Outputs
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.training.scoring import restore_order
 from bertkit.utils import locks
+from bertkit.utils.compat import require_extra
 from bertkit.utils.console import out_console, print_json
-from bertkit.utils.extras import require_extra
 from bertkit.utils.files import OutputKind, check_output_directory, expand_home, stage_files
 from bertkit.utils.reporting import (
     report_info,

@@ -10,15 +10,17 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
 import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
 
 from bertkit.commands.configs import LabelIssuesConfig
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
-from bertkit.reports.label_review import render_review_page
+from bertkit.reports.page import render_template
 from bertkit.run.load_data import get_row_name, hash_inputs, parse_all_rows
 from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
@@ -28,6 +30,7 @@ from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
 from bertkit.tasks.text.labels import MultiLabel, Regression
+from bertkit.tasks.view import MAX_BYTES, MAX_EXAMPLES, TEXT_LENGTHS, dump_compact_json
 from bertkit.utils.console import out_console, print_json, print_records
 from bertkit.utils.files import expand_home, write_jsonl, write_text
 from bertkit.utils.reporting import silence_libraries, silence_reports
@@ -459,6 +462,62 @@ def compute_robust_scores(residuals: np.ndarray) -> np.ndarray:
     if scale == 0:
         scale = deviations.mean() * np.sqrt(np.pi / 2)
     return (residuals - np.median(residuals)) / (scale or 1.0)
+
+
+# ---- the page to review the issues
+
+ELLIPSIS = " …"
+
+
+def render_review_page(
+    study: str, task: str, num_rows: int, issues: Sequence[Mapping[str, Any]], choices: Sequence[Any]
+) -> str:
+    """Render the page of all issues; if it would be too large, shorten texts and leave out the last issues.
+
+    `choices` are the labels that the reviewer can choose from; empty if there is only the suggested one.
+    """
+    shown = list(issues[:MAX_EXAMPLES])
+    digest = blake2b(dump_compact_json(list(issues)).encode(errors="replace"), digest_size=8)
+    # The browser stores the decisions under this key.
+    settings = {"task": task, "choices": list(choices), "key": digest.hexdigest()}
+
+    def dump(length: int | None) -> Any:
+        packed = [_pack(issue, length) for issue in shown]
+        return htmlsafe_json_dumps({**settings, "issues": packed}, dump_compact_json)
+
+    for length in TEXT_LENGTHS:
+        data = dump(length)
+        if len(data) <= MAX_BYTES:
+            break
+    while len(data) > MAX_BYTES:
+        shown = shown[: len(shown) // 2]
+        data = dump(length)
+    return render_template(
+        "label_review.html", "review.js", title=f"Label issues of {study}", task=task, num_rows=num_rows,
+        num_issues=len(issues), num_shown=len(shown), text_length=length, data=data,
+    )  # fmt: skip
+
+
+def _pack(issue: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """Return an issue with its inputs as pairs of a name and a list: text before, marked word, text after.
+
+    Only a sentence has three parts. Each has at most `length` characters, and the first one keeps its end.
+    """
+    fields, word = [], issue.get("word")
+    for name, value in issue["inputs"].items():
+        if not isinstance(value, (list, tuple)):
+            parts = ["" if value is None else str(value)]
+        elif word is None:  # endings, which labels name by their index
+            parts = [" · ".join(f"{index}: {text}" for index, text in enumerate(value))]
+        else:
+            words = list(map(str, value))
+            parts = [" ".join(words[:word]), words[word], " ".join(words[word + 1 :])]
+        for index, part in enumerate(parts):
+            if length is not None and len(part) > length:
+                from_end = index == 0 and len(parts) > 1
+                parts[index] = ELLIPSIS.strip() + part[-length:] if from_end else part[:length] + ELLIPSIS
+        fields.append([name, parts])
+    return {key: value for key, value in issue.items() if key != "inputs"} | {"fields": fields}
 
 
 # ---- command line

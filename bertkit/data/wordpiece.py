@@ -19,7 +19,7 @@ from tokenizers.trainers import WordPieceTrainer
 from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, WordUnits
-from bertkit.utils.extras import require_extra
+from bertkit.utils.compat import require_extra
 from bertkit.utils.text import replace_surrogates
 
 CLUSTER = regex.compile(r"\X")  # a character with its combining marks, such as the Jamo of a syllable

@@ -81,7 +81,7 @@ def plan_time_limit(session: Session) -> None:
     if limit is None or config.max_steps is not None:
         return
     with report_out_of_memory(suggest_memory_fixes(config, session.model)):
-        times = distributed.broadcast_from_main_process(measure_times(session, 60 * limit))
+        times = distributed.gather_object(measure_times(session, 60 * limit))[0]  # those of the first rank
     steps = times.count_steps(60 * limit, session.trainer.steps_per_epoch, config.save_steps)
     probe = f", {times.probe:.1f} s per probe" if times.probe else ""
     durations = f"{times.step:.2f} s per step, {times.evaluation - times.probe:.1f} s per evaluation{probe}"

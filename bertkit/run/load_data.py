@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from bertkit.data.sources import LoadedDataset
@@ -28,7 +29,6 @@ from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.trained_model import load_run_task
-from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
 from bertkit.utils.text import validate
@@ -139,9 +139,6 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
 
     Returns:
         The splits, and notes that describe these changes.
-
-    Raises:
-        UserError: There are too few rows, or a class has no training row left.
     """
     config = task.config
     seed = config.seed if config.split_seed is None else config.split_seed
@@ -175,11 +172,7 @@ def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
 
 
 def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> list[str]:
-    """Check that each class still has training rows, after those in another split were removed.
-
-    Returns:
-        A note on the classes whose rows are all held out.
-    """
+    """Check that each class still has training rows; return a note on the classes that are all held out."""
     is_held_out = "validation" not in splits
     num_held_out = len(new_splits["validation"]) if is_held_out else 0
     if len(new_splits["train"]) + num_held_out == len(splits["train"]):
@@ -226,9 +219,6 @@ def reload_run_data(
     Returns:
         The dataset, and the splits. Those of an ensemble are only the training rows, unless the dataset has a
         validation split: the members were trained on all other rows.
-
-    Raises:
-        UserError: The data cannot be loaded, or has changed since the run.
     """
     task = load_run_task(folder, accepts_ensemble=True)
     if data and list_passed_data(task.config):
@@ -249,46 +239,32 @@ def reload_run_data(
 
 # ---- label fixes
 
-TEXT_DIGITS = 16  # hexadecimal digits of the SHA-256 that identifies the texts of a row
 EXPORT_HINT = "export the decisions from label_issues.html again"
-Action = Literal["keep", "change", "drop"]
-FixRecord = TypedDict(
-    "FixRecord",
-    {
-        "file": str, "row": int, "text": str, "action": Action, "from": Any,
-        "to": NotRequired[str | int | float | bool | None],
-        "word": NotRequired[int], "label": NotRequired[str],
-    },
-)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LabelFix:
-    """The decision about one label.
+class LabelFix(msgspec.Struct):
+    """The decision about one label, from a line of the file."""
 
-    Attributes:
-        part: Index of the word whose tag is `old`, or the label of a label set that is present if `old` is
-            true. None if `old` is the label of the row.
-    """
-
-    location: str  # file and line of the decision, for errors
-    row: tuple[str, int]  # name of the file and number of the row; see `Rows.row_numbers`
+    file: str
+    row_number: int = msgspec.field(name="row")  # see `Rows.row_numbers`
     text: str  # result of `hash_inputs` for the row
-    action: Action
-    old: Any
-    new: Any
-    part: int | str | None
+    action: Literal["keep", "change", "drop"]
+    old: Any = msgspec.field(name="from")
+    new: str | int | float | bool | None = msgspec.field(name="to", default=None)
+    word: int | msgspec.UnsetType = msgspec.UNSET  # index of the word whose tag is `old`
+    label: str | msgspec.UnsetType = msgspec.UNSET  # of a label set; it is present if `old` is true
+    location: str = ""  # file and line of the decision, for errors
 
-    @classmethod
-    def from_record(cls, record: Any, location: str) -> "LabelFix":
-        """Return the decision of one line."""
-        fields: FixRecord = validate(record, FixRecord, location, EXPORT_HINT)
-        if fields["action"] == "change" and fields.get("to") is None:
-            raise UserError(f"{location}: has no new label in 'to'; add it, or choose another action")
-        return cls(
-            location, (fields["file"], fields["row"]), fields["text"], fields["action"], fields["from"],
-            fields.get("to"), fields.get("word", fields.get("label")),
-        )  # fmt: skip
+    @property
+    def row(self) -> tuple[str, int]:
+        """Name of the file and number of the row."""
+        return self.file, self.row_number
+
+    @property
+    def part(self) -> int | str | None:
+        """The word or the label; None if `old` is the label of the row."""
+        part = self.label if isinstance(self.word, msgspec.UnsetType) else self.word
+        return None if isinstance(part, msgspec.UnsetType) else part
 
 
 def read_label_fixes(path: Path) -> list[LabelFix]:
@@ -310,7 +286,10 @@ def read_label_fixes(path: Path) -> list[LabelFix]:
             raise UserError(
                 f"{location}: cannot parse it as JSON ({error}); correct or remove the line"
             ) from error
-        fix = LabelFix.from_record(record, location)
+        fix: LabelFix = validate(record, LabelFix, location, EXPORT_HINT)
+        fix.location = location
+        if fix.action == "change" and fix.new is None:
+            raise UserError(f"{location}: has no new label in 'to'; add it, or choose another action")
         if (first := seen.setdefault((fix.row, fix.part), f"line {number}")) != f"line {number}":
             raise UserError(f"{location}: decides about the same label as {first}; remove one of the two")
         fixes.append(fix)
@@ -322,13 +301,11 @@ def hash_inputs(rows: Rows, columns: Iterable[str]) -> list[str]:
 
     It is the beginning of the SHA-256 of the values as a JSON list, without spaces, in UTF-8.
     """
-    return [hash_texts(values) for values in zip(*(rows[column] for column in columns), strict=True)]
-
-
-def hash_texts(values: Sequence[Any]) -> str:
-    """Return the digest of the input values of one row; see `hash_inputs`."""
-    text = json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:TEXT_DIGITS]
+    digests = []
+    for values in zip(*(rows[column] for column in columns), strict=True):
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+        digests.append(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16])
+    return digests
 
 
 def get_row_name(rows: Rows, index: int) -> tuple[str, int]:
@@ -345,9 +322,6 @@ def apply_label_fixes(task: Task, rows: Rows, path: Path) -> tuple[Rows, dict[st
 
     Returns:
         The rows, and the file with its checksum and the numbers of changed and of dropped rows.
-
-    Raises:
-        UserError: The file is not valid, or a row does not have the recorded text or label.
     """
     fixes = read_label_fixes(path)
     for fix in fixes:

@@ -20,7 +20,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.evaluation import Evaluation, ScoreDetail, merge_prediction
 from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
 from bertkit.utils import devices
-from bertkit.utils.extras import require_extra
+from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection

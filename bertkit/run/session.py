@@ -293,7 +293,7 @@ class Session:
             name, _ = prepared.task.state.best_metric
             report_warning(f"{name}: no evaluation has this score, so the last weights are kept")
         elif step and best_step != step:
-            trainer.load_weights(self.run_dir.get_checkpoint(best_step))
+            trainer.load_weights(self.run_dir.checkpoints / f"checkpoint-{best_step}")
             report_info(f"restored the best weights, of step {best_step}")
         return self._build_metrics(seconds, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
 

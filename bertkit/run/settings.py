@@ -24,7 +24,7 @@ from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import make_absolute
 from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, locks, system
-from bertkit.utils.extras import require_extra
+from bertkit.utils.compat import require_extra
 from bertkit.utils.files import check_output_directory, expand_home, join_command
 from bertkit.utils.reporting import report_warning
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bertkit.utils.extras import require_extra
+from bertkit.utils.compat import require_extra
 
 REQUIRED_PACKAGES = ("anyio", "fastapi", "uvicorn", "prometheus_client")
 

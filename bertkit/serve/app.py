@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import generate_latest
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -52,12 +53,7 @@ def create_app(
     token: bytes | None,
     allowed_hosts: Collection[str] | None = None,
 ) -> ASGIApp:
-    """Return the application.
-
-    Args:
-        token: The bearer token; None if no token is needed.
-        allowed_hosts: Names of the server in the header `Host`; None to allow all names.
-    """
+    """Return the application; see `RequestChecks` for the token and the hosts."""
     app = FastAPI(title="bertkit serve", version=__version__, docs_url=None, redoc_url=None)
     add_descriptions(app, registry)
     add_predictions(app, registry)
@@ -84,13 +80,13 @@ def add_descriptions(app: FastAPI, registry: ModelRegistry) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the server accepts requests", responses=describe_errors(503))
     async def readyz() -> Response:
-        if registry.is_ready:
+        if registry.models and not registry.is_draining:
             return make_json_response({"status": "ready"})
         raise RequestError(503, "server: is shutting down; send the request to another server")
 
     @app.get("/metrics", summary="Measurements in the text format of Prometheus")
     async def metrics() -> Response:
-        return Response(registry.metrics.format(), headers={"content-type": METRICS_TYPE})
+        return Response(generate_latest(registry.metrics.registry), headers={"content-type": METRICS_TYPE})
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -104,10 +100,7 @@ def add_descriptions(app: FastAPI, registry: ModelRegistry) -> None:
 
 @cache
 def render_page() -> bytes:
-    """Return the page. It is the same for all servers: its script reads the models from `/info`.
-
-    So it contains nothing that a token protects.
-    """
+    """Return the page, which contains nothing that a token protects: its script reads `/info`."""
     return render_template("server.html", "server.js", title="bertkit serve").encode()
 
 
@@ -124,7 +117,10 @@ def add_predictions(app: FastAPI, registry: ModelRegistry) -> None:
 
     @app.post(
         PREDICT_PATH, summary="Predict rows", openapi_extra=describe_bodies(registry),
-        responses={200: describe_records(), **describe_errors(*PREDICT_ERRORS)},
+        responses={
+            200: _describe_response("A record for each row", RECORDS_SCHEMA),
+            **describe_errors(400, 403, 408, 413, 415, 422, 429, 500, 503),
+        },
     )  # fmt: skip
     async def predict(request: Request, parameters: Annotated[PredictParameters, Query()]) -> Response:
         names = [name for name, _ in request.query_params.multi_items()]
@@ -260,11 +256,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
 def choose_hosts(host: str) -> set[str]:
-    """Return the names, in the header `Host`, of a server that listens on a loopback address.
-
-    Args:
-        host: The address that the user passed.
-    """
+    """Return the names, in the header `Host`, of a server that listens on a loopback address."""
     return {*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host.lower()}
 
 
@@ -394,7 +386,6 @@ ERRORS = {
     500: "The server failed because of a bug",
     503: "The rows were not predicted in time, or the server is shutting down",
 }
-PREDICT_ERRORS = (400, 403, 408, 413, 415, 422, 429, 500, 503)
 ERROR_SCHEMA = {
     "type": "object", "required": ["error"],
     "properties": {"error": {"type": "string", "description": "<object>: <problem>; <fix>"}},
@@ -403,17 +394,12 @@ RECORD_SCHEMA = {
     "type": "object", "required": ["id"], "additionalProperties": True,
     "properties": {"id": {"type": ["integer", "string"], "description": "Position in the request"}},
 }  # fmt: skip
+RECORDS_SCHEMA = {"anyOf": [RECORD_SCHEMA, {"type": "array", "items": RECORD_SCHEMA}]}
 
 
 def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a path for these statuses."""
     return {status: _describe_response(ERRORS[status], ERROR_SCHEMA) for status in statuses}
-
-
-def describe_records() -> dict[str, Any]:
-    """Return the response of `POST /predict`."""
-    schema = {"anyOf": [RECORD_SCHEMA, {"type": "array", "items": RECORD_SCHEMA}]}
-    return _describe_response("A record for each row", schema)
 
 
 def describe_bodies(registry: ModelRegistry) -> dict[str, Any]:

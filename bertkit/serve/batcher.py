@@ -28,18 +28,13 @@ class ComputationStoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The rows of one request. Its result is cancelled if no client waits for it any more.
-
-    Attributes:
-        arrival: Time of the request, in seconds of the event loop.
-        num_tokens: Number of tokens if they were counted, else 0.
-    """
+    """The rows of one request."""
 
     rows: Records
     all_scores: bool
-    arrival: float
-    result: "asyncio.Future[Records]"
-    num_tokens: int = 0
+    arrival: float  # in seconds of the event loop
+    result: "asyncio.Future[Records]"  # cancelled if no client waits for it any more
+    num_tokens: int = 0  # 0 if they were not counted
 
 
 # Returns the records of each job, or the error of the job.
@@ -87,12 +82,7 @@ class Batcher:
         return sum(len(job.rows) for job in self._queue)
 
     async def predict(self, rows: Records, all_scores: bool = False, num_tokens: int = 0) -> Records:
-        """Return the records of rows. If the caller is cancelled, the rows leave the queue.
-
-        Raises:
-            RequestError: The queue has no room for the rows.
-            UserError: A row cannot be predicted.
-        """
+        """Return the records of rows. If the caller is cancelled, the rows leave the queue."""
         waiting_rows, waiting_tokens = self.count_waiting_rows(), sum(job.num_tokens for job in self._queue)
         has_room_for_tokens = not num_tokens or waiting_tokens + num_tokens <= self._max_waiting_tokens
         if waiting_rows + len(rows) > self._max_waiting_rows or not has_room_for_tokens:
@@ -253,13 +243,10 @@ UNCOUNTED_FRACTION = 1 / 8
 
 
 class TokenLimit:
-    """Counts the tokens of large requests, and refuses requests with too many.
+    """Counts the tokens of large requests in all rows and windows, and refuses requests with too many.
 
     The thread of the model cannot stop while it tokenizes a text. So tokens are counted in another thread,
     before the request joins the queue of the model.
-
-    Args:
-        max_tokens: Maximum number of tokens of a request in all rows and windows.
     """
 
     def __init__(self, predictor: Predictor, max_tokens: int) -> None:

@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError, format_list, suggest_similar
@@ -79,10 +72,6 @@ class Metrics:
         self.queue_rows = Gauge("bertkit_queue_rows", "Rows in the queue.", ["model"], registry=registry)
         self.reloads = Counter("bertkit_reloads", "Reloads by result.", ["result"], registry=registry)
 
-    def format(self) -> bytes:
-        """Return all measurements as text."""
-        return generate_latest(self.registry)
-
 
 MAX_WAITING_ROWS = 1024  # rows in the queue of a model, and rows of a request
 # On a CPU, a batch is computed in parts of rows with similar lengths: less padding makes this faster than one
@@ -92,14 +81,10 @@ CPU_FORWARD_ROWS = 8
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A run that is loaded and has predicted once.
-
-    Attributes:
-        info: The description in `/info`.
-    """
+    """A run that is loaded and has predicted once."""
 
     name: str
-    info: dict[str, Any]
+    info: dict[str, Any]  # the description in `/info`
     decoder: RowDecoder
     token_limit: TokenLimit
     batcher: Batcher
@@ -113,13 +98,7 @@ class ServedModel:
 
 
 def load_served_model(run: str, name: str, config: ServeConfig, metrics: Metrics) -> ServedModel:
-    """Load a run and predict example rows, so that the first request is not slower than others.
-
-    Args:
-        run: Directory of a run, of an exported model, or of an ensemble.
-        name: Name in requests.
-        metrics: Receives the measurements of each batch.
-    """
+    """Load a run, an exported model or an ensemble; predict example rows, so that no request is slower."""
     predictor = load_predictor(run)
     is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
     tokenizer, max_length = predictor.tokenizer, predictor.task.config.max_length
@@ -166,25 +145,13 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
 
 
 class ModelRegistry:
-    """The served models by name.
-
-    Args:
-        runs: The directory of each run by its name in requests. `load` loads their models.
-
-    Attributes:
-        is_draining: Whether the server is shutting down, so that it is not ready for new clients.
-    """
+    """The served models by name; `load` loads those of `runs`, which are directories by name."""
 
     def __init__(self, runs: Mapping[str, str], config: ServeConfig, metrics: Metrics) -> None:
         self.runs, self.config, self.metrics = runs, config, metrics
         self.models: dict[str, ServedModel] = {}
-        self.is_draining = False
+        self.is_draining = False  # whether the server is shutting down
         self._reload_lock = asyncio.Lock()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all models are loaded and the server is not shutting down."""
-        return bool(self.models) and not self.is_draining
 
     def find(self, name: str | None) -> ServedModel:
         """Return the model with this name; a server of one model needs no name."""

@@ -41,9 +41,7 @@ def serve(
 ) -> None:
     """Serve finished runs over HTTP until SIGTERM or Ctrl-C.
 
-    Args:
-        settings: Settings of `ServeConfig`.
-        on_ready: Receives `url` and `models` once the server accepts requests.
+    `on_ready` receives `url` and `models` once the server accepts requests.
     """
     config = ServeConfig(**validate_settings(ServeConfig, settings, "serve()"))
     devices.request_device(config.device)
@@ -257,12 +255,7 @@ def make_uvicorn_config(app: ASGIApp) -> uvicorn.Config:
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that exits with status 0 after SIGTERM or Ctrl-C, once all requests have their response.
-
-    Attributes:
-        registry: The models; the server marks them as draining.
-        on_started: Called when the server accepts requests.
-    """
+    """A server that exits with status 0 after SIGTERM or Ctrl-C, once all requests have their response."""
 
     def __init__(self, config: uvicorn.Config, registry: ModelRegistry) -> None:
         super().__init__(config)
@@ -274,8 +267,7 @@ class DrainingServer(uvicorn.Server):
         self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn would close idle connections at once. A request that a client sends at this moment would be
-        # lost.
+        # uvicorn would close idle connections at once, and lose a request that a client sends at this moment.
         self.registry.is_draining = True
         await asyncio.sleep(0)  # accepts the connections that are already waiting
         for server in self.servers:

@@ -1,7 +1,7 @@
 """Arrays: sequences of different lengths, stored in two flat arrays, and batches of a stream."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -34,8 +34,8 @@ def slide_windows(
         sizes: Window sizes [n], or one size for all ranges.
         strides: Distances between the starts of successive windows [n], or one distance for all ranges. A
             stride is limited to the window size, so no position is skipped.
-        align_last: Whether the last window has the full size and ends at the end of the range. Otherwise, it
-            starts one stride after the previous window, and may be shorter.
+        align_last: Whether the last window has the full size and ends at the end of the range, or else starts
+            one stride after the previous window and may be shorter.
 
     Returns:
         The number of windows of each range [n], and the starts and stops of the windows [windows].
@@ -64,17 +64,6 @@ class Ragged:
 
     values: np.ndarray
     offsets: np.ndarray
-
-    @classmethod
-    def from_sequences(
-        cls, sequences: Sequence[Sequence[int] | np.ndarray], dtype: type = np.int32
-    ) -> "Ragged":
-        """Concatenate a list of sequences."""
-        offsets = compute_offsets(np.fromiter(map(len, sequences), np.int64, len(sequences)))
-        values = np.empty(offsets[-1], dtype)
-        for sequence, start, stop in zip(sequences, offsets[:-1], offsets[1:], strict=True):
-            values[start:stop] = sequence
-        return cls(values, offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -105,13 +94,9 @@ class Ragged:
 
 
 class RaggedWriter:
-    """Writer that appends sequences to the files of a directory.
+    """Writer that appends sequences to the files of an existing directory.
 
     Offsets are stored as uint32 if possible, else as uint64.
-
-    Args:
-        folder: An existing directory.
-        dtype: Dtype of the values.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
@@ -124,12 +109,7 @@ class RaggedWriter:
         return self
 
     def add(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        """Append sequences.
-
-        Args:
-            values: [total] values of the sequences, concatenated.
-            lengths: [n] length of each sequence.
-        """
+        """Append sequences: their concatenated values [total], and the length of each [n]."""
         starts = self.num_values + np.cumsum(lengths) - lengths
         self._files[0].write(np.ascontiguousarray(values, self.dtype).data)
         self._files[1].write(starts.astype(np.uint64).data)
@@ -149,7 +129,6 @@ class RaggedWriter:
 
     @property
     def offset_dtype(self) -> str:
-        """Dtype of the stored offsets."""
         return "uint32" if self.num_values < 1 << 32 else "uint64"
 
 
@@ -190,13 +169,9 @@ def iter_batches(
     max_items: int | None = None,
     count_chars: Callable[[Any], int] = len,
 ) -> Iterator[list[T]]:
-    """Yield the items in batches. A batch ends with the item that reaches one of the limits.
+    """Yield the items, which are or contain texts, in batches.
 
-    Args:
-        items: Texts, or items that contain texts.
-        max_chars: Number of characters after which a batch ends.
-        max_items: Number of items after which a batch ends; None for no limit.
-        count_chars: Returns the number of characters of an item.
+    A batch ends with the item that reaches one of the limits.
     """
     batch: list[T] = []
     num_chars = 0

@@ -20,10 +20,7 @@ from bertkit.utils.files import (
 
 
 def get_cache_directory() -> Path:
-    """Return the directory BERTKIT_CACHE_DIR, by default `bertkit` in the user's cache directory.
-
-    An empty variable counts as unset.
-    """
+    """Return the directory BERTKIT_CACHE_DIR, by default `bertkit` in the user's cache directory."""
     if directory := os.environ.get("BERTKIT_CACHE_DIR"):
         return expand_home(directory)
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -33,13 +30,8 @@ def get_cache_directory() -> Path:
 def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | None:
     """Return the cache directory `kind/key`; create it if it is missing or damaged.
 
-    Args:
-        kind: Kind of content, such as "vectors".
-        key: Digest of the data that the content is computed from.
-        write: Writes the content into an empty directory.
-
-    Returns:
-        The directory; None if the cache cannot be written, because a failing cache does not stop a run.
+    `key` is the digest of the data that the content is computed from. `write` writes the content into an
+    empty directory. The result is None if the cache cannot be written: a failing cache does not stop a run.
     """
     entry = get_cache_directory() / kind / key
     if entry.is_dir():
@@ -70,12 +62,7 @@ def cache_or_write(kind: str, key: str, write: Callable[[Path], None], what: str
 
 
 def write_to_temporary(write: Callable[[Path], None], what: str) -> Path:
-    """Write content into a temporary directory, which is deleted when the process ends.
-
-    Args:
-        write: Writes the content into an empty directory.
-        what: Noun for the content, for the error message.
-    """
+    """Write content into a temporary directory, which is deleted when the process ends; `what` is a noun."""
     folder = create_process_directory()
     try:
         write(folder)

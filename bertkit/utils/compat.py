@@ -1,14 +1,18 @@
-"""What differs between the supported versions of Python and of the libraries, in one place.
+"""What differs between the supported versions of Python and of the libraries, and what is optional.
 
 The version after "until" is the first one that does not need the entry. docs/versions.md lists the supported
 versions.
 """
 
+import importlib.util
 import inspect
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from bertkit.errors import UserError, format_list
 
 NEW_PROCESS_GROUP: dict[str, Any]  # arguments of `Popen`
 if sys.version_info >= (3, 11):  # until Python 3.11
@@ -28,26 +32,21 @@ CPU_INFO = Path("/proc/cpuinfo")  # only on Linux
 
 
 def get_command_error() -> type[Exception]:
-    """Return `typer.TyperException`, the base class of usage errors (until Typer 0.28).
-
-    In older versions, it is click's `ClickException`, the parent of `UsageError`, which is the parent of
-    `BadParameter`.
-    """
+    """Return `typer.TyperException`, the base class of usage errors (until Typer 0.28)."""
     import typer
 
-    error: type[Exception] = getattr(typer, "TyperException", typer.BadParameter.__mro__[2])
-    return error
+    # click's `ClickException`, the parent of `UsageError`, which is the parent of `BadParameter`
+    old_error: type[Exception] = typer.BadParameter.__mro__[2]
+    return getattr(typer, "TyperException", old_error)
 
 
 def get_argument_name(name: str) -> str:
     """Return the name that a field of `TrainingArguments` has in the installed transformers."""
     from transformers import TrainingArguments
 
-    return (
-        name
-        if hasattr(TrainingArguments, NEW_CHECKPOINTING)
-        else name.replace(NEW_CHECKPOINTING, OLD_CHECKPOINTING)
-    )
+    if hasattr(TrainingArguments, NEW_CHECKPOINTING):
+        return name
+    return name.replace(NEW_CHECKPOINTING, OLD_CHECKPOINTING)
 
 
 def enable_activation_checkpointing(model: Any, options: dict[str, Any]) -> None:
@@ -97,3 +96,24 @@ def get_cpu_capabilities() -> dict[str, Any]:
     values = {key.strip(): value.strip() for key, _, value in lines}
     flags = dict.fromkeys(values.get("flags", "").split(), True)
     return flags | {"cpu_name": values.get("model name", platform.processor())}
+
+
+# ---- extras
+
+
+def require_extra(extra: str, packages: Sequence[str], purpose: str) -> None:
+    """Check that the packages of an extra are installed, without importing them.
+
+    `purpose` is what needs them: a flag or a command.
+    """
+    if missing := [name for name in packages if not is_installed(name)]:
+        verb = "is" if len(missing) == 1 else "are"
+        raise UserError(
+            f"{purpose}: needs {format_list(missing)}, which {verb} not installed; install the extra: "
+            f"pip install 'bertkit[{extra}]'"
+        )
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None

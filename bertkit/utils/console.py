@@ -13,6 +13,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -43,9 +44,7 @@ out_console = SafeConsole(highlight=False)
 def to_plain_text(text: str, single_line: bool = False) -> Text:
     """Convert a string to a cell or title that shows markup literally and control characters as symbols.
 
-    Args:
-        text: A string, usually from the data.
-        single_line: Whether a text that is too long ends in an ellipsis instead of being wrapped.
+    With `single_line`, a text that is too long ends in an ellipsis instead of being wrapped.
     """
     text = replace_control_characters(text)
     return Text(text, no_wrap=True, overflow="ellipsis") if single_line else Text(text)
@@ -111,11 +110,7 @@ class ConsoleReporter(Reporter):
         if self._progress is not None or not _can_show_bars():
             yield from batches
             return
-        columns = (
-            TextColumn(description), BarColumn(), MofNCompleteColumn(), TextColumn("left"),
-            TimeRemainingColumn(),
-        )  # fmt: skip
-        with Progress(*columns, console=err_console, transient=True) as progress:
+        with _create_bar(description, MofNCompleteColumn()) as progress:
             bar = progress.add_task(description, total=total)
             for batch in batches:
                 yield batch
@@ -123,18 +118,21 @@ class ConsoleReporter(Reporter):
 
     @contextmanager
     def track_position(self, size: int, description: str) -> Iterator[Callable[[int], None]]:
-        columns = (
-            TextColumn(description), BarColumn(), DownloadColumn(), TextColumn("left"), TimeRemainingColumn(),
-        )  # fmt: skip
-        with Progress(
-            *columns, console=err_console, transient=True, disable=not _can_show_bars()
-        ) as progress:
+        with _create_bar(description, DownloadColumn()) as progress:
             bar = progress.add_task(description, total=size)
             yield lambda position: progress.update(bar, completed=position)
 
 
 def _can_show_bars() -> bool:
     return err_console.is_terminal or err_console.is_jupyter
+
+
+def _create_bar(description: str, counter: ProgressColumn) -> Progress:
+    """Return a bar that vanishes at its end."""
+    return Progress(
+        TextColumn(description), BarColumn(), counter, TextColumn("left"), TimeRemainingColumn(),
+        console=err_console, transient=True, disable=not _can_show_bars(),
+    )  # fmt: skip
 
 
 # ---- tables

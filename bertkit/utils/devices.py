@@ -17,10 +17,7 @@ _requested = AUTO  # value of --device of the current command
 
 
 def request_device(name: str) -> None:
-    """Set the device on which this process loads models from now on.
-
-    The device "auto" is found when it is needed, because that may take a second.
-    """
+    """Set the device on which this process loads models; "auto" is found when it is needed, in a second."""
     global _requested
     if name != AUTO:
         _find_device(name)
@@ -72,6 +69,7 @@ def _find_device(name: str) -> torch.device:
 
 
 def _find_gpu(name: str) -> torch.device:
+    """Return the GPU of this rank, or that with the number of `name`."""
     count, local_rank = torch.cuda.device_count(), system.get_local_rank()
     if count == 0:
         raise UserError(f"--device {name}: PyTorch finds no GPU; pass cpu or auto")
@@ -122,8 +120,7 @@ def describe_errors() -> str | None:
 def report_device(model: Any = None) -> None:
     """Report the device of this process, unless it is the CPU and was chosen automatically.
 
-    Args:
-        model: A loaded model; nothing is reported about an exported one, which runs on the CPU.
+    Nothing is reported about an exported model, which runs on the CPU.
     """
     if model is not None and next(model.parameters()).device.type != get_device().type:
         return
@@ -157,6 +154,8 @@ def is_bf16_faster() -> bool:
 
 # ---- asynchronous work
 
+SYNCHRONOUS_COPIES = ("cpu", "mps")  # on MPS, copies in the background may read changed memory
+
 
 def runs_asynchronously() -> bool:
     """Return whether kernels run in the background of the Python process, as on a GPU.
@@ -173,17 +172,12 @@ def supports_graphs() -> bool:
 
 def copies_asynchronously() -> bool:
     """Return whether copies to the device of this process may run in the background."""
-    return _copies_asynchronously_to(get_device())
-
-
-def _copies_asynchronously_to(device: torch.device) -> bool:
-    """Return whether copies to a device may run in the background; on MPS, they may read changed memory."""
-    return device.type not in ("cpu", "mps")
+    return get_device().type not in SYNCHRONOUS_COPIES
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a small tensor from the host to a device, without waiting for pending kernels."""
-    return tensor.to(device, non_blocking=_copies_asynchronously_to(device))
+    return tensor.to(device, non_blocking=device.type not in SYNCHRONOUS_COPIES)
 
 
 # ---- the check of a device
@@ -203,11 +197,7 @@ def find_errors(device: torch.device) -> tuple[str, ...]:
 
 
 def find_wrong_computations(device: torch.device) -> list[str]:
-    """Compare results of a device with those of the CPU; the comparison takes about a second.
-
-    Returns:
-        Names of the computations whose results differ; empty if all are equal up to rounding.
-    """
+    """Return the computations whose results differ from those of the CPU, which takes about a second."""
     computations: dict[str, tuple[Callable[[torch.device], torch.Tensor], float]] = {
         "attention with padding": (_attend_padded, TOLERANCE),
         "causal attention in half precision": (_attend_causally, HALF_TOLERANCE),
@@ -253,14 +243,11 @@ def _train_encoder(device: torch.device) -> torch.Tensor:
     embedding = nn.Embedding(100, HIDDEN_SIZE)
     layer = nn.TransformerEncoderLayer(HIDDEN_SIZE, 4, 128, 0.0, "gelu", batch_first=True)
     model = nn.ModuleList([embedding, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)]).to(device)
-    ids = torch.randint(1, 100, (BATCH_SIZE, SEQ_LEN))
+    ids = torch.randint(1, 100, (BATCH_SIZE, SEQ_LEN)).to(device)
     is_padding = (torch.arange(SEQ_LEN) >= _make_lengths()).to(device)
-
-    def compute(inputs: torch.Tensor) -> torch.Tensor:
-        states = model[1](model[0](inputs), src_key_padding_mask=is_padding)
-        return states[:, 0]
-
-    return _train(model, ids.to(device), compute)
+    return _train(
+        model, ids, lambda inputs: model[1](model[0](inputs), src_key_padding_mask=is_padding)[:, 0]
+    )
 
 
 def _train_lstm(device: torch.device) -> torch.Tensor:

@@ -66,6 +66,7 @@ def get_rank() -> int:
 @contextmanager
 def use_process_group() -> Iterator[None]:
     """Connect the ranks of the run during the block. An existing process group is used and not destroyed."""
+    global _group, _num_groups
     if get_launched_world_size() == 1 or _group is not None:
         yield
         return
@@ -77,11 +78,12 @@ def use_process_group() -> Iterator[None]:
     owns_group = not distributed.is_initialized()
     if owns_group:
         distributed.init_process_group(_select_backend())
-    _set_group(distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
+    _group = distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+    _num_groups += 1
     is_complete = False
     try:
         yield
-        wait_for_everyone()
+        gather_object(None)  # waits until all ranks are here
         is_complete = True
     except UserError as error:
         if error.should_report is None:
@@ -96,18 +98,10 @@ def use_process_group() -> Iterator[None]:
         lost.should_report = not is_launched_by_bertkit() and _is_first_to_report()
         raise lost from error
     finally:
-        _set_group(None)
+        _group = None
         # After an error, destroying an NCCL group would wait for the rank that has ended.
         if owns_group and (is_complete or not devices.has_accelerator()):
             distributed.destroy_process_group()
-
-
-def _set_group(group: Any) -> None:
-    """Set the group that all functions use, or None at the end of the distributed run."""
-    global _group, _num_groups
-    _group = group
-    if group is not None:
-        _num_groups += 1
 
 
 def _select_backend() -> str:
@@ -143,11 +137,6 @@ def _is_first_to_report() -> bool:
 
 
 # ---- collective operations
-
-
-def wait_for_everyone() -> None:
-    """Wait until all ranks have called this function."""
-    gather_object(None)
 
 
 def any_rank(flag: bool) -> bool:
@@ -186,12 +175,6 @@ def raise_on_all_ranks() -> Iterator[None]:
     for rank_error in gather_object(local_error):
         if rank_error is not None:
             raise rank_error
-
-
-def broadcast_from_main_process(value: T) -> T:
-    """Return the value of the main process, on all ranks."""
-    values: list[T] = gather_object(value)
-    return values[0]
 
 
 def on_main_process(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -11,7 +11,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -50,20 +50,15 @@ def replace_path(source: Path, target: Path) -> None:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Provide the path of a temporary file, and rename it to `path` at the end of the block.
-
-    The temporary file is removed if the block fails.
-    """
-    handle, name = tempfile.mkstemp(PARTIAL, f".{path.name}-", path.parent)
-    os.close(handle)
-    partial = Path(name)
+    """Provide a path in a new directory next to a file, and rename it to the file at the end of the block."""
+    folder = Path(tempfile.mkdtemp(PARTIAL, f".{path.name}-", path.parent))
     try:
+        partial = folder / path.name
         yield partial
         partial.chmod(0o644)
         replace_path(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -85,24 +80,10 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
         ) from error
 
 
-@contextmanager
-def stage_file(path: Path) -> Iterator[Path]:
-    """Provide a path in a new directory next to a file, and rename it to the file at the end of the block."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        staged = folder / path.name
-        yield staged
-        staged.chmod(0o644)
-        replace_path(staged, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def remove_partial_files(folder: Path) -> None:
     """Remove the partial files of a process that was killed while it wrote them."""
     for path in folder.glob(f".*-*{PARTIAL}"):
-        with suppress(OSError):  # if a permission is missing, the next write reports it
-            path.unlink()
+        shutil.rmtree(path, ignore_errors=True)  # if a permission is missing, the next write reports it
 
 
 def write_text(path: Path, text: str) -> None:
@@ -130,13 +111,10 @@ def stage_files(
     hint: str = "free disk space, then use --resume",
     errors: tuple[type[Exception], ...] = (OSError, RuntimeError),
 ) -> Iterator[Path]:
-    """Provide a temporary directory, and move its content to `folder` at the end of the block.
+    """Provide a temporary directory, and move its content to the existing `folder` at the end of the block.
 
-    Args:
-        folder: The existing target directory.
-        what: Noun for the content, for the error message.
-        hint: Fix, for the error message.
-        errors: Exceptions of a failed write. PyTorch raises a RuntimeError if the disk is full.
+    `what` and `hint` are the content and the fix in the message for `errors`, with which writing may fail.
+    PyTorch raises a RuntimeError if the disk is full.
     """
     from safetensors import SafetensorError
 
@@ -171,12 +149,9 @@ def write_checksums(folder: Path) -> None:
 
 
 def verify_checksums(folder: Path) -> str | None:
-    """Compare all files of a directory with its checksum file.
+    """Compare all files of a directory with its checksum file; return the first problem, or None.
 
     CRC-32 is computed at several gigabytes per second. It detects accidental damage, not manipulation.
-
-    Returns:
-        A description of the first problem, or None if there is no problem.
     """
     try:
         recorded = json.loads((folder / CHECKSUMS_FILE).read_text("utf-8"))
@@ -218,58 +193,42 @@ def create_process_directory() -> Path:
 # ---- output paths
 
 OUTPUT_DIR_FLAG = "--output-dir"
-LOCK_PREFIX = ".bertkit-lock"  # begins the names of the files that `bertkit.utils.locks` locks
-
-
-def is_lock_file(name: str) -> bool:
-    """Return whether a file name belongs to a lock. Such a file can neither be moved nor deleted."""
-    return name.startswith(LOCK_PREFIX)
+LOCK_FILE = ".bertkit-lock"  # which `bertkit.utils.locks` locks, so that it can be neither moved nor deleted
 
 
 @dataclass(frozen=True)
 class OutputKind:
-    """Kind of output that a command writes into a directory.
+    """Kind of output that a command writes into a directory."""
 
-    Attributes:
-        name: Name with its article, such as "a run", for messages.
-        hint: Fix if a directory already contains output of this kind.
-        find_foreign_files: Given the file names in a directory, returns those that do not belong to this kind
-            of output.
-    """
-
-    name: str
-    hint: str
-    find_foreign_files: Callable[[set[str]], set[str]]
+    name: str  # with its article, such as "a run"
+    hint: str  # fix if a directory already contains output of this kind
+    find_foreign_files: Callable[[set[str]], set[str]]  # of all file names, returns those of another kind
 
 
-def check_output_directory(
-    folder: Path, kind: OutputKind | None = None, overwrite: bool = False, flag: str = OUTPUT_DIR_FLAG
-) -> None:
+def check_output_directory(folder: Path, kind: OutputKind | None = None, overwrite: bool = False) -> None:
     """Check that a command can write into a directory, which need not exist.
 
-    Args:
-        folder: The directory.
-        kind: Kind of output that the directory may already contain. If None, its content is not checked.
-        overwrite: Whether existing output of this kind may be replaced.
-        flag: The flag, for the error message.
+    The directory may contain output of this kind if `overwrite` is true; any content if `kind` is None.
     """
-    _check_name(folder, flag)
-    with report_creation_errors(folder, flag):
+    _check_name(folder, OUTPUT_DIR_FLAG)
+    with report_creation_errors(folder):
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{flag} {folder}: is a file; choose a directory")
+            raise UserError(f"{OUTPUT_DIR_FLAG} {folder}: is a file; choose a directory")
     parent = _find_existing_parent(folder)
     if not parent.is_dir() or not os.access(parent, os.R_OK | os.W_OK | os.X_OK):
-        raise UserError(f"{flag} {folder}: is not writable (no access to {parent}); choose another directory")
+        raise UserError(
+            f"{OUTPUT_DIR_FLAG} {folder}: is not writable (no access to {parent}); choose another directory"
+        )
     if kind is None or not folder.is_dir():
         return
-    names = {path.name for path in folder.iterdir() if not is_lock_file(path.name)} - {PARTIAL}
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(LOCK_FILE)} - {PARTIAL}
     if not names:
         return
     if foreign_files := kind.find_foreign_files(names):
         problem = f"contains files that are not part of {kind.name} ({format_list(sorted(foreign_files))})"
-        raise UserError(f"{flag} {folder}: {problem}; choose another directory")
+        raise UserError(f"{OUTPUT_DIR_FLAG} {folder}: {problem}; choose another directory")
     if not overwrite:
-        raise UserError(f"{flag} {folder}: already contains {kind.name}; {kind.hint}")
+        raise UserError(f"{OUTPUT_DIR_FLAG} {folder}: already contains {kind.name}; {kind.hint}")
 
 
 def check_output_file(
@@ -279,14 +238,10 @@ def check_output_file(
     suffixes: tuple[str, ...] = (),
     conflict: str = "already exists; pass --overwrite to replace it",
 ) -> None:
-    """Check that a command can write a file.
+    """Check that a command can write a file, whose name must end in one of the suffixes, if there are any.
 
-    Args:
-        path: The file.
-        overwrite: Whether an existing file may be replaced.
-        flag: The flag, for the error message. Empty if the path does not come from a flag.
-        suffixes: Valid file name suffixes. If empty, any suffix is valid.
-        conflict: Problem and fix for the error message if the file exists.
+    `flag` is empty if the path does not come from a flag. `conflict` is the problem if the file exists, and
+    the fix.
     """
     where = f"{flag} {path}".strip()
     _check_name(path, flag)
@@ -307,9 +262,9 @@ def _check_name(path: Path, flag: str) -> None:
         raise UserError(f"{where}: {name!r} is not a valid name on Windows; choose another name")
 
 
-def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool = True) -> None:
+def create_directory(folder: Path, exist_ok: bool = True) -> None:
     """Create a directory and its parents. Raise `FileExistsError` if it exists and `exist_ok` is false."""
-    with report_creation_errors(folder, flag):
+    with report_creation_errors(folder):
         try:
             folder.mkdir(parents=True, exist_ok=exist_ok)
             return
@@ -320,28 +275,20 @@ def create_directory(folder: Path, flag: str = OUTPUT_DIR_FLAG, exist_ok: bool =
 
 
 @contextmanager
-def report_creation_errors(folder: Path, flag: str = OUTPUT_DIR_FLAG) -> Iterator[None]:
+def report_creation_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the file system into a `UserError` that names the output directory."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"{flag} {folder}: cannot be created ({error.strerror}); choose another directory"
+            f"{OUTPUT_DIR_FLAG} {folder}: cannot be created ({error.strerror}); choose another directory"
         ) from error
 
 
 def require_disk_space(
     folder: Path, num_bytes: int, purpose: str, hint: str, flag: str = OUTPUT_DIR_FLAG
 ) -> None:
-    """Check the free disk space for a directory, which need not exist.
-
-    Args:
-        folder: The directory.
-        num_bytes: Required space in bytes.
-        purpose: Noun for the content that needs the space, in plural, for the error message.
-        hint: Fix, for the error message.
-        flag: The flag or environment variable, for the error message.
-    """
+    """Check the free disk space for a directory, which need not exist; `purpose` is a noun in the plural."""
     free = shutil.disk_usage(_find_existing_parent(folder)).free
     if free < num_bytes:
         raise UserError(

@@ -6,25 +6,11 @@ A lock is a file in the directory. The operating system releases it when its pro
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.files import (
-    LOCK_PREFIX,
-    OUTPUT_DIR_FLAG,
-    create_directory,
-    is_lock_file,
-    remove_partial_files,
-)
-
-if TYPE_CHECKING:
-    from filelock import FileLock
-
-LOCK_FILE = LOCK_PREFIX
-# A lock file may be deleted between opening and locking it. The library then tries again.
-ACQUIRE_SECONDS = 0.05
-MODE = 0o666  # users who share a directory can lock its file, if their umask allows it
+from bertkit.utils.files import LOCK_FILE, OUTPUT_DIR_FLAG, create_directory, remove_partial_files
 
 
 class DirectoryInUse(UserError):
@@ -35,16 +21,8 @@ class DirectoryInUse(UserError):
 def lock_directory(folder: Path, is_new: bool = False) -> Iterator[Path]:
     """Create a directory if it does not exist, and lock it during the block.
 
-    If the directory was created and is still empty at the end, it is removed. In a distributed run, the main
-    process holds the lock for all ranks.
-
-    Args:
-        folder: The directory.
-        is_new: Whether the caller has just created the directory and its parent.
-
-    Raises:
-        DirectoryInUse: Another run holds the lock.
-        UserError: The directory cannot be created.
+    If the directory was created (by the caller, with its parent, if it is new) and is still empty at the end,
+    it is removed. In a distributed run, the main process holds the lock for all ranks.
     """
     with ExitStack() as stack:
         distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder, is_new)))
@@ -74,11 +52,7 @@ def _lock_and_clean_up(folder: Path, is_new: bool) -> Iterator[None]:
 
 
 def require_unlocked(folder: Path) -> None:
-    """Check that no other run holds the lock of a directory, which need not exist.
-
-    Raises:
-        DirectoryInUse: Another run holds the lock.
-    """
+    """Check that no other run holds the lock of a directory, which need not exist."""
     if distributed.is_main_process():  # the main process of the same run may hold the lock
         _remove_unlocked(folder / LOCK_FILE)
 
@@ -110,51 +84,38 @@ def _identify(path: Path) -> tuple[int, int] | None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    """Delete the lock file of a process that was killed.
-
-    Raises:
-        DirectoryInUse: A process holds the lock.
-    """
+    """Delete the lock file of a process that was killed; raise `DirectoryInUse` if a process holds it."""
     if path.exists():
         with suppress(FileNotFoundError), _hold(path):
             pass
 
 
-def _acquire(path: Path) -> "FileLock":
-    """Lock a file, which is created if it does not exist.
+def _acquire(path: Path) -> Any:
+    """Return a `FileLock` of a file in an existing directory, or raise `DirectoryInUse`."""
+    from filelock import FileLock, Timeout  # slow, and not needed for `--help`
 
-    Raises:
-        DirectoryInUse: Another process holds the lock.
-        FileNotFoundError: The directory does not exist.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path, mode=MODE, thread_local=False)
+    # Users who share a directory can lock its file, if their umask allows it.
+    lock = FileLock(path, mode=0o666, thread_local=False)
     try:
-        lock.acquire(timeout=ACQUIRE_SECONDS)
-    except Timeout as error:
-        raise _create_error(path) from error
+        # A lock file may be deleted between opening and locking it. The library then tries again.
+        lock.acquire(timeout=0.05)
     except FileNotFoundError:
         raise
-    except PermissionError as error:  # for a new file, the first write reports the problem
-        if path.exists():
-            raise _create_error(path) from error
-    except (OSError, NotImplementedError):  # this file system has no locks
-        pass
+    except (OSError, NotImplementedError) as error:
+        # Without permission for a new file, the first write reports the problem. For all other errors, this
+        # file system has no locks.
+        if isinstance(error, Timeout) or (isinstance(error, PermissionError) and path.exists()):
+            raise DirectoryInUse(
+                f"{OUTPUT_DIR_FLAG} {path.parent}: another run is using this directory; wait for it, or "
+                "choose another directory"
+            ) from error
     return lock
-
-
-def _create_error(path: Path) -> DirectoryInUse:
-    return DirectoryInUse(
-        f"{OUTPUT_DIR_FLAG} {path.parent}: another run is using this directory; wait for it, or choose "
-        "another directory"
-    )
 
 
 def remove_if_unused(folder: Path) -> None:
     """Remove a directory that contains nothing but lock files, if the file system allows it."""
     paths = list(folder.iterdir()) if folder.is_dir() else []
-    if all(is_lock_file(path.name) for path in paths):
+    if all(path.name.startswith(LOCK_FILE) for path in paths):
         # Another process may use the directory, the parent may belong to another user, or a file is open.
         with suppress(OSError, DirectoryInUse):
             for path in paths:

@@ -65,10 +65,8 @@ def keep_freed_memory() -> bool:
     of the next buffer with zeros, which takes up to a quarter of the time of a training step on a CPU. Other
     libraries do not support this: nothing changes, and the result is false.
     """
-    if not IS_LINUX:
-        return False
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
+    libc = ctypes.CDLL(None) if IS_LINUX else None
+    if libc is None or not hasattr(libc, "gnu_get_libc_version"):
         return False
     thresholds = (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)
     return all(libc.mallopt(threshold, MAX_BYTES) == 1 for threshold in thresholds)

@@ -82,10 +82,7 @@ class _UniqueKeyLoader(_SafeLoader):
 def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again") -> Any:
     """Return the content of a YAML file. The loader constructs only plain data, never other objects.
 
-    Args:
-        path: The file.
-        kind: Noun for the expected content, for the error message.
-        hint: Fix, for the error message.
+    `kind` is a noun for the expected content, and `hint` is the fix, for the error message.
     """
     try:
         return yaml.load(path.read_text("utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
@@ -95,7 +92,7 @@ def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again
         yaml.YAMLError,
         ValueError,
         RecursionError,
-    ) as error:  # ValueError: invalid dates or binary values
+    ) as error:  # ValueError: invalid dates
         is_too_deep = isinstance(error, RecursionError)
         reason = "nested too deeply" if is_too_deep else " ".join(str(error).split())
         raise UserError(f"{path}: is not a {kind}: cannot parse it as YAML ({reason}); {hint}") from error
@@ -122,13 +119,9 @@ def replace_non_finite(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(content: Any, schema: Any, where: object, fix: str = "run the training again") -> Any:
-    """Convert content that bertkit wrote to a schema, without unknown keys.
+    """Convert parsed content that bertkit wrote to a type that msgspec supports, without unknown keys.
 
-    Args:
-        content: Parsed content of a JSON or YAML file, or of one line of JSONL.
-        schema: Any type that msgspec supports, such as a `TypedDict`.
-        where: File, and line if there are several, for the error message.
-        fix: Fix, for the error message.
+    `where` is the file, and the line if there are several.
     """
     import msgspec
 

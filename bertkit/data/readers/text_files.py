@@ -28,7 +28,7 @@ from charset_normalizer import from_bytes
 from bertkit.data.hub import HubFile
 from bertkit.data.table import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.utils.extras import require_extra
+from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_position
 from bertkit.utils.text import describe_unknown_encoding
