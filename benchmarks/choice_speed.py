@@ -25,7 +25,7 @@ from typing import Any
 
 from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
-from bertkit.tasks.choice.rows import encode_ending_labels, parse_endings
+from bertkit.tasks.choice.task import encode_ending_labels, parse_endings
 from bertkit.utils.files import write_jsonl
 from harness import (
     SEED,

@@ -32,7 +32,7 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput
 import qa_baseline
 from bertkit.data.features import PaddingCollator
 from bertkit.data.table import Rows
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.tasks.qa.predictions import QaEvaluation
 from bertkit.training.scoring import predict_logits

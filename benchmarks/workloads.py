@@ -188,7 +188,7 @@ FORMATTERS: dict[str, Callable[[Any, Any], Iterable[dict[str, Any]]]] = {
 
 def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
     """Compute the F1 of SQuAD 1.1."""
-    from bertkit.tasks.qa.squad import average_scores_v1, score_answers_v1
+    from bertkit.tasks.qa.predictions import average_scores_v1, score_answers_v1
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]

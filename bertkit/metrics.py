@@ -17,7 +17,7 @@ from bertkit.tasks.ner.tags import (
     detect_scheme,
     to_iob2,
 )
-from bertkit.tasks.qa.squad import (
+from bertkit.tasks.qa.predictions import (
     apply_threshold,
     average_scores_v1,
     average_scores_v2,
@@ -89,7 +89,7 @@ class Squad(evaluate.Metric):
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        description = "Answer scores; see bertkit.tasks.qa.squad.average_scores_v1."
+        description = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v1."
         predictions = {"id": TEXT_FEATURE, "prediction_text": TEXT_FEATURE}
         return _build_info(description, predictions, _build_reference_features())
 
@@ -108,7 +108,7 @@ class SquadV2(evaluate.Metric):
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        description = "Answer scores; see bertkit.tasks.qa.squad.average_scores_v2."
+        description = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v2."
         predictions = {
             "id": TEXT_FEATURE,
             "prediction_text": TEXT_FEATURE,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertkit.data.unicode import is_korean
 from bertkit.metrics import Squad, SquadV2
 from bertkit.stats.baselines import predict_overlap
-from bertkit.tasks.qa.squad import (
+from bertkit.tasks.qa.predictions import (
     AnswerScores,
     ThresholdSweep,
     apply_threshold,

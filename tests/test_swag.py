@@ -24,7 +24,7 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy
-from bertkit.tasks.choice.rows import (
+from bertkit.tasks.choice.task import (
     encode_ending_labels,
     find_ambiguous_labels,
     guess_ending_columns,

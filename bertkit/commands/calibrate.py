@@ -51,8 +51,7 @@ from bertkit.stats.calibration import (
     score_sets,
 )
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Task
-from bertkit.tasks.evaluation import Outputs, RowEvaluation
+from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task
 from bertkit.tasks.qa.predictions import QaEvaluation
 from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.labels import LabelType

@@ -37,8 +37,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
-from bertkit.tasks.base import Task
-from bertkit.tasks.evaluation import Evaluation
+from bertkit.tasks.base import Evaluation, Task
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory

@@ -19,7 +19,7 @@ from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, integrate_gradients
 from bertkit.run.predictor import Predictor, find_onnx_model
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.predictions import SequenceEvaluation
+from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.utils.arrays import Ragged, compute_offsets
 from bertkit.utils.reporting import report_warning, track_progress
 

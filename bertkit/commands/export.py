@@ -36,8 +36,7 @@ from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.base import Task
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import Outputs, Task
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.training.scoring import restore_order
 from bertkit.utils import locks

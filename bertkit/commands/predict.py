@@ -27,8 +27,8 @@ from bertkit.models.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.evaluation import Evaluation
-from bertkit.tasks.text.predictions import SequenceEvaluation
+from bertkit.tasks.base import Evaluation
+from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary

@@ -28,7 +28,7 @@ from bertkit.run.predictor import load_predictor
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
 from bertkit.stats.significance import ScoreDifference, compare_scorers
-from bertkit.tasks.text.predictions import SequenceEvaluation
+from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.tasks.view import (
     COMMON_KEYS,

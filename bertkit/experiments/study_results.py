@@ -28,7 +28,7 @@ from bertkit.stats.significance import (
     compute_intervals,
     compute_t_interval,
 )
-from bertkit.tasks.evaluation import Evaluation, Outputs, merge_prediction
+from bertkit.tasks.base import Evaluation, Outputs, merge_prediction
 from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils.arrays import concat_ranges
 

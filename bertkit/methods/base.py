@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertkit.data.features import Features
 from bertkit.data.table import Rows
 from bertkit.models.losses import Loss
-from bertkit.tasks.evaluation import Evaluation
+from bertkit.tasks.base import Evaluation
 
 if TYPE_CHECKING:  # a run imports its methods
     from bertkit.run.prepare import PreparedRun

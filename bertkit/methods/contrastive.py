@@ -12,7 +12,7 @@ from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.stats.linear_probe import LinearProbe as FittedProbe
 from bertkit.stats.linear_probe import fit_linear_layer
-from bertkit.tasks.text.predictions import fit_probe
+from bertkit.tasks.text.task import fit_probe
 from bertkit.training.scoring import predict_logits
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info

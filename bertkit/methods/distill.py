@@ -37,7 +37,7 @@ from bertkit.models.forward import batch_by_length
 from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
 from bertkit.models.losses import LabelLoss
 from bertkit.run_directory import RunDir
-from bertkit.tasks.evaluation import Evaluation, Outputs
+from bertkit.tasks.base import Evaluation, Outputs
 from bertkit.tasks.trained_model import (
     TrainedModel,
     build_trained_model,

@@ -30,7 +30,7 @@ from bertkit.settings.setting import select_unset
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.predictions import score_linear_probe
+from bertkit.tasks.text.task import score_linear_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,

@@ -13,8 +13,7 @@ from bertkit.run.load_data import load_data, split_parsed_rows
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.tasks import task_definition
-from bertkit.tasks.text.predictions import score_probe
-from bertkit.tasks.text.task import SequenceTask
+from bertkit.tasks.text.task import SequenceTask, score_probe
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info, silence_reports
 

@@ -19,8 +19,7 @@ from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers
-from bertkit.tasks.base import Task
-from bertkit.tasks.evaluation import Evaluation, Outputs, RowEvaluation, iter_prediction_records
+from bertkit.tasks.base import Evaluation, Outputs, RowEvaluation, Task, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
 

@@ -38,7 +38,7 @@ from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.scores import Scores
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
 from bertkit.training.failures import (

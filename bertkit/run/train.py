@@ -29,7 +29,7 @@ from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_definition
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import Outputs
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import merge_log_history
 from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory

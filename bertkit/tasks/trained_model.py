@@ -15,8 +15,7 @@ from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.tasks import TASKS, task_class
-from bertkit.tasks.base import Task
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import Outputs, Task
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import silence_libraries
 from bertkit.utils.system import resume_collection

@@ -244,6 +244,8 @@ def _shorten(field: Field, length: int | None) -> Field:
     return Field(field.name, text, move(field.marks), move(field.attributions))
 
 
+# ---- views
+
 MAX_BARS = 24  # in a bar chart
 COMMON_KEYS = {"id", "gold", "abstained"}  # of all records; not input columns
 
@@ -261,8 +263,7 @@ class Record(TypedDict):
 class View(ABC):
     """Examples and charts for one kind of prediction record.
 
-    The view is chosen by the keys of a record, not by the name of the task. A new task therefore needs no new
-    view if its records have the keys that an existing view expects.
+    The view is chosen by the keys of a record, not by the name of the task.
 
     Attributes:
         schema: The keys of a record that the view reads; records may have more keys.
@@ -282,6 +283,7 @@ class View(ABC):
             validate(record, self.schema, f"{run.predictions_path}:{index + 1}")
             if problem := self.find_error(record):
                 raise run.make_record_error(index, problem)
+        self.prepare()
 
     @classmethod
     @abstractmethod
@@ -291,9 +293,16 @@ class View(ABC):
     def find_error(self, record: Mapping[str, Any]) -> str | None:  # noqa: B027 (optional)
         """Return a description of an error that the schema cannot express; None if the record is valid."""
 
+    def prepare(self) -> None:  # noqa: B027 (optional)
+        """Store what the examples, the charts and the scorer share, from valid records."""
+
     @abstractmethod
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
+        """Return the example for a record."""
+
     def build_examples(self) -> list[Example]:
         """Return one example for each record, in the same order."""
+        return [self.build_example(index, record) for index, record in enumerate(self.records)]
 
     def build_charts(self) -> list[Chart]:
         """Return charts that summarize all records."""
@@ -302,13 +311,7 @@ class View(ABC):
     def plot_reliability(
         self, confidence: np.ndarray, is_correct: np.ndarray, unit: str = "decisions"
     ) -> list[Chart]:
-        """Return a reliability diagram; none if a chart of the calibration shows the same rows.
-
-        Args:
-            confidence: Confidence of each prediction, `[n]`.
-            is_correct: Whether each prediction is correct, `[n]` bool.
-            unit: What is predicted, in the plural.
-        """
+        """Return a reliability diagram of `[n]` predictions; none if a calibration chart has these rows."""
         if self.run.is_calibrated_on_validation:
             return []
         return [plot_reliability_diagram(compute_calibration(confidence, is_correct), unit)]
@@ -350,14 +353,7 @@ def count_confusions(gold: np.ndarray, predicted: np.ndarray, num_classes: int) 
 def plot_f1_bars(
     names: Sequence[str], correct: np.ndarray, predicted: np.ndarray, gold: np.ndarray, unit: str
 ) -> Chart:
-    """Plot the F1 of each label or entity type; the most frequent gold labels come first.
-
-    Args:
-        correct: Number of correct predictions for each name, `[n]`.
-        predicted: Number of predictions for each name, `[n]`.
-        gold: Number of gold labels for each name, `[n]`.
-        unit: Noun for a name in the title, such as "label".
-    """
+    """Plot the F1 of each label or entity type from `[n]` counts; the most frequent gold ones come first."""
     total = predicted + gold
     f1 = np.divide(2.0 * correct, total, out=np.zeros(len(names)), where=total > 0)
     order = np.argsort(-gold, kind="stable")[:MAX_BARS].tolist()

@@ -9,7 +9,7 @@ from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
 from bertkit.errors import format_count
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
-from bertkit.tasks.choice.rows import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
+from bertkit.tasks.choice.task import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
 
 
 class ChoiceChecks(TaskChecks):

@@ -45,10 +45,7 @@ class MultipleChoiceView(View):
                 return f"{key}: {record[key]} is outside of {format_count(num_endings, 'ending')}"
         return None
 
-    def build_examples(self) -> list[Example]:
-        return [self._build_example(record) for record in self.records]
-
-    def _build_example(self, record: Mapping[str, Any]) -> Example:
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         columns = self.run.settings.get("ending_columns", [])
         fields = [field for field in self.build_input_fields(record) if field.name not in columns]
@@ -56,10 +53,10 @@ class MultipleChoiceView(View):
         if len(values) == 1 and isinstance(values[0], list):  # one column of lists
             values = values[0]
         endings = zip((str(text) for text in values if text not in (None, "")), probabilities, strict=False)
-        for index, (text, probability) in enumerate(endings):
-            kind = get_mark_kind(index == gold, index == predicted)
+        for ending, (text, probability) in enumerate(endings):
+            kind = get_mark_kind(ending == gold, ending == predicted)
             marks = [Mark(0, len(text), kind)] if kind else []
-            fields.append(Field(f"{_format_ending(index)}, {probability:.2f}", text, marks))
+            fields.append(Field(f"{_format_ending(ending)}, {probability:.2f}", text, marks))
         return Example(
             record["id"], [_format_ending(gold)], [_format_ending(predicted)], gold == predicted,
             probabilities[predicted], negative_log_likelihood(probabilities[gold]), fields,

@@ -16,8 +16,7 @@ from bertkit.stats.calibration import SELECTIVE_SCORES, Decisions, EceScorer
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, softmax
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import NOT_FITTED, FittedConfidence
-from bertkit.tasks.evaluation import Outputs, RowEvaluation, ScoreDetail
+from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Outputs, RowEvaluation, ScoreDetail
 from bertkit.tasks.ner.features import WordFeatures
 from bertkit.tasks.ner.rows import extract_entities
 from bertkit.tasks.ner.tags import (

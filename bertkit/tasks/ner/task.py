@@ -18,8 +18,14 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.setting import list_settings
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import InputSchema, Task, TaskState, TransformersPipeline, remove_fitted_confidence
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import (
+    InputSchema,
+    Outputs,
+    Task,
+    TaskState,
+    TransformersPipeline,
+    remove_fitted_confidence,
+)
 from bertkit.tasks.ner import rows as rows_module
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
 from bertkit.tasks.ner.config import NER, NerConfig

@@ -1,10 +1,10 @@
 """View of named entity recognition (`ner`)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from operator import eq
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -28,10 +28,6 @@ from bertkit.tasks.ner.tags import (
     to_iob2,
 )
 from bertkit.tasks.view import Example, Field, Index, Mark, Probability, Record, View, plot_f1_bars
-
-if TYPE_CHECKING:
-    from bertkit.reports.finished_run import FinishedRun
-
 
 NUM_COLORS = 8
 Span = tuple[int, int, str]  # start and end character, entity type
@@ -73,8 +69,7 @@ class NerView(View):
     schema = _NerRecord
     predicted_keys = frozenset({"predicted", "entities"})
 
-    def __init__(self, run: "FinishedRun", records: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(run, records)
+    def prepare(self) -> None:
         self.gold = self._build_gold()
         gold_types = {type for entities in self.gold for _, _, type in entities}
         predicted_types = {entity["label"] for record in self.records for entity in record["entities"]}
@@ -121,13 +116,8 @@ class NerView(View):
             entities[sentence].append((start, stop, tag_set.types[type_id]))
         return entities
 
-    def build_examples(self) -> list[Example]:
-        return [
-            self._build_example(record, gold) for record, gold in zip(self.records, self.gold, strict=True)
-        ]
-
-    def _build_example(self, record: Mapping[str, Any], gold: list[Span]) -> Example:
-        predicted = _get_spans(record)
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
+        gold, predicted = self.gold[index], _get_spans(record)
         confidence = min((entity["score"] for entity in record["entities"]), default=None)
         num_errors = len(set(gold) ^ set(predicted))
         text = record["text"]

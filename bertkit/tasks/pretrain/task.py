@@ -35,8 +35,16 @@ from bertkit.models.scratch import create_model_folder, set_token_embeddings
 from bertkit.settings.run_settings import WordUnits
 from bertkit.stats.scores import Scores, score_unigram
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.base import InputSchema, Preview, Task, TaskState, TransformersPipeline
-from bertkit.tasks.evaluation import Evaluation, Outputs, ScoreDetail
+from bertkit.tasks.base import (
+    Evaluation,
+    InputSchema,
+    Outputs,
+    Preview,
+    ScoreDetail,
+    Task,
+    TaskState,
+    TransformersPipeline,
+)
 from bertkit.tasks.pretrain.config import (
     MODEL_SIZES,
     PRETRAIN,

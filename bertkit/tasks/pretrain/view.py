@@ -43,20 +43,14 @@ class MlmView(View):
             return f"position {last_position} is outside of {format_count(num_tokens, 'token')}"
         return None
 
-    def build_examples(self) -> list[Example]:
-        return [
-            Example(
-                record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],
-                record["mlm_loss"], [Field("text", record["masked"], _build_marks(record))],
-            )
-            for record in self.records
-        ]  # fmt: skip
-
-
-def _build_marks(record: Mapping[str, Any]) -> list[Mark]:
-    tokens = record["masked"].split(" ")
-    starts = [0, *accumulate(len(token) + 1 for token in tokens)]
-    return [
-        Mark(starts[position], starts[position] + len(tokens[position]), "masked", original)
-        for position, original in zip(record["positions"], record["tokens"], strict=True)
-    ]
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
+        tokens = record["masked"].split(" ")
+        starts = [0, *accumulate(len(token) + 1 for token in tokens)]
+        marks = [
+            Mark(starts[position], starts[position] + len(tokens[position]), "masked", original)
+            for position, original in zip(record["positions"], record["tokens"], strict=True)
+        ]
+        return Example(
+            record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],
+            record["mlm_loss"], [Field("text", record["masked"], marks)],
+        )  # fmt: skip

@@ -18,8 +18,14 @@ from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.setting import fill_unset
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import InputSchema, Task, TaskState, TransformersPipeline, remove_fitted_confidence
-from bertkit.tasks.evaluation import Outputs
+from bertkit.tasks.base import (
+    InputSchema,
+    Outputs,
+    Task,
+    TaskState,
+    TransformersPipeline,
+    remove_fitted_confidence,
+)
 from bertkit.tasks.qa.config import QA
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
 from bertkit.tasks.qa.predictions import QaEvaluation, get_gold_texts, score_baselines

@@ -1,8 +1,8 @@
 """Views of sequence classification: single-label, multi-label, and regression."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
@@ -21,10 +21,6 @@ from bertkit.tasks.view import (
     negative_log_likelihood,
     plot_f1_bars,
 )
-
-if TYPE_CHECKING:
-    from bertkit.reports.finished_run import FinishedRun
-
 
 MAX_CLASSES = 14  # in a confusion matrix
 OTHER_LABELS = "others"  # name of the merged class
@@ -48,12 +44,12 @@ class ClassificationView(View):
     schema = _SingleLabelRecord
     predicted_keys = frozenset({"predicted", "probabilities"})
 
-    def __init__(self, run: "FinishedRun", records: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(run, records)
-        self.labels = list(records[0]["probabilities"])
+    def prepare(self) -> None:
+        self.labels = list(self.records[0]["probabilities"])
         label_ids = {label: index for index, label in enumerate(self.labels)}
-        self.gold = np.array([label_ids[record["gold"]] for record in records])
-        self.predicted = np.array([label_ids[record["predicted"]] for record in records])
+        self.gold, self.predicted = (
+            np.array([label_ids[record[key]] for record in self.records]) for key in ("gold", "predicted")
+        )
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
@@ -62,10 +58,7 @@ class ClassificationView(View):
     def find_error(self, record: Mapping[str, Any]) -> str | None:
         return find_label_error(record, self.records[0], [record["gold"], record["predicted"]])
 
-    def build_examples(self) -> list[Example]:
-        return [self._build_example(record) for record in self.records]
-
-    def _build_example(self, record: Mapping[str, Any]) -> Example:
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         return Example(
             record["id"], [gold], [predicted], gold == predicted, probabilities[predicted],
@@ -99,11 +92,7 @@ class ClassificationView(View):
 def find_label_error(
     record: Mapping[str, Any], first_record: Mapping[str, Any], labels: Iterable[str]
 ) -> str | None:
-    """Return a description of the error in the probabilities of a record; None if they are valid.
-
-    Args:
-        labels: Gold and predicted labels of the record; each needs a probability.
-    """
+    """Return the error in the probabilities of a record, where each of `labels` needs one; or None."""
     probabilities = record["probabilities"]
     if list(probabilities) != list(first_record["probabilities"]):
         return "its probabilities and those of line 1 have different labels"
@@ -147,15 +136,13 @@ class MultiLabelView(View):
     schema = _MultiLabelRecord
     predicted_keys = frozenset({"predicted", "probabilities"})
 
-    def __init__(self, run: "FinishedRun", records: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(run, records)
-        self.labels = list(records[0]["probabilities"])
-        self.gold = self._build_indicators("gold")
-        self.predicted = self._build_indicators("predicted")
-
-    def _build_indicators(self, key: str) -> np.ndarray:
-        """Return whether each record has each label, `[n, num_labels]`."""
-        return np.array([[label in record[key] for label in self.labels] for record in self.records])
+    def prepare(self) -> None:
+        """Store whether each record has each label, `[n, num_labels]`."""
+        self.labels = list(self.records[0]["probabilities"])
+        self.gold, self.predicted = (
+            np.array([[label in record[key] for label in self.labels] for record in self.records])
+            for key in ("gold", "predicted")
+        )
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
@@ -164,10 +151,7 @@ class MultiLabelView(View):
     def find_error(self, record: Mapping[str, Any]) -> str | None:
         return find_label_error(record, self.records[0], [*record["gold"], *record["predicted"]])
 
-    def build_examples(self) -> list[Example]:
-        return [self._build_example(record) for record in self.records]
-
-    def _build_example(self, record: Mapping[str, Any]) -> Example:
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
         gold, predicted = set(record["gold"]), set(record["predicted"])
         probabilities = record["probabilities"].items()
         confidence = min(p if label in predicted else 1 - p for label, p in probabilities)
@@ -212,36 +196,32 @@ class RegressionView(View):
 
     @classmethod
     def matches(cls, record: Mapping[str, Any]) -> bool:
-        """Return whether the prediction is a number, without probabilities."""
         return isinstance(record.get("predicted"), float) and "probabilities" not in record
 
-    def build_examples(self) -> list[Example]:
-        gold = self.get_column("gold")
-        bounds = np.linspace(gold.min(), gold.max(), NUM_RANGES + 1)
-        return [self._build_example(record, bounds) for record in self.records]
+    def prepare(self) -> None:
+        self.gold, self.predicted = self.get_column("gold"), self.get_column("predicted")
+        self.bounds = np.linspace(self.gold.min(), self.gold.max(), NUM_RANGES + 1)
 
-    def _build_example(self, record: Mapping[str, Any], bounds: np.ndarray) -> Example:
+    def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
         gold, predicted = record["gold"], record["predicted"]
         error = abs(gold - predicted)
         return Example(
-            record["id"], [_format_range(gold, bounds)], [_format_range(predicted, bounds)], None, error,
-            error, self.build_input_fields(record), (f"{gold:.3g}", f"{predicted:.3g}"),
+            record["id"], [self._format_range(gold)], [self._format_range(predicted)], None, error, error,
+            self.build_input_fields(record), (f"{gold:.3g}", f"{predicted:.3g}"),
         )  # fmt: skip
+
+    def _format_range(self, number: float) -> str:
+        """Return the range that contains a number; one outside of all ranges belongs to the nearest."""
+        index = int(np.clip(np.searchsorted(self.bounds, number, side="right") - 1, 0, NUM_RANGES - 1))
+        return f"{self.bounds[index]:.3g} to {self.bounds[index + 1]:.3g}"
 
     def build_charts(self) -> list[Chart]:
         step = math.ceil(len(self.records) / MAX_POINTS)
-        gold, predicted = self.get_column("gold")[::step], self.get_column("predicted")[::step]
+        gold, predicted = self.gold[::step], self.predicted[::step]
         note = "Both values are equal on the diagonal."
         if step > 1:
             note += f" The chart shows {len(gold):,} of {len(self.records):,} examples."
         return [plot_scatter("Predicted and gold", gold, predicted, note)]
 
     def scorer(self) -> Scorer:
-        gold, predicted = self.get_column("gold"), self.get_column("predicted")
-        return Scorer(lambda rows: score_regression(gold[rows], predicted[rows]), len(gold))
-
-
-def _format_range(number: float, bounds: np.ndarray) -> str:
-    """Return the range that contains a number; a number outside of all ranges belongs to the nearest one."""
-    index = int(np.clip(np.searchsorted(bounds, number, side="right") - 1, 0, NUM_RANGES - 1))
-    return f"{bounds[index]:.3g} to {bounds[index + 1]:.3g}"
+        return Scorer(lambda rows: score_regression(self.gold[rows], self.predicted[rows]), len(self.records))
