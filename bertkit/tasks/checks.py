@@ -50,12 +50,17 @@ def format_fraction(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}" + (f" ({fraction:.1%})" if fraction >= MIN_SHOWN_FRACTION else "")
 
 
-class TaskChecks:
-    """The data checks of a task. The methods are called roughly in the order of their definitions.
+def report_rows(
+    level: Level, name: str, rows: Rows, indices: Sequence[int] | np.ndarray, problem: str, fix: str
+) -> Iterator[Finding]:
+    """Yield a finding about the rows with these indices if there are any; `problem` follows their number."""
+    if len(indices):
+        message = f"{format_fraction(len(indices), len(rows))} {problem}"
+        yield Finding(level, name, message, fix, len(indices), locate_rows(rows, indices))
 
-    Attributes:
-        task: The task. Its columns are known after `Task.parse_dataset`.
-    """
+
+class TaskChecks:
+    """The data checks of a task. The methods are called roughly in the order of their definitions."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -95,11 +100,7 @@ class TaskChecks:
         return dict(Counter(map(str, gold)).most_common()) if gold else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        """Yield findings about the frequencies of labels.
-
-        Args:
-            counts: Number of rows by split and label.
-        """
+        """Yield findings about the number of rows by split and label."""
         return iter(())
 
     def resolve_tokenizer(self, is_model_requested: bool) -> ModelSource | None:
@@ -116,12 +117,7 @@ class TaskChecks:
 
 
 def find_unvalidated(train: Mapping[str, int], validation: Mapping[str, int], unit: str) -> Iterator[Finding]:
-    """Find labels or entity types that occur in training rows but in no validation row.
-
-    Args:
-        train: Number of training rows or entities by label.
-        validation: Number of validation rows or entities by label; empty if there is no validation split.
-    """
+    """Find labels or entity types that are counted in training rows but in no validation row."""
     if validation and (unseen := [name for name in train if name not in validation]):
         yield Finding(
             "note", "not-validated", f"{unit} that no validation row has: {format_list(unseen)}",

@@ -8,7 +8,7 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
 from bertkit.errors import format_count
-from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
+from bertkit.tasks.checks import Finding, TaskChecks, locate_rows, report_rows
 from bertkit.tasks.choice.task import AMBIGUOUS_LABEL, AMBIGUOUS_LABEL_FIX, find_ambiguous_labels
 
 
@@ -43,24 +43,16 @@ class ChoiceChecks(TaskChecks):
             if self.task.config.label_column in rows.columns:
                 labels = rows[self.task.config.label_column]
                 ambiguous = find_ambiguous_labels(labels, endings, self.task.state.first_label)
-                yield from describe_ambiguous_labels(split, rows, ambiguous)
+                yield from report_rows(
+                    "warning", "ambiguous-label", rows, ambiguous,
+                    f"{split} rows have an ambiguous label: {AMBIGUOUS_LABEL}", AMBIGUOUS_LABEL_FIX,
+                )  # fmt: skip
             yield from check_ending_counts(split, rows, endings)
             yield from find_duplicate_endings(split, rows, endings, self.extract_gold(rows))
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
         contexts = rows[self.task.config.context_column]
         return TokenCounts.from_choices(contexts, self.task.parse_full_endings(rows), tokenizer)
-
-
-def describe_ambiguous_labels(split: str, rows: Rows, ambiguous: Sequence[int]) -> Iterator[Finding]:
-    """Report the rows with these indices, whose labels can mean two endings."""
-    if ambiguous:
-        yield Finding(
-            "warning", "ambiguous-label",
-            f"{format_fraction(len(ambiguous), len(rows))} {split} rows have an ambiguous label: "
-            f"{AMBIGUOUS_LABEL}",
-            AMBIGUOUS_LABEL_FIX, len(ambiguous), locate_rows(rows, ambiguous),
-        )  # fmt: skip
 
 
 def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -82,30 +74,19 @@ def check_ending_counts(split: str, rows: Rows, endings: Sequence[Sequence[str]]
 def find_duplicate_endings(
     split: str, rows: Rows, endings: Sequence[Sequence[str]], gold: Sequence[Hashable] | None
 ) -> Iterator[Finding]:
-    """Find rows that repeat their correct ending, and rows that repeat only a wrong ending.
-
-    Args:
-        gold: Correct ending of each row; None without labels.
-    """
+    """Find rows that repeat their correct ending, which `gold` has, and rows that repeat only a wrong one."""
     duplicates = [
         index for index, row_endings in enumerate(endings) if len(set(row_endings)) < len(row_endings)
     ]
     ambiguous = []
     if gold is not None:
-        ambiguous = [
-            index for index in duplicates if sum(ending == gold[index] for ending in endings[index]) > 1
-        ]
-    if ambiguous:
-        yield Finding(
-            "warning", "right-twice",
-            f"{format_fraction(len(ambiguous), len(rows))} {split} rows have their right ending among the "
-            "wrong ones too",
-            "remove one of the two; a model cannot distinguish them", len(ambiguous),
-            locate_rows(rows, ambiguous),
-        )  # fmt: skip
-    if others := sorted(set(duplicates) - set(ambiguous)):
-        yield Finding(
-            "note", "wrong-twice",
-            f"{format_fraction(len(others), len(rows))} {split} rows have a wrong ending twice",
-            "remove one of the two", len(others), locate_rows(rows, others),
-        )  # fmt: skip
+        ambiguous = [index for index in duplicates if endings[index].count(gold[index]) > 1]
+    yield from report_rows(
+        "warning", "right-twice", rows, ambiguous,
+        f"{split} rows have their right ending among the wrong ones too",
+        "remove one of the two; a model cannot distinguish them",
+    )  # fmt: skip
+    yield from report_rows(
+        "note", "wrong-twice", rows, sorted(set(duplicates) - set(ambiguous)),
+        f"{split} rows have a wrong ending twice", "remove one of the two",
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from bertkit.tasks.checks import (
     find_unvalidated,
     format_fraction,
     locate_rows,
+    report_rows,
 )
 from bertkit.tasks.ner.features import encode_words
 from bertkit.tasks.ner.predictions import mark_shared_tokens
@@ -146,19 +147,43 @@ class NerChecks(TaskChecks):
         return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        return find_rare_types(counts)
+        """Find types with few training entities, and types without validation entities."""
+        train = counts["train"]
+        # `find_singleton_types` reports types with one entity.
+        if rare := [entity_type for entity_type, count in train.items() if 1 < count < MIN_ENTITIES]:
+            names = format_list(rare)
+            message = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {names}"
+            yield Finding("note", "rare", message, "too few to learn well; add more of them", len(rare))
+        yield from find_unvalidated(train, counts.get("validation", {}), "types")
 
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
+        scheme, train = self.task.state.scheme, parsed.splits["train"]
         for split, rows in parsed.splits.items():
-            yield from find_empty_rows(split, dataset.splits[split], rows)
-            yield from find_long_sentences(split, rows)
+            original = dataset.splits[split]
+            kept = set(zip(rows.file_index.tolist(), rows.row_numbers.tolist(), strict=True))
+            locations = zip(original.file_index.tolist(), original.row_numbers.tolist(), strict=True)
+            yield from report_rows(
+                "note", "no-words", original,
+                [index for index, location in enumerate(locations) if location not in kept],
+                f"{split} rows have no words and are left out", "",
+            )  # fmt: skip
+            lengths = np.fromiter(map(len, rows["tokens"]), np.int64, len(rows))
+            yield from report_rows(
+                "warning", "long-sentences", rows, np.flatnonzero(lengths > MAX_SENTENCE_WORDS),
+                f"{split} sentences have more than {MAX_SENTENCE_WORDS} words "
+                f"(the longest {lengths.max():,})",
+                "check whether blank lines between sentences are missing",
+            )  # fmt: skip
             if "tags" in rows.columns:
-                yield from find_scheme_mismatch(split, rows, self.task.state.scheme)
-                yield from find_illegal_tags(split, rows, self.task.state.scheme)
-        yield from find_unusual_notation(parsed.splits["train"], self.task.state.scheme)
-        yield from find_singleton_types(parsed.splits["train"])
+                yield from find_illegal_tags(split, rows, scheme)
+        tags = Counter(chain.from_iterable(train["tags"]))
+        if note := describe_notation(tags, scheme):
+            problem, _, fix = note.partition("; ")
+            num_tags = tags.total() - tags[scheme.outside]
+            yield Finding("warning" if fix else "note", "notation", problem, fix, num_tags)
+        yield from find_singleton_types(train)
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
         yield from super().check_rows(dataset, parsed, widened_notes)
@@ -175,31 +200,7 @@ class NerChecks(TaskChecks):
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Find tags that are illegal in the scheme of this split."""
-    split_scheme = detect_scheme(rows["tags"], scheme)
-    violations = find_violations(rows["tags"], split_scheme)
-    for kind, indices in violations.group_by_kind().items():
-        message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {split_scheme.name})"
-        locations = _locate_words(rows, indices, violations.offsets)
-        yield Finding("warning", kind, message, CONLLEVAL_FIX, len(indices), locations)
-
-
-def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[str]:
-    """Return the locations of the first few words.
-
-    Args:
-        offsets: Index of the first word of each row, [rows + 1].
-    """
-    word_indices = np.asarray(indices[:MAX_LOCATIONS])
-    sentence_indices = find_sentence_indices(word_indices, offsets)
-    return [
-        rows.format_location(int(sentence), int(word - offsets[sentence]))
-        for sentence, word in zip(sentence_indices, word_indices, strict=True)
-    ]
-
-
-def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Report a split whose tags have another scheme than the training tags."""
+    """Report a scheme other than that of the training tags, and tags that are illegal in their scheme."""
     split_scheme = detect_scheme(rows["tags"], scheme)
     if split_scheme != scheme:
         violations = find_violations(rows["tags"], scheme)
@@ -209,29 +210,21 @@ def find_scheme_mismatch(split: str, rows: Rows, scheme: Scheme) -> Iterator[Fin
             "both are converted to IOB2; write them in one scheme so that none is misread",
             len(indices), _locate_words(rows, indices, violations.offsets),
         )  # fmt: skip
+    violations = find_violations(rows["tags"], split_scheme)
+    for kind, indices in violations.group_by_kind().items():
+        message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {split_scheme.name})"
+        locations = _locate_words(rows, indices, violations.offsets)
+        yield Finding("warning", kind, message, CONLLEVAL_FIX, len(indices), locations)
 
 
-def find_unusual_notation(train: Rows, scheme: Scheme) -> Iterator[Finding]:
-    """Report tags whose letters are suffixes or in lower case, or look so."""
-    tags = Counter(tag for sentence in train["tags"] for tag in sentence)
-    if note := describe_notation(tags, scheme):
-        problem, _, fix = note.partition("; ")
-        yield Finding(
-            "warning" if fix else "note", "notation", problem, fix, tags.total() - tags[scheme.outside]
-        )
-
-
-def find_empty_rows(split: str, original: Rows, parsed: Rows) -> Iterator[Finding]:
-    """Find rows without words, which `Task.parse_dataset` leaves out."""
-    parsed_locations = set(zip(parsed.file_index.tolist(), parsed.row_numbers.tolist(), strict=True))
-    locations = zip(original.file_index.tolist(), original.row_numbers.tolist(), strict=True)
-    empty = [index for index, location in enumerate(locations) if location not in parsed_locations]
-    if empty:
-        yield Finding(
-            "note", "no-words",
-            f"{format_fraction(len(empty), len(original))} {split} rows have no words and are left out",
-            "", len(empty), locate_rows(original, empty),
-        )  # fmt: skip
+def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[str]:
+    """Return the locations of the first few words; `offsets` holds the first word of each row, [rows + 1]."""
+    word_indices = np.asarray(indices[:MAX_LOCATIONS])
+    sentence_indices = find_sentence_indices(word_indices, offsets)
+    return [
+        rows.format_location(int(sentence), int(word - offsets[sentence]))
+        for sentence, word in zip(sentence_indices, word_indices, strict=True)
+    ]
 
 
 def count_entities(rows: Rows) -> Counter[str]:
@@ -250,20 +243,6 @@ def find_singleton_types(train: Rows) -> Iterator[Finding]:
             "a typing error, or too few to learn; correct the tag, or add more of them", len(types),
             locate_rows(train, rows),
         )  # fmt: skip
-
-
-def find_rare_types(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Find types with few training entities, and types without validation entities.
-
-    Args:
-        counts: Number of entities by split and type.
-    """
-    train = counts["train"]
-    # `find_singleton_types` reports types with one entity.
-    if rare := [entity_type for entity_type, count in train.items() if 1 < count < MIN_ENTITIES]:
-        message = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {format_list(rare)}"
-        yield Finding("note", "rare", message, "too few to learn well; add more of them", len(rare))
-    yield from find_unvalidated(train, counts.get("validation", {}), "types")
 
 
 def find_words_without_tokens(
@@ -304,17 +283,4 @@ def find_unpredictable(split: str, lost: LostEntities) -> Iterator[Finding]:
             "warning", "letters-without-tokens", f"{split}: {lost.describe_words()}",
             "choose a model whose tokenizer knows these characters with --model", len(lost.words),
             locate_rows(lost.rows, sentences),
-        )  # fmt: skip
-
-
-def find_long_sentences(split: str, rows: Rows) -> Iterator[Finding]:
-    """Find very long sentences, which suggest that blank lines between sentences are missing."""
-    lengths = np.fromiter(map(len, rows["tokens"]), np.int64, len(rows))
-    long = np.flatnonzero(lengths > MAX_SENTENCE_WORDS)
-    if len(long):
-        yield Finding(
-            "warning", "long-sentences",
-            f"{format_fraction(len(long), len(rows))} {split} sentences have more than {MAX_SENTENCE_WORDS} "
-            f"words (the longest {lengths.max():,})",
-            "check whether blank lines between sentences are missing", len(long), locate_rows(rows, long),
         )  # fmt: skip

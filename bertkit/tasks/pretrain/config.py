@@ -87,20 +87,11 @@ class PretrainConfig(TextConfig, RunConfig):
         default_text="0.25",
     )
     max_length: int | None = setting(
-        None,
-        "Maximum sequence length in tokens, including special tokens.",
-        MODEL,
-        min=8,
-        default_text="128",
+        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=8, default_text="128"
     )
 
     mlm_probability: float = setting(
-        0.15,
-        "Fraction of all tokens that are predicted.",
-        MASKING,
-        min=0.01,
-        max=0.9,
-        applies_to="masking",
+        0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9, applies_to="masking"
     )
     mask_replace_prob: float = setting(
         0.8,
@@ -119,10 +110,7 @@ class PretrainConfig(TextConfig, RunConfig):
         applies_to="masking",
     )
     whole_word_masking: bool = setting(
-        False,
-        "Mask whole words: either all tokens of a word or none.",
-        MASKING,
-        applies_to="masking",
+        False, "Mask whole words: either all tokens of a word or none.", MASKING, applies_to="masking"
     )
     word_units: WordUnits = setting(
         "words",

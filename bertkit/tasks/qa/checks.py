@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
-from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
+from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows, report_rows
 from bertkit.tasks.qa.features import QuestionFeatures
 from bertkit.tasks.qa.rows import (
     QuestionRows,
@@ -39,9 +39,18 @@ class QaChecks(TaskChecks):
         columns = (config.question_column, config.context_column, config.answers_column)
         for split, rows in dataset.splits.items():
             yield from find_misplaced_answers(split, normalize_questions(rows, columns))
+        train_contexts = set(parsed.splits["train"]["context"])
         for split, rows in parsed.splits.items():
-            if split != "train":
-                yield from find_shared_paragraphs(split, parsed.splits["train"], rows)
+            if split == "train":
+                continue
+            contexts = enumerate(rows["context"])
+            yield from report_rows(
+                "warning", "same-paragraph", rows,
+                [index for index, context in contexts if context in train_contexts],
+                f"{split} questions are about paragraphs of training questions",
+                "assign whole paragraphs, or better articles, to one split; otherwise the scores are too "
+                "high",
+            )  # fmt: skip
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
         if "answers" not in rows.columns:
@@ -81,31 +90,14 @@ def find_misplaced_answers(split: str, rows: QuestionRows) -> Iterator[Finding]:
             yield Finding(level, name, message, fix, len(indices), locate_rows(rows, indices))  # type: ignore[arg-type]
 
 
-def find_shared_paragraphs(split: str, train: Rows, rows: Rows) -> Iterator[Finding]:
-    """Find questions of another split about paragraphs of training questions."""
-    train_contexts = set(train["context"])
-    shared = [index for index, context in enumerate(rows["context"]) if context in train_contexts]
-    if shared:
-        yield Finding(
-            "warning", "same-paragraph",
-            f"{format_fraction(len(shared), len(rows))} {split} questions are about paragraphs of training "
-            "questions",
-            "assign whole paragraphs, or better articles, to one split; otherwise the scores are too high",
-            len(shared), locate_rows(rows, shared),
-        )  # fmt: skip
-
-
 def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Iterator[Finding]:
     """Find truncated questions, answers that no window contains, and answers that are too long to predict."""
     truncated = np.flatnonzero(features.question_lengths < features.question_ids.lengths)
-    if len(truncated):
-        yield Finding(
-            "note", "question-truncated",
-            f"{format_fraction(len(truncated), len(rows))} {split} questions are longer than "
-            f"{features.question_lengths.max()} tokens and are truncated",
-            f"--max-query-length {features.question_ids.lengths.max()} avoids truncation",
-            len(truncated), locate_rows(rows, truncated),
-        )  # fmt: skip
+    yield from report_rows(
+        "note", "question-truncated", rows, truncated,
+        f"{split} questions are longer than {features.question_lengths.max()} tokens and are truncated",
+        f"--max-query-length {features.question_ids.lengths.max()} avoids truncation",
+    )  # fmt: skip
     if features.labels is None:
         return
     labels, limits = features.labels, features.limits

@@ -9,7 +9,7 @@ from bertkit.data.columns import has_labels, is_missing_label, normalize_label, 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, map_values
 from bertkit.errors import format_list
-from bertkit.tasks.checks import Finding, Level, TaskChecks, find_unvalidated, format_fraction, locate_rows
+from bertkit.tasks.checks import Finding, Level, TaskChecks, find_unvalidated, format_fraction, report_rows
 from bertkit.tasks.text.labels import MultiLabel, Regression, SingleLabel
 
 MAX_MAJORITY_FRACTION = 0.9  # A larger fraction of one class makes the accuracy hard to interpret.
@@ -42,9 +42,6 @@ class SequenceChecks(TaskChecks):
             counts = Counter(gold)
         return {str(label): count for label, count in counts.most_common()}
 
-    def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-        return check_balance(counts)
-
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]
     ) -> Iterator[Finding]:
@@ -54,40 +51,46 @@ class SequenceChecks(TaskChecks):
         text_columns, label_column = task.input_schema.text_columns, task.config.label_column
         for split, rows in parsed.splits.items():
             if len(text_columns) > 1:
-                yield from find_identical_pairs(split, rows, text_columns)
+                first, second = (rows[column] for column in text_columns)
+                pairs = enumerate(zip(first, second, strict=True))
+                yield from report_rows(
+                    "note", "equal-pair", rows, [index for index, (a, b) in pairs if a.strip() == b.strip()],
+                    f"{split} rows have the same text in {text_columns[0]!r} and {text_columns[1]!r}",
+                    "check that these are the columns of the pair",
+                )  # fmt: skip
             if isinstance(label_type, SingleLabel) and label_column in rows.columns:
                 yield from find_placeholder_labels(split, rows, label_column, task.labels)
             if isinstance(label_type, MultiLabel):
-                yield from find_empty_label_sets(split, rows, self.extract_gold(rows) or [])
+                gold = enumerate(self.extract_gold(rows) or [])
+                yield from report_rows(
+                    "note", "no-labels", rows, [index for index, labels in gold if labels == ()],
+                    f"{split} rows have none of the labels",
+                    "remove them if their labels are missing by mistake",
+                )  # fmt: skip
         if isinstance(label_type, Regression):
             labels = {split: task.encode_labels(rows) for split, rows in parsed.splits.items()}
             numbers = {split: values for split, values in labels.items() if values is not None}
             yield from find_out_of_range(numbers, parsed.splits)
 
-
-def check_balance(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Find a class of nearly all training rows, rare classes, and classes without validation rows.
-
-    Args:
-        counts: Number of rows by split and class.
-    """
-    train = Counter(counts.get("train", {}))
-    if not train:
-        return
-    [(label, majority)] = train.most_common(1)
-    if len(train) > 1 and majority > MAX_MAJORITY_FRACTION * train.total():
-        yield Finding(
-            "warning", "majority",
-            f"{format_fraction(majority, train.total())} of the training labels are {label!r}",
-            "accuracy says little then; compare f1 and the majority baseline", majority,
-        )  # fmt: skip
-    if rare := [label for label, count in train.items() if count < MIN_EXAMPLES]:
-        yield Finding(
-            "warning", "rare",
-            f"labels with fewer than {MIN_EXAMPLES} training examples: {format_list(rare)}",
-            "too few to learn; add examples, merge the labels, or remove them", len(rare),
-        )  # fmt: skip
-    yield from find_unvalidated(train, counts.get("validation", {}), "labels")
+    def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+        """Find a class of nearly all training rows, rare classes, and classes without validation rows."""
+        train = Counter(counts.get("train", {}))
+        if not train:
+            return
+        [(label, majority)] = train.most_common(1)
+        if len(train) > 1 and majority > MAX_MAJORITY_FRACTION * train.total():
+            yield Finding(
+                "warning", "majority",
+                f"{format_fraction(majority, train.total())} of the training labels are {label!r}",
+                "accuracy says little then; compare f1 and the majority baseline", majority,
+            )  # fmt: skip
+        if rare := [label for label, count in train.items() if count < MIN_EXAMPLES]:
+            yield Finding(
+                "warning", "rare",
+                f"labels with fewer than {MIN_EXAMPLES} training examples: {format_list(rare)}",
+                "too few to learn; add examples, merge the labels, or remove them", len(rare),
+            )  # fmt: skip
+        yield from find_unvalidated(train, counts.get("validation", {}), "labels")
 
 
 def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequence[str]) -> Iterator[Finding]:
@@ -99,13 +102,10 @@ def find_placeholder_labels(split: str, rows: Rows, column: str, labels: Sequenc
         return
     codes, values = rows.factorize(column)
     is_placeholder = np.array([normalize_label(value) in placeholders for value in values])
-    indices = np.flatnonzero(is_placeholder[codes]).tolist()
-    yield Finding(
-        "warning", "gaps",
-        f"{format_fraction(len(indices), len(rows))} {split} rows have "
-        f"{format_list(map(repr, placeholders))} where others have a number",
-        "fill in the number or remove the rows; otherwise they form a class of their own", len(indices),
-        locate_rows(rows, indices),
+    yield from report_rows(
+        "warning", "gaps", rows, np.flatnonzero(is_placeholder[codes]),
+        f"{split} rows have {format_list(map(repr, placeholders))} where others have a number",
+        "fill in the number or remove the rows; otherwise they form a class of their own",
     )  # fmt: skip
 
 
@@ -124,46 +124,14 @@ def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def find_identical_pairs(split: str, rows: Rows, columns: Sequence[str]) -> Iterator[Finding]:
-    """Find pairs of two equal texts."""
-    first, second = (rows[column] for column in columns)
-    same = [index for index, (a, b) in enumerate(zip(first, second, strict=True)) if a.strip() == b.strip()]
-    if same:
-        yield Finding(
-            "note", "equal-pair",
-            f"{format_fraction(len(same), len(rows))} {split} rows have the same text in {columns[0]!r} and "
-            f"{columns[1]!r}",
-            "check that these are the columns of the pair", len(same), locate_rows(rows, same),
-        )  # fmt: skip
-
-
-def find_empty_label_sets(split: str, rows: Rows, gold: Sequence[Hashable]) -> Iterator[Finding]:
-    """Find rows with an empty label set."""
-    empty = [index for index, labels in enumerate(gold) if labels == ()]
-    if empty:
-        yield Finding(
-            "note", "no-labels",
-            f"{format_fraction(len(empty), len(rows))} {split} rows have none of the labels",
-            "remove them if their labels are missing by mistake", len(empty), locate_rows(rows, empty),
-        )  # fmt: skip
-
-
 def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Iterator[Finding]:
-    """Report the range of the training labels, and find labels of other splits outside of this range.
-
-    Args:
-        numbers: Labels by split, each [rows].
-        splits: Rows by split.
-    """
+    """Report the range of the training labels, and find labels of other splits that are outside of it."""
     low, high = numbers["train"].min(), numbers["train"].max()
     yield Finding("note", "range", f"the training labels range from {low:g} to {high:g}")
     for split, values in numbers.items():
         outside = ((values < low) | (values > high)).nonzero()[0]
-        if len(outside):
-            yield Finding(
-                "warning", "beyond",
-                f"{format_fraction(len(outside), len(values))} {split} labels are outside {low:g} to "
-                f"{high:g}, the range of the training labels",
-                "models rarely predict numbers outside of it; check that the splits use the same scale",
-                len(outside), locate_rows(splits[split], outside),
-            )  # fmt: skip
+        yield from report_rows(
+            "warning", "beyond", splits[split], outside,
+            f"{split} labels are outside {low:g} to {high:g}, the range of the training labels",
+            "models rarely predict numbers outside of it; check that the splits use the same scale",
+        )  # fmt: skip

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.settings.setting import (
-    DATA,
-    MODEL,
-    Pooling,
-    list_settings,
-    pooling_setting,
-    setting,
-)
+from bertkit.settings.setting import DATA, MODEL, Pooling, list_settings, pooling_setting, setting
 from bertkit.tasks import TaskDef
 
 TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"

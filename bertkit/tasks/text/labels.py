@@ -92,11 +92,7 @@ class LabelType(ABC):
 
     @abstractmethod
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """Return the predicted labels in encoded form.
-
-        Args:
-            logits: Logits [rows, outputs].
-        """
+        """Return the predicted labels in encoded form, from logits [rows, outputs]."""
 
     @abstractmethod
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
@@ -111,12 +107,7 @@ class LabelType(ABC):
         """Return the JSON value of one row's encoded label or prediction."""
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return decoded labels as cells of the label column.
-
-        Args:
-            labels: The labels, as `decode_label` returns them.
-            cells: The distinct values of the column.
-        """
+        """Return labels, as `decode_label` returns them, as cells of a column with these distinct cells."""
         cell_by_label = {self.parse_label(cell): cell for cell in cells}
         for label in labels:
             if label not in cell_by_label:
@@ -131,12 +122,7 @@ class LabelType(ABC):
         return None
 
     def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return the decisions of the model with their encoded gold labels; not defined for regression.
-
-        Args:
-            logits: Logits [rows, outputs].
-            gold: The encoded gold labels; None if they are not known.
-        """
+        """Return the decisions from logits [rows, outputs], with encoded gold labels; not for regression."""
         raise NotImplementedError
 
     @property
@@ -149,10 +135,7 @@ class LabelType(ABC):
     ) -> dict[str, float | None]:
         """Return the threshold of each of `labels_with_threshold`; None if no threshold meets the criterion.
 
-        Args:
-            logits: Logits [rows, outputs].
-            gold: The encoded gold labels.
-            criterion: What the thresholds are chosen for.
+        `logits` has the shape [rows, outputs], and `gold` holds the encoded gold labels.
         """
         return {}
 
@@ -256,13 +239,9 @@ class MultiLabel(LabelType):
         return [list(row_labels) for row_labels in labels]
 
     def describe_class_weights(self, targets: np.ndarray) -> list[str]:
-        ubiquitous = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
-        if not ubiquitous:
-            return []
-        return [
-            "--class-weights balanced: labels that every training row has get the weight 1: "
-            f"{format_list(ubiquitous)}"
-        ]
+        names = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
+        problem = "--class-weights balanced: labels that every training row has get the weight 1"
+        return [f"{problem}: {format_list(names)}"] if names else []
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
         """Return 1 for each label with a probability above its threshold, else 0; [rows, labels].

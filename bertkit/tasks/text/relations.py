@@ -3,10 +3,9 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,13 @@ from bertkit.errors import UserError, shorten_repr
 LITERAL_ERRORS = (SyntaxError, TypeError, MemoryError)
 ROLES = ("S", "O")  # subject and object
 EXAMPLE_TEXT = "[S]...[/S] ... [O]...[/O]"  # a text with marked entities, in example rows
-# The pattern of the start marker and of the end marker of each role; the group is the type.
-MARKERS = {role: [re.compile(rf"\[{slash}{role}(?::([^\[\]]*))?\]") for slash in ("", "/")] for role in ROLES}
+MARKER = re.compile(r"\[(/?)([SO])(?::([^\[\]]*))?\]")  # the groups are a slash at the end, role and type
 SPAN_HELP = 'such as {"start": 0, "end": 3, "type": "PER"}, or with start_idx and an inclusive end_idx'
 
 
 @dataclass(frozen=True)
 class Entity:
-    """An entity in a text.
-
-    Attributes:
-        start: Index of its first character.
-        stop: Index after its last character.
-        type: Its type; empty if it has none.
-    """
+    """An entity at the characters from `start` to `stop` (exclusive); `type` is empty if it has none."""
 
     start: int
     stop: int
@@ -91,24 +83,20 @@ def mark_entities(text: str, entities: Sequence[Entity]) -> str:
 
 def has_markers(text: str) -> bool:
     """Return whether a text contains the markers of both entities; takes time linear in its length."""
-    for start, end in MARKERS.values():
-        match = start.search(text)
-        if match is None or end.search(text, match.end()) is None:
-            return False
-    return True
+    markers = [match[1] + match[2] for match in MARKER.finditer(text)]  # such as "S" and "/S"
+    return all(role in markers and f"/{role}" in markers[markers.index(role) :] for role in ROLES)
 
 
 def remove_unknown_types(text: str, types: Sequence[Iterable[str]]) -> str:
     """Return a text with markers, where those of unknown types have no type, such as `[S]`."""
-    for (role, patterns), known_types in zip(MARKERS.items(), types, strict=True):
-        for pattern, is_end in zip(patterns, (False, True), strict=True):
-            markers = {entity_type: format_marker(role, entity_type, is_end) for entity_type in known_types}
-            text = pattern.sub(partial(_get_marker, markers, format_marker(role, "", is_end)), text)
-    return text
+    types_by_role = dict(zip(ROLES, types, strict=True))
 
+    def replace(match: re.Match[str]) -> str:
+        slash, role, entity_type = match.groups()
+        is_known = entity_type in types_by_role[role]
+        return match[0] if is_known else format_marker(role, "", is_end=bool(slash))
 
-def _get_marker(markers: Mapping[str, str], untyped: str, match: re.Match[str]) -> str:
-    return markers.get(match[1], untyped)
+    return MARKER.sub(replace, text)
 
 
 def collect_types(rows: Rows, columns: Sequence[str]) -> list[list[str]]:

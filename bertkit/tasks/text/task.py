@@ -76,15 +76,10 @@ from bertkit.tasks.text.relations import (
 
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
-MIN_CLASS_LIMIT = 20  # more classes are accepted only with at least two training rows per class
 
 
 class SequenceEvaluation(LabelEvaluation):
-    """Predicted labels and their probabilities.
-
-    Attributes:
-        label_type: Kind of the labels, and their names.
-    """
+    """Predicted labels and their probabilities."""
 
     def __init__(
         self, outputs: Outputs, label_type: LabelType, fitted: FittedConfidence = NOT_FITTED
@@ -101,12 +96,10 @@ class SequenceEvaluation(LabelEvaluation):
 
     @property
     def has_classes(self) -> bool:
-        """Whether the labels are classes, not numbers."""
         return bool(self.label_type.labels)
 
     def make_decisions(self) -> Decisions:
-        gold = self.outputs.features.labels
-        return self.label_type.make_decisions(self.outputs.logits, gold)
+        return self.label_type.make_decisions(self.outputs.logits, self.outputs.features.labels)
 
     @property
     def has_sets(self) -> bool:
@@ -186,6 +179,11 @@ class SequenceTask(Task):
         return self.label_type.labels
 
     @property
+    def _has_fitted_head(self) -> bool:
+        """Whether the head is fitted to the vectors of texts, and not trained with the encoder."""
+        return False
+
+    @property
     def uses_windows(self) -> bool:
         return bool(self.config.long_texts == "windows")
 
@@ -229,6 +227,7 @@ class SequenceTask(Task):
         self._check_different_columns()
 
     def _check_different_columns(self) -> None:
+        """Check that no column has two roles."""
         settings: dict[str, str] = {}
         for name, column in get_column_settings(self.config).items():
             if column in settings:
@@ -247,22 +246,20 @@ class SequenceTask(Task):
         """Guess the text columns that the user did not name; raise `UserError` if none looks like a text."""
 
     def _drop_unlabeled(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Return the dataset without unlabeled rows, and add a note on their number."""
+        """Return the dataset without unlabeled rows, with a note on their number."""
         splits, notes = drop_unlabeled_rows(dataset.splits, self.config.label_column)
         return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
-    def _set_labels(self, label_type: LabelType, dataset_metric: str | None) -> None:
-        """Store the kind of the labels, and the metric that selects checkpoints."""
+    def _set_labels(self, label_type: LabelType, dataset: LoadedDataset, num_classes: int) -> None:
+        """Store the kind of the labels and the metric that selects checkpoints; refuse implausible labels."""
         self.state.label_type = label_type
-        self.state.best_metric = (dataset_metric or label_type.default_metric, 1)
-
-    def _check_class_count(self, train: Rows, num_classes: int) -> None:
-        """Refuse a label column with fewer than two classes, or with too many different values."""
+        self.state.best_metric = (dataset.best_metric or label_type.default_metric, 1)
+        train = dataset.splits["train"]
         column = f"{train.files[0]}: column {self.config.label_column!r}"
         if num_classes < 2:
             labels = f"only the class {self.labels[0]!r}" if self.labels else "no labels"
             raise UserError(f"{column} has {labels}; training needs at least two classes")
-        max_classes = max(MIN_CLASS_LIMIT, len(train) // 2)
+        max_classes = max(20, len(train) // 2)  # beyond 20, at least two training rows per class
         if isinstance(self.label_type, SingleLabel) and num_classes > max_classes:
             raise UserError(
                 f"{column} has {num_classes:,} different labels in {len(train):,} rows; "
@@ -290,10 +287,7 @@ class SequenceTask(Task):
                 raise UserError(f"only one label in the {size} to train on; use more rows")
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
-        """Return the rows with labels as names.
-
-        If labels are required, unlabeled rows are left out. Otherwise only the texts are checked.
-        """
+        """Return the rows with labels as names; if labels are required, without unlabeled rows."""
         if not require_labels:
             self._check_texts(rows)
             return rows, []
@@ -317,11 +311,7 @@ class SequenceTask(Task):
         return rows
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Guess the columns of texts and label if these rows lack the columns of training.
-
-        If the text columns cannot be guessed, the settings keep the columns of training. A later error then
-        names the columns of training.
-        """
+        """Guess the columns that these rows lack; if a guess fails, a later error names those of training."""
         columns = self.input_schema.text_columns
         trained = {name: getattr(self.config, name) for name in self.text_settings}
         if not set(columns) <= set(rows.columns):
@@ -349,8 +339,7 @@ class SequenceTask(Task):
         return self.label_type.encode_labels(rows, column)
 
     def get_labels(self, rows: Rows) -> list[Any]:
-        encoded = self.encode_labels(rows, required=True)
-        assert encoded is not None
+        encoded = self.label_type.encode_labels(rows, self.config.label_column)
         return [self.label_type.decode_label(label) for label in encoded]
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
@@ -369,23 +358,17 @@ class SequenceTask(Task):
             self.state.caveat = (
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
             )
-        if not self.config.new_head and self._has_matching_head(model_config):
+        if not self.config.new_head and (
+            self._has_fitted_head or has_head_type(model_config, self.config.head, self.config.pooling)
+        ):
+            head = VECTOR_HEAD if self._has_fitted_head else SEQUENCE_HEAD
             self.state.has_new_head, self.label_type.labels = match_labels(
-                model_config, self.labels, source.name, self._head_kind
+                model_config, self.labels, source.name, head
             )
         vars(model_config).pop(THRESHOLDS_KEY, None)  # fitted for the model that this run starts from
         remove_fitted_confidence(model_config)
         model_config.problem_type = self.label_type.problem_type
         return set_labels(model_config, self.labels or ["score"])
-
-    def _has_matching_head(self, model_config: Any) -> bool:
-        """Return whether the head of a checkpoint has the type and the pooling of this task."""
-        return has_head_type(model_config, self.config.head, self.config.pooling)
-
-    @property
-    def _head_kind(self) -> str:
-        """The kind of head that training can start from; see `bertkit.models.heads.has_head`."""
-        return SEQUENCE_HEAD
 
     def load_state(self, model_config: Any) -> None:
         super().load_state(model_config)
@@ -440,7 +423,14 @@ class SequenceTask(Task):
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        return score_text_baselines(self, train, rows)
+        labels, gold = (
+            self.label_type.encode_labels(part, self.config.label_column) for part in (train, rows)
+        )
+        name, columns = self.get_tfidf_baseline()
+        texts = [[part[column] for column in columns] for part in (train, rows)]
+        [predicted] = predict_tfidf(texts[0], labels, [texts[1]], self.config.seed)
+        score = self.label_type.score
+        return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
 
     def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
@@ -463,7 +453,6 @@ class Classify(SequenceTask):
 
     @property
     def _has_fitted_head(self) -> bool:
-        """Whether the head is fitted to the vectors of texts, and not trained with the encoder."""
         return bool(self.config.method != "finetune")
 
     @property
@@ -497,16 +486,16 @@ class Classify(SequenceTask):
         self._resolve_columns(dataset.splits["train"])
         if self._entity_columns:
             self._check_entity_settings(dataset.splits["train"])
-            self._set_entity_types(collect_types(dataset.splits["train"], self._entity_columns))
+            types = collect_types(dataset.splits["train"], self._entity_columns)
+            self.state.entity_types, self.state.new_tokens = types, list_markers(types)
         class_names = dataset.get_class_names(self.config.label_column)
         if class_names:  # then "-", -1 and null mark missing labels
             dataset = self._drop_unlabeled(dataset)
-        train = dataset.splits["train"]
         if self.config.problem is None:
-            problem, note = infer_label_type(train[self.config.label_column])
+            problem, note = infer_label_type(dataset.splits["train"][self.config.label_column])
             self.resolve(problem=problem)
             dataset = dataclasses.replace(dataset, notes=[*dataset.notes, *filter(None, [note])])
-        self._infer_labels(train, dataset, class_names)
+        self._infer_labels(dataset, class_names)
         return dataset
 
     def _check_method(self) -> None:
@@ -540,12 +529,8 @@ class Classify(SequenceTask):
             raise UserError(
                 "--long-texts windows: a window may leave out the marker of an entity; use another value"
             )
-        for name in ("subject_column", "object_column"):
-            require_column(train, getattr(self.config, name), self._get_flag(name))
-
-    def _set_entity_types(self, types: list[list[str]]) -> None:
-        """Set the known types of entities, and their markers as new tokens."""
-        self.state.entity_types, self.state.new_tokens = types, list_markers(types)
+        for name, column in zip(("subject_column", "object_column"), columns, strict=True):
+            require_column(train, column, self._get_flag(name))
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
         parsed, notes = super().parse_rows(rows, split, require_labels)
@@ -559,18 +544,19 @@ class Classify(SequenceTask):
             columns = dict(zip(self.text_settings, guess_text_columns(train), strict=True))
             self.resolve(**select_unset(self.config, columns))
 
-    def _infer_labels(self, train: Rows, dataset: LoadedDataset, class_names: list[str]) -> None:
+    def _infer_labels(self, dataset: LoadedDataset, class_names: list[str]) -> None:
         """Find the kind of the labels and their names in the training rows.
 
         The labels have the order of the dataset registry if it lists them, or else that of `class_names`.
         """
-        problem, column = self.config.problem, self.config.label_column
+        train, problem, column = dataset.splits["train"], self.config.problem, self.config.label_column
         if problem == "regression":
             if self.config.method == "contrastive":
                 raise UserError(
                     f"--method {self.config.method}: needs classes, but regression has none; omit it"
                 )
-            self._set_labels(Regression([]), dataset.best_metric)
+            self.state.label_type = Regression([])
+            self.state.best_metric = (dataset.best_metric or Regression.default_metric, 1)
             return
         _, values = train.factorize(column)
         separator = detect_separator(values) if problem == "multi-label" else None
@@ -581,8 +567,7 @@ class Classify(SequenceTask):
         is_known = dataset.labels and found <= set(dataset.labels)
         labels = dataset.labels if is_known else order_labels(found, class_names)
         label_type = MultiLabel(labels, separator) if problem == "multi-label" else SingleLabel(labels)
-        self._set_labels(label_type, dataset.best_metric)
-        self._check_class_count(train, len(found))
+        self._set_labels(label_type, dataset, len(found))
         if problem == "binary" and len(labels) != 2:
             raise UserError(
                 f"{train.files[0]}: column {column!r} has {len(labels)} classes; --problem binary needs two"
@@ -620,7 +605,8 @@ class Classify(SequenceTask):
     def load_state(self, model_config: Any) -> None:
         super().load_state(model_config)
         if self._entity_columns:
-            self._set_entity_types(getattr(model_config, ENTITY_TYPES_KEY))
+            types = getattr(model_config, ENTITY_TYPES_KEY)
+            self.state.entity_types, self.state.new_tokens = types, list_markers(types)
 
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:
         if self.config.problem == "regression":
@@ -641,15 +627,6 @@ class Classify(SequenceTask):
         marker_ids = tokenizer.convert_tokens_to_ids(list(self.state.new_tokens))
         lost = describe_lost_markers(features, marker_ids)
         return dataclasses.replace(features, warnings=[*features.warnings, *lost])
-
-    # ---- a head that is fitted to vectors
-
-    @property
-    def _head_kind(self) -> str:
-        return VECTOR_HEAD if self._has_fitted_head else super()._head_kind
-
-    def _has_matching_head(self, model_config: Any) -> bool:
-        return self._has_fitted_head or super()._has_matching_head(model_config)
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         if not self._has_fitted_head:
@@ -690,8 +667,7 @@ class Nli(SequenceTask):
         found = {label for value in train[self.config.label_column] if (label := normalize_label(value))}
         class_names = dataset.get_class_names(self.config.label_column)
         labels = dataset.labels if found <= set(dataset.labels) else order_labels(found, class_names)
-        self._set_labels(InferenceLabel(labels), dataset.best_metric)
-        self._check_class_count(train, len(found))
+        self._set_labels(InferenceLabel(labels), dataset, len(found))
         return dataset
 
     def _guess_texts(self, train: Rows) -> None:
@@ -746,44 +722,30 @@ class Nli(SequenceTask):
         return InferenceLabel(labels)
 
 
-# ---- baselines
-
-
-def score_text_baselines(task: "SequenceTask", train: Rows, rows: Rows) -> dict[str, Scores]:
-    """Score the baselines that read no vectors."""
-    labels, gold = _encode_labels(task, train), _encode_labels(task, rows)
-    name, columns = task.get_tfidf_baseline()
-    texts = [[part[column] for column in columns] for part in (train, rows)]
-    [predicted] = predict_tfidf(texts[0], labels, [texts[1]], task.config.seed)
-    score = task.label_type.score
-    return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+# ---- linear layers on the vectors of texts
 
 
 def score_linear_probe(
-    task: "SequenceTask", encoder: FrozenEncoder, tokenizer: Any, train: Rows, rows: Rows
+    task: SequenceTask, encoder: FrozenEncoder, tokenizer: Any, train: Rows, rows: Rows
 ) -> dict[str, Scores]:
-    """Score `linear_probe`; see `score_text_baselines` for the rows."""
+    """Return the scores of the baseline `linear_probe` on `rows`."""
     sample = sample_rows(train, MAX_PROBE_ROWS, task.config.seed)
     parts = [sample, rows]
     vectors = [encoder.compute_vectors(task.featurize(part, tokenizer)) for part in parts]
     return {LINEAR_PROBE: score_probe(task, vectors, parts)}
 
 
-def score_probe(task: "SequenceTask", vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scores:
+def score_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scores:
     """Return the scores of a linear layer on vectors [n, poolings, hidden_size]."""
-    labels, gold = (_encode_labels(task, part) for part in parts)
+    labels, gold = (task.label_type.encode_labels(part, task.config.label_column) for part in parts)
     probe = fit_probe(task, vectors[0], labels)
     return _score_logits(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(
-    task: "SequenceTask", vectors: np.ndarray, labels: np.ndarray, balanced: bool = False
+    task: SequenceTask, vectors: np.ndarray, labels: np.ndarray, balanced: bool = False
 ) -> LinearProbe:
-    """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows.
-
-    Args:
-        balanced: Whether to weight classes by the inverse of their frequency.
-    """
+    """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows."""
 
     def score(gold: np.ndarray, logits: np.ndarray) -> float:
         return _score_logits(task, gold, logits)[task.label_type.default_metric]
@@ -791,13 +753,7 @@ def fit_probe(
     return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced)
 
 
-def _encode_labels(task: "SequenceTask", rows: Rows) -> np.ndarray:
-    labels = task.encode_labels(rows)
-    assert labels is not None
-    return labels
-
-
-def _score_logits(task: "SequenceTask", gold: np.ndarray, logits: np.ndarray) -> Scores:
+def _score_logits(task: SequenceTask, gold: np.ndarray, logits: np.ndarray) -> Scores:
     """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
     label_type = copy.copy(task.label_type)
     label_type.thresholds = {}
