@@ -22,7 +22,7 @@ from bertkit.stats.calibration import (
     fit_set_margin,
     score_sets,
 )
-from bertkit.tasks.qa.spans import compute_answer_probability, fit_answer_weights
+from bertkit.tasks.qa.predictions import compute_answer_probability, fit_answer_weights
 
 
 def make_decisions(seed, num_rows, num_classes=4):

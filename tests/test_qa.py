@@ -29,8 +29,14 @@ from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy
 from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa.features import Limits, build_question_features
-from bertkit.tasks.qa.predictions import QaEvaluation, average_scores_v2, score_answers_v2, score_baselines
-from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans, merge_windows
+from bertkit.tasks.qa.predictions import (
+    QaEvaluation,
+    average_scores_v2,
+    merge_windows,
+    score_answers_v2,
+    score_baselines,
+)
+from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 

@@ -20,7 +20,7 @@ from bertkit.tasks.ner.predictions import compute_emissions, viterbi_decode
 from bertkit.tasks.ner.rows import convert_spans_to_tags, extract_entities
 from bertkit.tasks.ner.tags import TagSet, split_by_offsets
 from bertkit.tasks.qa.features import Limits, build_question_features
-from bertkit.tasks.qa.spans import merge_windows
+from bertkit.tasks.qa.predictions import merge_windows
 
 decompose = partial(unicodedata.normalize, "NFD")
 TEXTS = {

@@ -148,8 +148,7 @@ class FittedConfidence:
     Attributes:
         min_confidence: Confidence below which the model abstains.
         set_margin: Margin of the classes in a prediction set; see `bertkit.stats.calibration`.
-        answer_weights: Weights of the probability that an answer is right; see
-            `bertkit.tasks.qa.spans`.
+        answer_weights: Weights of the probability that an answer of `qa` is right.
     """
 
     min_confidence: float | None = None
@@ -274,11 +273,7 @@ class Evaluation(ABC):
         """Return a function that scores any selection of the rows, for intervals and paired tests."""
 
     def compute_intervals(self, seed: int) -> dict[str, list[float]]:
-        """Return the 95 % interval of each score, as [low, high]; see `compute_intervals`.
-
-        Args:
-            seed: Seed of the bootstrap.
-        """
+        """Return the 95 % interval of each score, as [low, high], from a bootstrap with this seed."""
         return compute_intervals(self.make_scorer(), seed)
 
     def compute_details(self) -> dict[str, Scores]:
@@ -359,11 +354,7 @@ class RowEvaluation(Evaluation):
         raise NotImplementedError
 
     def score_scaled(self, factor: float | np.ndarray) -> Scores:
-        """Return further scores of the probabilities if the logits of decisions are multiplied by a factor.
-
-        Args:
-            factor: The factor, or [n] one for each decision.
-        """
+        """Return further scores if the logits of decisions are multiplied by a factor or [n] factors."""
         return {}
 
     def compute_correct(self) -> np.ndarray:
@@ -376,17 +367,29 @@ class RowEvaluation(Evaluation):
         return self.make_decisions().compute_row_confidence()[0]
 
     @cached_property
-    def confidence_scorer(self) -> "ConfidenceScorer":
+    def abstention_scorer(self) -> SelectiveScorer | None:
+        """The scores of abstention; None if `calibrate` did not fit it."""
+        minimum = self.fitted.min_confidence
+        return None if minimum is None else SelectiveScorer(self.confidence, self.compute_correct(), minimum)
+
+    @cached_property
+    def confidence_scorer(self) -> Scorer:
         """The scores of the probabilities and, if `calibrate` fitted them, of abstention and sets."""
-        num_rows, fitted = len(self.outputs.rows), self.fitted
         if not self.has_classes:
-            return ConfidenceScorer(num_rows)
-        decisions, selection, sets = self.make_decisions(), None, None
-        if fitted.min_confidence is not None:
-            selection = SelectiveScorer(self.confidence, self.compute_correct(), fitted.min_confidence)
-        if self._set_margin is not None:
-            sets = find_members(decisions.logits, self._set_margin), decisions.gold
-        return ConfidenceScorer(num_rows, ProbabilityScorer(decisions), selection, sets)
+            return Scorer(lambda _: {}, len(self.outputs.rows))
+        decisions, abstention = self.make_decisions(), self.abstention_scorer
+        probabilities = ProbabilityScorer(decisions)
+        is_member = None if self._set_margin is None else find_members(decisions.logits, self._set_margin)
+
+        def score(rows: np.ndarray) -> Scores:
+            scores = probabilities.score(rows)
+            if abstention:
+                scores |= abstention.score(rows)
+            if is_member is not None:
+                scores |= score_sets(is_member[rows], decisions.gold[rows])
+            return scores
+
+        return Scorer(score, len(self.outputs.rows))
 
     @property
     def confidence_score_names(self) -> list[str]:
@@ -493,37 +496,6 @@ def merge_prediction(
         keys.add(key)
         inputs[key] = value
     return {"id": row_id, **inputs, **prediction}
-
-
-@dataclass(frozen=True)
-class ConfidenceScorer:
-    """The scores of the confidence in predictions. A part that is None is not scored.
-
-    Attributes:
-        num_rows: Number of rows.
-        probabilities: Scores of the probabilities.
-        selection: Scores of abstention.
-        sets: [rows, classes] bool, the classes in each prediction set, and [rows] the gold classes.
-    """
-
-    num_rows: int
-    probabilities: ProbabilityScorer | None = None
-    selection: SelectiveScorer | None = None
-    sets: tuple[np.ndarray, np.ndarray] | None = None
-
-    def score(self, rows: np.ndarray) -> Scores:
-        """Return the scores of the rows at these indices, which may repeat."""
-        scores: Scores = self.probabilities.score(rows) if self.probabilities else {}
-        if self.selection:
-            scores |= self.selection.score(rows)
-        if self.sets:
-            is_member, gold = self.sets
-            scores |= score_sets(is_member[rows], gold[rows])
-        return scores
-
-    def score_all(self) -> Scores:
-        """Return the scores of all rows."""
-        return self.score(np.arange(self.num_rows))
 
 
 @dataclass(frozen=True)

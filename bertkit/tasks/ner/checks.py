@@ -203,17 +203,17 @@ def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Findin
     """Report a scheme other than that of the training tags, and tags that are illegal in their scheme."""
     split_scheme = detect_scheme(rows["tags"], scheme)
     if split_scheme != scheme:
-        violations = find_violations(rows["tags"], scheme)
-        indices = np.flatnonzero(violations.is_violation)
+        violations, offsets = find_violations(rows["tags"], scheme)
+        indices = np.sort(np.concatenate([np.zeros(0, int), *violations.values()]))
         yield Finding(
             "warning", "schemes", f"the {split} tags are {split_scheme}, the training tags {scheme}",
             "both are converted to IOB2; write them in one scheme so that none is misread",
-            len(indices), _locate_words(rows, indices, violations.offsets),
+            len(indices), _locate_words(rows, indices, offsets),
         )  # fmt: skip
-    violations = find_violations(rows["tags"], split_scheme)
-    for kind, indices in violations.group_by_kind().items():
+    violations, offsets = find_violations(rows["tags"], split_scheme)
+    for kind, indices in violations.items():
         message = f"{len(indices):,} {split} tags {VIOLATION_MESSAGES[kind]} (scheme {split_scheme.name})"
-        locations = _locate_words(rows, indices, violations.offsets)
+        locations = _locate_words(rows, indices, offsets)
         yield Finding("warning", kind, message, CONLLEVAL_FIX, len(indices), locations)
 
 

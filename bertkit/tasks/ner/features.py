@@ -74,13 +74,10 @@ def build_word_features(
         cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=False)
-    if context is None:
-        tokens, documents = encode_words(words, texts, tokenizer, cache), None
-        rows = np.arange(len(words))
-    else:
-        sentences = context.collect_sentences()
-        tokens = encode_words(sentences.words, sentences.texts, tokenizer, cache)
-        rows, documents = sentences.rows, sentences.documents
+    rows, documents = np.arange(len(words)), None
+    if context is not None:
+        words, texts, rows, documents = context.collect_sentences()
+    tokens = encode_words(words, texts, tokenizer, cache)
     offsets, max_tokens = tokens.ids.offsets, max_length - template.num_special_tokens
     windows = build_windows(offsets[rows], offsets[rows + 1], max_tokens)
     if documents is not None:

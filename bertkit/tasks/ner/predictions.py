@@ -2,16 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.readers.conll import format_conll
-from bertkit.data.table import Rows
-from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.calibration import SELECTIVE_SCORES, Decisions, EceScorer
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, softmax
@@ -22,7 +18,6 @@ from bertkit.tasks.ner.rows import extract_entities
 from bertkit.tasks.ner.tags import (
     Scheme,
     TagSet,
-    compute_sentence_offsets,
     detect_scheme,
     find_sentence_indices,
     from_iob2,
@@ -32,12 +27,9 @@ from bertkit.utils.arrays import compute_offsets
 
 
 class NerEvaluation(RowEvaluation):
-    """The most probable legal sequence of tags for each sentence.
+    """The most probable legal sequence of tags for each sentence."""
 
-    Attributes:
-        tags: The tags in the order of the model's outputs.
-        scheme: Tagging scheme of the training rows.
-    """
+    has_classes = True
 
     def __init__(
         self, outputs: Outputs, tags: TagSet, scheme: Scheme, fitted: FittedConfidence = NOT_FITTED
@@ -76,13 +68,6 @@ class NerEvaluation(RowEvaluation):
         return compute_emissions(self.outputs.logits, self.outputs.features, self.tags)
 
     @cached_property
-    def _probabilities(self) -> list[list[float]]:
-        """The probabilities of the predicted tags of each sentence."""
-        _, probabilities = self._decoded
-        split_points = self.outputs.features.word_offsets[1:-1]
-        return [sentence.tolist() for sentence in np.split(probabilities, split_points)]
-
-    @cached_property
     def _iob2(self) -> list[list[str]]:
         """The predicted tags of each sentence in IOB2."""
         return split_by_offsets(self.tags.decode(self.predicted), self.outputs.features.word_offsets)
@@ -112,41 +97,23 @@ class NerEvaluation(RowEvaluation):
     # ---- scores
 
     def compute_scores(self) -> Scores:
-        """Return `precision`, `recall` and `f1` of entities, `accuracy` of words, and `entity_ece`.
-
-        If the run abstains from sentences of low confidence, also the scores of abstention.
-        """
         return self.make_scorer().score_all()
 
     @cached_property
     def _entity_scorer(self) -> EceScorer:
         """The calibration error of predicted entities; rows are sentences."""
-        offsets = self.outputs.features.word_offsets
-        starts, is_correct, confidence = self.list_entities(*self._decoded)
-        return EceScorer(confidence, is_correct, find_sentence_indices(starts, offsets), len(offsets) - 1)
-
-    def list_entities(
-        self, predicted: np.ndarray, probabilities: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the first word of each predicted entity, whether it is correct, and its confidence.
-
-        The arrays have the shape [entities]. The confidence is the mean probability of the words, as in the
-        records.
-
-        Args:
-            predicted: [words] predicted tag ids.
-            probabilities: [words] probabilities of these tags.
-        """
+        predicted, probabilities = self._decoded
         offsets = self.outputs.features.word_offsets
         starts, ends, is_correct = find_predicted_entities(self.gold, predicted, offsets, self.tags)
         totals = compute_offsets(probabilities)
-        return starts, is_correct, (totals[ends + 1] - totals[starts]) / (ends + 1 - starts)
+        confidence = (totals[ends + 1] - totals[starts]) / (ends + 1 - starts)  # the mean, as in the records
+        return EceScorer(confidence, is_correct, find_sentence_indices(starts, offsets), len(offsets) - 1)
 
     def make_scorer(self) -> Scorer:
         """Return a scorer of sentences, since the words of one sentence are not independent."""
         entities_by_type, words = self._counts
         entities = entities_by_type.sum(1)
-        entity_scorer, confidence = self._entity_scorer, self.confidence_scorer.selection
+        entity_scorer, confidence = self._entity_scorer, self.abstention_scorer
 
         def score(rows: np.ndarray) -> Scores:
             scores = score_sentences(entities[rows], words[rows]) | {"entity_ece": entity_scorer.score(rows)}
@@ -157,10 +124,6 @@ class NerEvaluation(RowEvaluation):
     def compute_details(self) -> dict[str, Scores]:
         entities_by_type, _ = self._counts
         return score_types(entities_by_type, self.tags)
-
-    @property
-    def has_classes(self) -> bool:
-        return True
 
     def make_decisions(self) -> Decisions:
         features, logits = self.outputs.features, self.outputs.logits.astype(np.float64)
@@ -204,10 +167,11 @@ class NerEvaluation(RowEvaluation):
 
         `score_detail="all"` adds `probabilities`, with the probability of each word's predicted tag.
         """
-        rows = self.outputs.rows
+        rows, split_points = self.outputs.rows, self.outputs.features.word_offsets[1:-1]
         gold = rows.columns.get("tags")
-        for index, (words, text) in enumerate(zip(rows["tokens"], rows["text"], strict=True)):
-            probabilities = self._probabilities[index]
+        parts = zip(rows["tokens"], rows["text"], np.split(self._decoded[1], split_points), strict=True)
+        for index, (words, text, sentence) in enumerate(parts):
+            probabilities = sentence.tolist()
             record = {
                 "tokens": words,
                 "gold": None if gold is None else gold[index],
@@ -231,25 +195,6 @@ class NerEvaluation(RowEvaluation):
         return {
             "predictions.conll": format_conll([rows["tokens"], *gold_columns, self._tags_in_split_scheme])
         }
-
-
-def score_baselines(train: Rows, rows: Rows, tags: TagSet) -> dict[str, Scores]:
-    """Return the scores of `majority` and `frequent_tag`.
-
-    The majority baseline predicts O for every word. The other baseline predicts the most frequent tag that
-    the word has in the training rows.
-    """
-    train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
-    train_words, words = list(chain.from_iterable(train["tokens"])), list(chain.from_iterable(rows["tokens"]))
-    predictions = {
-        "majority": np.full(len(gold), tags.outside_id),
-        "frequent_tag": predict_frequent_tag(train_words, train_tags, words, tags.outside_id),
-    }
-    offsets = compute_sentence_offsets(rows["tokens"])
-    return {
-        name: score_sentences(*count_by_sentence(gold, predicted, offsets, tags))
-        for name, predicted in predictions.items()
-    }
 
 
 NON_OUTSIDE_PENALTY = 1e-3  # a word without tokens becomes O, unless the words around it decide otherwise
@@ -328,58 +273,45 @@ def viterbi_decode(
     illegal = np.unique(find_sentence_indices(np.flatnonzero(~is_legal), offsets))
     longest_first = illegal[np.argsort(-np.diff(offsets)[illegal], kind="stable")]
     starts, lengths = offsets[longest_first], np.diff(offsets)[longest_first]
-    rules = _Rules.from_transitions(initial, transitions)
-    batch_size = max(1, MAX_BATCH_SCORES // rules.transition_scores.size)
+    # Tags with the same legal predecessors have the same kind, such as O and all B tags.
+    predecessors, kind = np.unique(transitions.T, axis=0, return_inverse=True)
+    initial_scores, transition_scores = (np.where(legal, 0.0, -np.inf) for legal in (initial, predecessors))
+    rules = initial_scores, transition_scores, kind.reshape(-1)
+    batch_size = max(1, MAX_BATCH_SCORES // transition_scores.size)
     for first in range(0, len(starts), batch_size):
         batch = slice(first, first + batch_size)
-        _decode_sentences(emissions, starts[batch], lengths[batch], rules, path)
+        _decode_sentences(emissions, starts[batch], lengths[batch], *rules, path)
     return path
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """Transition rules in compact form. Tags with the same legal predecessors have the same kind.
-
-    O and all B tags, for example, have the same kind.
-
-    Attributes:
-        initial_scores: [tags] 0 if the tag may begin a sentence, else -inf.
-        transition_scores: [kinds, tags] 0 if the tag may precede tags of the kind, else -inf.
-        kind: [tags] index of each tag's kind.
-    """
-
-    initial_scores: np.ndarray
-    transition_scores: np.ndarray
-    kind: np.ndarray
-
-    @classmethod
-    def from_transitions(cls, initial: np.ndarray, transitions: np.ndarray) -> "_Rules":
-        predecessors, kind = np.unique(transitions.T, axis=0, return_inverse=True)
-        return cls(np.where(initial, 0.0, -np.inf), np.where(predecessors, 0.0, -np.inf), kind.reshape(-1))
-
-
 def _decode_sentences(
-    emissions: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rules: _Rules, path: np.ndarray
-) -> None:
+    emissions: np.ndarray, starts: np.ndarray, lengths: np.ndarray,
+    initial_scores: np.ndarray, transition_scores: np.ndarray, kind: np.ndarray, path: np.ndarray,
+) -> None:  # fmt: skip
     """Write the best tag sequences of sentences into `path`.
 
     The sentences are sorted by length, longest first. The sentences that are active at a step, because they
     have a word there, are therefore the first ones, and no padding is needed.
+
+    Args:
+        initial_scores: [tags] 0 if the tag may begin a sentence, else -inf.
+        transition_scores: [kinds, tags] 0 if the tag may precede tags of the kind, else -inf.
+        kind: [tags] index of each tag's kind.
     """
     active_counts = np.searchsorted(-lengths, -np.arange(1, lengths[0])).tolist()  # at steps 1, 2, ...
-    scores = rules.initial_scores + emissions[starts]
+    scores = initial_scores + emissions[starts]
     backpointers = []  # for each step: the best predecessor of each kind [active, kinds]
     for step, active in enumerate(active_counts, 1):
-        candidates = scores[:active, None] + rules.transition_scores
+        candidates = scores[:active, None] + transition_scores
         best_predecessors = candidates.argmax(2)
         best_scores = np.take_along_axis(candidates, best_predecessors[:, :, None], 2)[:, :, 0]
-        scores[:active] = best_scores[:, rules.kind] + emissions[starts[:active] + step]
+        scores[:active] = best_scores[:, kind] + emissions[starts[:active] + step]
         backpointers.append(best_predecessors.astype(np.int16))
     tag = scores.argmax(1)
     for step in range(len(active_counts), 0, -1):
         active = active_counts[step - 1]
         path[starts[:active] + step] = tag[:active]
-        tag[:active] = backpointers[step - 1][np.arange(active), rules.kind[tag[:active]]]
+        tag[:active] = backpointers[step - 1][np.arange(active), kind[tag[:active]]]
     path[starts] = tag
 
 

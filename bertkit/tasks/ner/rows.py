@@ -30,6 +30,7 @@ from bertkit.tasks.ner.tags import (
     count_violations,
     describe_notation,
     detect_scheme,
+    find_first,
     find_invalid_tag,
     to_iob2,
 )
@@ -41,12 +42,7 @@ DOCUMENT_COLUMNS = ["document", "document_id", "doc_id", "doc"]
 
 @dataclass(frozen=True)
 class DocumentPosition:
-    """The position of a sentence in its document.
-
-    Attributes:
-        sentence_index: Index of the sentence.
-        num_sentences: Number of sentences of the document.
-    """
+    """The position of a sentence in its document."""
 
     sentence_index: int
     num_sentences: int
@@ -108,35 +104,20 @@ class ContextColumn(Column):
         distinct, inverse = np.unique(self._positions, axis=0, return_inverse=True)
         return hash_values(itertools.starmap(DocumentPosition, distinct.tolist()))[inverse.reshape(-1)]
 
-    def collect_sentences(self) -> "DocumentSentences":
-        """Return the sentences of the documents that the rows belong to."""
+    def collect_sentences(self) -> tuple[Sequence[Sequence[str]], Sequence[str], np.ndarray, np.ndarray]:
+        """Return the sentences of the documents that the rows belong to.
+
+        Returns:
+            [sentences] words of each sentence, [sentences] its text, [n] index of each row's sentence, and
+            [n, 2] first sentence and end of each row's document.
+        """
         document, first_rows = number_groups(self.documents[:, 0])
         starts, stops = self.documents[first_rows].T
         offsets = compute_offsets(stops - starts)
         indices = concat_ranges(starts, stops)
-        return DocumentSentences(
-            words=select_values(self.words, indices),
-            texts=select_values(self.texts, indices),
-            rows=offsets[document] + self.sentence - self.documents[:, 0],
-            documents=np.stack([offsets[document], offsets[document + 1]], 1),
-        )
-
-
-@dataclass(frozen=True)
-class DocumentSentences:
-    """All sentences of some documents.
-
-    Attributes:
-        words: [sentences] words of each sentence.
-        texts: [sentences] text of each sentence.
-        rows: [n] index of each row's sentence.
-        documents: [n, 2] first sentence and end of each row's document.
-    """
-
-    words: Sequence[Sequence[str]]
-    texts: Sequence[str]
-    rows: np.ndarray
-    documents: np.ndarray
+        words, texts = (select_values(values, indices) for values in (self.words, self.texts))
+        sentence = offsets[document] + self.sentence - self.documents[:, 0]
+        return words, texts, sentence, np.stack([offsets[document], offsets[document + 1]], 1)
 
 
 def find_document_column(rows: Rows) -> str | None:
@@ -185,12 +166,7 @@ MAX_ENTITY_TYPES = 200  # a column with more different types is probably not the
 
 
 def resolve_columns(rows: Rows, token_column: str | None, tag_column: str | None) -> tuple[str, str]:
-    """Return the columns of words and tags: those that the user passed, or else guesses.
-
-    Args:
-        token_column: Name or index (from 0) of the column of words, or None to guess it.
-        tag_column: Name or index (from 0) of the column of tags, or None to guess it.
-    """
+    """Return the columns of words and tags: those that the user passed by name or index, or else guesses."""
     token = (
         find_passed_column(rows, token_column, "--token-column")
         if token_column
@@ -378,14 +354,15 @@ def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, 
 
 
 def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
-    """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user.
-
-    Args:
-        train_scheme: The scheme of the training rows, or None. It is preferred unless another scheme fits the
-            tags better.
-    """
+    """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user."""
     tags = rows["tags"]
-    _reject_lone_surrogates(rows)
+    invalid = {tag for tag in set(chain.from_iterable(tags)) if has_lone_surrogate(tag)}
+    if position := find_first(tags, invalid):
+        index, word = position
+        raise UserError(
+            f"{rows.format_location(index, word)}: tag {tags[index][word]!a} contains half of a surrogate "
+            "pair, which UTF-8 cannot encode; rename the tag"
+        )
     scheme = detect_scheme(tags, train_scheme)
     if position := find_invalid_tag(tags, scheme):
         index, word = position
@@ -403,24 +380,6 @@ def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows
 
     iob2 = store_columns([tags], iter_parts, "iob2", repr(scheme))["iob2"]
     return rows.with_column("iob2", iob2), scheme, notes
-
-
-def _reject_lone_surrogates(rows: Rows) -> None:
-    """Raise a `UserError` if a tag cannot be encoded in UTF-8, as files of predictions require."""
-    invalid = {tag for tag in set(chain.from_iterable(rows["tags"])) if has_lone_surrogate(tag)}
-    if not invalid:
-        return
-    index, word = next(
-        (index, word)
-        for index, tags in enumerate(rows["tags"])
-        for word, tag in enumerate(tags)
-        if tag in invalid
-    )
-    location = rows.format_location(index, word)
-    raise UserError(
-        f"{location}: tag {rows['tags'][index][word]!a} contains half of a surrogate pair, "
-        "which UTF-8 cannot encode; rename the tag"
-    )
 
 
 # ---- entity types
@@ -465,12 +424,7 @@ TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys 
 
 
 def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: Sequence[str]) -> list[str]:
-    """Convert character spans to IOB2 tags. A word that overlaps a span belongs to the entity.
-
-    Args:
-        rows: The rows, for error messages, like `index`.
-        value: A list of spans, see `parse_span`.
-    """
+    """Convert a list of character spans to IOB2 tags. A word that overlaps a span belongs to the entity."""
     row = rows.format_location(index)
     if not isinstance(value, (list, tuple)):
         raise UserError(f"{row}: spans: expected a list of [start, end, type], found {value!r}")
@@ -500,9 +454,8 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
                 f"{row}: span {start} to {stop}: overlaps another span at {words[word_indices[0]]!r}, and a "
                 "word has one tag; remove one of the two spans"
             )
-        tags[word_indices[0]] = f"B-{type}"
-        for word in word_indices[1:]:
-            tags[word] = f"I-{type}"
+        for word in word_indices:
+            tags[word] = f"{'B' if word == word_indices[0] else 'I'}-{type}"
     return tags
 
 

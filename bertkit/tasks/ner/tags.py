@@ -41,13 +41,17 @@ def split_by_offsets(flat: Sequence[str], offsets: np.ndarray) -> list[list[str]
     return [list(flat[start:stop]) for start, stop in pairwise(offsets.tolist())]
 
 
-def find_first_position(mask: np.ndarray, offsets: np.ndarray) -> tuple[int, int] | None:
-    """Return the indices of sentence and word for the first True of a flat mask, or None."""
-    if not mask.any():
+def find_first(sentences: TagSequences, tags: Collection[str]) -> tuple[int, int] | None:
+    """Return the indices of sentence and word for the first of these tags, or None."""
+    if not tags:
         return None
-    index = int(mask.argmax())
-    sentence = int(find_sentence_indices(np.array([index]), offsets)[0])
-    return sentence, index - int(offsets[sentence])
+    positions = (
+        (index, word)
+        for index, sentence in enumerate(sentences)
+        for word, tag in enumerate(sentence)
+        if tag in tags
+    )
+    return next(positions, None)
 
 
 def find_sentence_indices(indices: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -130,12 +134,7 @@ class TagSet:
 
     def find_first_unknown(self, sentences: TagSequences) -> tuple[int, int] | None:
         """Return the indices of sentence and word for the first tag that is not in the set, or None."""
-        first_sentence = 0
-        for part in iter_chunks(sentences):
-            if position := find_first_position(self.encode(part) < 0, compute_sentence_offsets(part)):
-                return first_sentence + position[0], position[1]
-            first_sentence += len(part)
-        return None
+        return find_first(sentences, set(chain.from_iterable(sentences)) - set(self.names))
 
     def find_entity_bounds(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the result of `find_entity_bounds` for flat tag ids."""
@@ -261,15 +260,7 @@ def detect_scheme(sentences: TagSequences, preferred: Scheme | None = None) -> S
 
 def find_invalid_tag(sentences: TagSequences, scheme: Scheme) -> tuple[int, int] | None:
     """Return the indices of sentence and word for the first tag outside the scheme, or None."""
-    is_invalid = {tag: scheme.parse(tag)[0] == "?" for tag in dict.fromkeys(chain.from_iterable(sentences))}
-    if not any(is_invalid.values()):
-        return None
-    return next(
-        (index, word)
-        for index, tags in enumerate(sentences)
-        for word, tag in enumerate(tags)
-        if is_invalid[tag]
-    )
+    return find_first(sentences, _find_other(set(chain.from_iterable(sentences)), scheme))
 
 
 def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
@@ -295,54 +286,33 @@ def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
 
 def count_violations(sentences: TagSequences, scheme: Scheme) -> int:
     """Return the number of tags that violate the scheme, such as an I after O in IOB2."""
-    return sum(
-        int(np.count_nonzero(find_violations(part, scheme).is_violation)) for part in iter_chunks(sentences)
-    )
+    kinds = (find_violations(part, scheme)[0] for part in iter_chunks(sentences))
+    return sum(len(words) for words_by_kind in kinds for words in words_by_kind.values())
 
 
-@dataclass(frozen=True)
-class TagViolations:
-    """The tags of a split that violate its scheme.
+def find_violations(sentences: TagSequences, scheme: Scheme) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Find the tags that violate a scheme.
 
-    Attributes:
-        is_violation: [words] bool, whether the tag violates the scheme.
-        is_continuation: [words] bool, whether the tag's letter continues an entity (I, M, E, L).
-        follows_other_type: [words] bool, whether the previous word of the sentence is in an entity of another
-            type.
-        offsets: [n + 1] index of each sentence's first word.
-    """
+    Returns:
+        The indices among all words of the tags that violate the scheme by kind, and the index of each
+        sentence's first word [n + 1]. Kinds without violations are left out:
 
-    is_violation: np.ndarray
-    is_continuation: np.ndarray
-    follows_other_type: np.ndarray
-    offsets: np.ndarray
-
-    def group_by_kind(self) -> dict[str, np.ndarray]:
-        """Return the flat indices of violations by kind. Kinds without violations are left out.
-
-        * `type-changes`: The tag continues an entity, but the entity before it has another type.
-        * `inside-first`: The tag continues an entity, but there is no entity before it.
+        * `type-changes`: The letter (I, M, E, L) continues an entity, but that before it has another type.
+        * `inside-first`: The letter continues an entity, but there is no entity before it.
         * `ill-formed`: Any other violation.
-        """
-        kinds = {
-            "type-changes": self.is_continuation & self.follows_other_type,
-            "inside-first": self.is_continuation & ~self.follows_other_type,
-            "ill-formed": ~self.is_continuation,
-        }
-        indices = {kind: (self.is_violation & mask).nonzero()[0] for kind, mask in kinds.items()}
-        return {kind: words for kind, words in indices.items() if len(words)}
-
-
-def find_violations(sentences: TagSequences, scheme: Scheme) -> TagViolations:
-    """Find the tags that violate a scheme."""
+    """
     parsed = _ParsedTags.parse(sentences, scheme)
+    is_violation = parsed.expected_letters(scheme) != parsed.letters
+    is_continuation = np.isin(parsed.letters, [LETTERS.index(letter) for letter in "IMEL"])
     type_before = np.where(mark_sentence_starts(parsed.offsets), -1, np.roll(parsed.types, 1))
-    return TagViolations(
-        is_violation=parsed.expected_letters(scheme) != parsed.letters,
-        is_continuation=np.isin(parsed.letters, [LETTERS.index(letter) for letter in "IMEL"]),
-        follows_other_type=(type_before >= 0) & (type_before != parsed.types),
-        offsets=parsed.offsets,
-    )
+    follows_other_type = (type_before >= 0) & (type_before != parsed.types)
+    kinds = {
+        "type-changes": is_continuation & follows_other_type,
+        "inside-first": is_continuation & ~follows_other_type,
+        "ill-formed": ~is_continuation,
+    }
+    indices = {kind: np.flatnonzero(is_violation & mask) for kind, mask in kinds.items()}
+    return {kind: words for kind, words in indices.items() if len(words)}, parsed.offsets
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labe
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.setting import list_settings
+from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (
     InputSchema,
@@ -26,22 +27,33 @@ from bertkit.tasks.base import (
     TransformersPipeline,
     remove_fitted_confidence,
 )
-from bertkit.tasks.ner import rows as rows_module
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
 from bertkit.tasks.ner.config import NER, NerConfig
 from bertkit.tasks.ner.features import build_word_features
-from bertkit.tasks.ner.predictions import NerEvaluation, score_baselines
+from bertkit.tasks.ner.predictions import NerEvaluation, count_by_sentence, score_sentences
 from bertkit.tasks.ner.rows import (
     DOCUMENT_COLUMNS,
+    SentenceRows,
     add_document_positions,
     check_types,
+    collect_types,
     find_document_column,
     find_passed_column,
     find_types,
     get_document_keys,
     match_split_columns,
+    normalize_sentences,
+    parse_split,
+    resolve_columns,
 )
-from bertkit.tasks.ner.tags import Scheme, TagSet, build_iob2_labels, from_iob2, to_iob2
+from bertkit.tasks.ner.tags import (
+    Scheme,
+    TagSet,
+    build_iob2_labels,
+    compute_sentence_offsets,
+    from_iob2,
+    to_iob2,
+)
 
 
 class NerState(TaskState):
@@ -75,6 +87,7 @@ class Ner(Task):
     definition = NER
     state_class = NerState
     state: NerState
+    uses_windows = True
 
     @property
     def pipeline(self) -> TransformersPipeline:
@@ -82,10 +95,6 @@ class Ner(Task):
             task="token-classification", init_kwargs={"aggregation_strategy": "first"},
             caveat="cannot load the head of this model" if self._uses_tagger_class else None,
         )  # fmt: skip
-
-    @property
-    def uses_windows(self) -> bool:
-        return True
 
     @property
     def _uses_tagger_class(self) -> bool:
@@ -107,25 +116,22 @@ class Ner(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Parse words and tags, and infer the tagging scheme and the entity types.
-
-        The notes of the returned dataset report illegal tags.
-        """
+        """Parse words and tags, and infer the tagging scheme and the entity types."""
         train = dataset.splits["train"]
-        columns = rows_module.resolve_columns(train, self.config.token_column, self.config.tag_column)
+        columns = resolve_columns(train, self.config.token_column, self.config.tag_column)
         self.resolve(token_column=columns[0], tag_column=columns[1])
-        train_rows, scheme, notes = rows_module.parse_split(train, "train", columns, train_scheme=None)
-        if scheme is None:
-            raise UserError(f"{train.files[0]}: no tags in column {columns[1]!r} to learn from")
-        parsed, notes = {"train": train_rows}, [*dataset.notes, *notes]
-        for name, rows in dataset.splits.items():
-            if name != "train":
-                parsed[name], _, split_notes = rows_module.parse_split(rows, name, columns, scheme)
-                notes += split_notes
-        splits = {name: self._add_context(parsed[name]) for name in dataset.splits}
+        parsed, notes = dict(dataset.splits), list(dataset.notes)
+        scheme: Scheme | None = None
+        for name in sorted(parsed, key=lambda name: name != "train"):  # "train" first: it decides the scheme
+            parsed[name], split_scheme, split_notes = parse_split(parsed[name], name, columns, scheme)
+            scheme = scheme or split_scheme
+            if scheme is None:
+                raise UserError(f"{train.files[0]}: no tags in column {columns[1]!r} to learn from")
+            notes += split_notes
+        splits = {name: self._add_context(rows) for name, rows in parsed.items()}
         tag_counts = Counter(chain.from_iterable(splits["train"]["iob2"]))
         self.state = NerState(
-            scheme=scheme, types=rows_module.collect_types(splits["train"], columns[1]),
+            scheme=scheme, types=collect_types(splits["train"], columns[1]),
             outside_fraction=tag_counts["O"] / tag_counts.total(),
         )  # fmt: skip
         return dataclasses.replace(dataset, splits=splits, notes=notes)
@@ -137,15 +143,15 @@ class Ner(Task):
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
         columns = (self.config.token_column, self.config.tag_column)
         if require_labels:
-            rows, scheme, notes = rows_module.parse_split(rows, split, columns, self.state.scheme)
+            rows, scheme, notes = parse_split(rows, split, columns, self.state.scheme)
             if scheme is None:
                 raise UserError(f"{rows.files[0]}: no tags in column {columns[1]!r} to score against")
-            rows_module.check_types(rows, self.state.types)
+            check_types(rows, self.state.types)
             return self._add_context(rows), notes
-        if isinstance(rows, rows_module.SentenceRows):
+        if isinstance(rows, SentenceRows):
             return rows, []
-        token_column, _ = rows_module.match_split_columns(rows, columns)
-        rows = rows_module.normalize_sentences(rows, token_column, tag_column=None)
+        token_column, _ = match_split_columns(rows, columns)
+        rows = normalize_sentences(rows, token_column, tag_column=None)
         # Without a document column, each sentence is a document.
         return (self._add_context(rows) if find_document_column(rows) else rows), []
 
@@ -277,5 +283,19 @@ class Ner(Task):
         return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score baselines; see `bertkit.tasks.ner.predictions.score_baselines`."""
-        return score_baselines(train, rows, self.state.tags)
+        """Score two baselines: `majority`, and `frequent_tag`, the most frequent tag of the word in training.
+
+        The majority baseline predicts O for every word.
+        """
+        tags = self.state.tags
+        train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
+        train_words, words = (list(chain.from_iterable(part["tokens"])) for part in (train, rows))
+        predictions = {
+            "majority": np.full(len(gold), tags.outside_id),
+            "frequent_tag": predict_frequent_tag(train_words, train_tags, words, tags.outside_id),
+        }
+        offsets = compute_sentence_offsets(rows["tokens"])
+        return {
+            name: score_sentences(*count_by_sentence(gold, predicted, offsets, tags))
+            for name, predicted in predictions.items()
+        }

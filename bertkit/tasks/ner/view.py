@@ -28,6 +28,7 @@ from bertkit.tasks.ner.tags import (
     to_iob2,
 )
 from bertkit.tasks.view import Example, Field, Index, Mark, Probability, Record, View, plot_f1_bars
+from bertkit.utils.compat import NotRequired
 
 NUM_COLORS = 8
 Span = tuple[int, int, str]  # start and end character, entity type
@@ -48,15 +49,12 @@ class _NerRecord(Record):
     entities: list[_EntityRecord]
 
 
-class _UnusualNotation(TypedDict, total=False):
-    has_suffix: bool
-    is_lowercase: bool
-    outside: str
-
-
-class _Scheme(_UnusualNotation):
+class _Scheme(TypedDict):
     name: Annotated[str, Meta(pattern=f"^({'|'.join(SCHEMES)})$")]
     separator: str
+    has_suffix: NotRequired[bool]
+    is_lowercase: NotRequired[bool]
+    outside: NotRequired[str]
 
 
 class _Config(TypedDict, total=False):

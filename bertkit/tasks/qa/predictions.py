@@ -4,7 +4,7 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,14 +21,9 @@ from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Outputs, RowEvaluation, ScoreDetail
-from bertkit.tasks.qa.spans import (
-    NBest,
-    compute_answer_features,
-    compute_answer_logits,
-    compute_answer_probability,
-    compute_nbest_probability,
-    merge_windows,
-)
+from bertkit.tasks.qa.features import QuestionFeatures
+from bertkit.tasks.qa.spans import compute_descending_keys
+from bertkit.utils.arrays import compute_offsets, compute_positions_in_groups
 
 Rules = Literal["v1", "v2"]
 
@@ -62,11 +57,6 @@ class AnswerScores:
     is_answered: np.ndarray
 
 
-def normalize_answer(text: str) -> str:
-    """Normalize a text as SQuAD does: lowercase, without ASCII punctuation and articles, single spaces."""
-    return " ".join(_split_normalized(text))
-
-
 def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
     """Score answers by the rule of SQuAD 1.1.
 
@@ -76,7 +66,7 @@ def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None
         gold: [n] gold answers of each question.
         answers: [n] predicted answers; None for unanswered questions.
     """
-    gold_words = [[_split_normalized(text) for text in texts] for texts in gold]
+    gold_words = [[split_normalized(text) for text in texts] for texts in gold]
     return _score_answers(gold_words, answers, _compute_f1)
 
 
@@ -90,7 +80,7 @@ def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None
     def compute_f1(answer: list[str], gold: list[str]) -> float:
         return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
 
-    gold_words = [[words for words in map(_split_normalized, texts) if words] or [[]] for texts in gold]
+    gold_words = [[words for words in map(split_normalized, texts) if words] or [[]] for texts in gold]
     return _score_answers(gold_words, answers, compute_f1)
 
 
@@ -140,7 +130,8 @@ def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]
     return _score_answers(gold_characters, answers, _compute_f1, _split_characters).f1
 
 
-def _split_normalized(text: str) -> list[str]:
+def split_normalized(text: str) -> list[str]:
+    """Return the words of a text in lower case, without ASCII punctuation and articles."""
     return ARTICLES.sub(" ", text.lower().translate(STRIP_PUNCTUATION)).split()
 
 
@@ -152,7 +143,7 @@ def _score_answers(
     gold: Sequence[Sequence[list[str]]],
     answers: Sequence[str | None],
     compute_f1: Callable[[list[str], list[str]], float],
-    split: Callable[[str], list[str]] = _split_normalized,
+    split: Callable[[str], list[str]] = split_normalized,
 ) -> AnswerScores:
     """Score answers against gold answers that are split into words or characters already."""
     exact, f1 = np.zeros(len(answers)), np.zeros(len(answers))
@@ -279,6 +270,136 @@ def fit_threshold(sweep: ThresholdSweep) -> float:
     return float(middle if middle < thresholds[best + 1] else thresholds[best])
 
 
+# ---- the n-best list of each question
+
+TEXT_HASH_FACTOR = 0xD1B54A32D192ED03  # large and odd, so that the bits of a product modulo 2**64 are mixed
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The n-best lists of `n` questions, concatenated. Each list has at least one answer, the best one first.
+
+    Attributes:
+        offsets: [n + 1] index of each question's first answer.
+        start: [answers] index of the answer's first character in the context.
+        stop: [answers] index after the answer's last character in the context.
+        start_logit: [answers] start logit S·T_i.
+        end_logit: [answers] end logit E·T_j.
+        null_logits: [n, 2] start and end logit S·C and E·C of the null token, from the window in which
+            their sum is lowest.
+    """
+
+    offsets: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    start_logit: np.ndarray
+    end_logit: np.ndarray
+    null_logits: np.ndarray
+
+    @property
+    def score(self) -> np.ndarray:
+        """[answers] sum of start and end logit, S·T_i + E·T_j."""
+        return self.start_logit + self.end_logit
+
+    @property
+    def null_odds(self) -> np.ndarray:
+        """[n] s_null minus the score of the best answer, s_null = S·C + E·C (Devlin et al. 2018, 4.3)."""
+        return (self.null_logits.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
+
+    def compute_probabilities(self, include_null: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the softmax over the scores of each question's answers.
+
+        Args:
+            include_null: Whether the softmax includes "no answer". Its probability is 0 otherwise.
+
+        Returns:
+            The probability of each answer [answers], and the probability of "no answer" [n].
+        """
+        first, counts = self.offsets[:-1], np.diff(self.offsets)
+        score, null_score = self.score.astype(np.float64), self.null_logits.sum(1, np.float64)
+        best = np.maximum(score[first], null_score) if include_null else score[first]
+        answer_exp = np.exp(score - np.repeat(best, counts))
+        null_exp = np.exp(null_score - best) if include_null else np.zeros(len(null_score))
+        total = np.add.reduceat(answer_exp, first) + null_exp
+        return answer_exp / np.repeat(total, counts), null_exp / total
+
+
+def merge_windows(reduced: np.ndarray, features: QuestionFeatures) -> NBest:
+    """Merge the answers of each question's windows, and keep the best answer of several with the same text.
+
+    The null score of a question is the lowest null score of its windows, as in Google's `run_squad.py`. A
+    window without the answer does not make a question unanswerable.
+
+    Args:
+        reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
+    """
+    n = features.limits.n_best
+    logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
+    tokens = features.start[:, None, None] + reduced[:, 2 + 2 * n :].reshape(-1, 2, n).astype(np.int64)
+    exists = np.isfinite(logits).all(1)
+    tokens = np.where(exists[:, None], tokens, 0)
+    start, stop = features.contexts.start[tokens[:, 0]], features.contexts.stop[tokens[:, 1]]
+    text_hash = np.where(stop > start, features.rolling_hash.hash_spans(tokens[:, 0], tokens[:, 1]), 0)
+    question = np.broadcast_to(features.question_index[:, None], start.shape)
+    by_null_score = np.lexsort((reduced[:, :2].sum(1), features.question_index))
+    null_logits = reduced[:, :2][by_null_score[features.window_offsets[:-1]]]
+    # A question whose context has no tokens gets the empty answer with the null logits.
+    unanswered = np.flatnonzero(np.bincount(question[exists], minlength=len(null_logits)) == 0)
+    zeros = np.zeros(len(unanswered), start.dtype)
+    question = np.concatenate([question[exists], unanswered])
+    text_hash = np.concatenate([text_hash[exists], zeros.astype(text_hash.dtype)])
+    start, stop = np.concatenate([start[exists], zeros]), np.concatenate([stop[exists], zeros])
+    start_logit = np.concatenate([logits[:, 0][exists], null_logits[unanswered, 0]])
+    end_logit = np.concatenate([logits[:, 1][exists], null_logits[unanswered, 1]])
+    # The answers of a window are sorted already, which makes the stable sort fast.
+    order = np.argsort((question << 32) + compute_descending_keys(start_logit + end_logit), kind="stable")
+    # Equal keys mean the same question and text; `np.unique` returns the first, which is the best.
+    answer_key = text_hash * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
+    order = order[np.sort(np.unique(answer_key[order], return_index=True)[1])]
+    counts = np.bincount(question[order], minlength=len(null_logits))
+    order = order[compute_positions_in_groups(counts) < n]
+    offsets = compute_offsets(np.minimum(counts, n))
+    return NBest(offsets, start[order], stop[order], start_logit[order], end_logit[order], null_logits)
+
+
+# ---- the probability that an answer is right
+
+INTERCEPT = "intercept"
+INVERSE_PENALTY = 100.0  # `C` of scikit-learn: weak regularization, for features of standard deviation 1
+
+
+def fit_answer_weights(features: Mapping[str, np.ndarray], is_correct: np.ndarray) -> dict[str, float]:
+    """Return the weight of each feature, and the intercept.
+
+    Args:
+        features: [n] values by name.
+        is_correct: [n] bool, whether the answer is right; there must be right and wrong answers.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    values = np.stack(list(features.values()), axis=1).astype(np.float64)
+    mean, deviation = values.mean(0), values.std(0)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000, tol=1e-8)
+    model.fit((values - mean) / deviation, is_correct)
+    weights = model.coef_[0] / deviation
+    intercept = float(model.intercept_[0] - weights @ mean)
+    return {INTERCEPT: intercept, **dict(zip(features, weights.tolist(), strict=True))}
+
+
+def compute_answer_logits(features: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
+    """Return [n] the logit of the probability that each answer is right, from features [n] by name."""
+    terms = [weights[name] * values.astype(np.float64) for name, values in features.items()]
+    return weights[INTERCEPT] + np.sum(terms, axis=0)
+
+
+def compute_answer_probability(
+    features: Mapping[str, np.ndarray], weights: Mapping[str, float]
+) -> np.ndarray:
+    """Return [n] the probability that each answer is right."""
+    return sigmoid(compute_answer_logits(features, weights))
+
+
 # ---- predictions
 
 
@@ -296,7 +417,7 @@ def average_scores(scores: AnswerScores, gold: list[list[str]], rules: Rules) ->
     """Return the mean scores in percent that the official script of these rules prints."""
     if rules == "v1":
         return average_scores_v1(scores)
-    return average_scores_v2(scores, np.fromiter(map(bool, gold), bool))
+    return average_scores_v2(scores, np.array([bool(texts) for texts in gold], bool))
 
 
 def score_baselines(rows: Rows, rules: Rules) -> dict[str, Scores]:
@@ -315,27 +436,6 @@ def score_baselines(rows: Rows, rules: Rules) -> dict[str, Scores]:
     }
 
 
-def iter_nbest(nbest: NBest, contexts: Sequence[str], rules: Rules) -> Iterator[list[dict[str, Any]]]:
-    """Yield the n-best list of each question; with v2, the list includes the empty answer."""
-    probabilities, null_probabilities = nbest.compute_probabilities(include_null=rules == "v2")
-    columns = (nbest.start, nbest.stop, probabilities, nbest.start_logit, nbest.end_logit)
-    spans = zip(*(column.tolist() for column in columns), strict=True)
-    counts = np.diff(nbest.offsets)
-    # The empty answer follows the spans that are at least as probable.
-    is_before_null = probabilities >= np.repeat(null_probabilities, counts)
-    null_ranks = np.add.reduceat(is_before_null, nbest.offsets[:-1], dtype=np.int64)
-    null_columns = (null_probabilities, *nbest.null_logits.T)
-    null_values = zip(*(column.tolist() for column in null_columns), strict=True)
-    questions = zip(contexts, counts.tolist(), null_ranks.tolist(), null_values, strict=True)
-    for context, count, null_rank, null in questions:
-        answers = [
-            _make_nbest_entry(context[start:stop], *values) for start, stop, *values in islice(spans, count)
-        ]
-        if rules == "v2":
-            answers.insert(null_rank, _make_nbest_entry("", *null))
-        yield answers
-
-
 def make_prediction(question_id: str, answer: str, null_probability: float) -> dict[str, Any]:
     """Return a prediction in the format of the `squad_v2` module of `evaluate`."""
     return {"id": question_id, "prediction_text": answer, "no_answer_probability": null_probability}
@@ -350,10 +450,6 @@ def make_reference(question_id: str, answers: Sequence[dict[str, Any]]) -> dict[
     }
 
 
-def _make_nbest_entry(text: str, probability: float, start_logit: float, end_logit: float) -> dict[str, Any]:
-    return {"text": text, "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
-
-
 def format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
     """Yield the lines of a JSON object with one entry per line."""
     yield "{"
@@ -366,9 +462,6 @@ def format_json(keys: Sequence[str], values: Iterable[Any]) -> Iterator[str]:
     yield "\n}\n"
 
 
-NUM_TABLE_THRESHOLDS = 11  # rows of the table of thresholds, besides that of the threshold in use
-
-
 class QaEvaluation(RowEvaluation):
     """The predicted answer to each question, and its n-best list.
 
@@ -377,6 +470,7 @@ class QaEvaluation(RowEvaluation):
     """
 
     has_comparable_logits = False  # only the best spans of each window are kept
+    calibration_method = "answers"
 
     def __init__(
         self,
@@ -385,11 +479,7 @@ class QaEvaluation(RowEvaluation):
         threshold: float | None = None,
         fitted: FittedConfidence = NOT_FITTED,
     ) -> None:
-        """Store the outputs.
-
-        Args:
-            threshold: Null odds above which the answer is empty; None for the best threshold on this split.
-        """
+        """Store the outputs. If `threshold` is None, it is the best threshold on this split."""
         super().__init__(outputs, fitted)
         self.rules: Rules = rules
         self._fitted_threshold = threshold
@@ -430,7 +520,7 @@ class QaEvaluation(RowEvaluation):
     @cached_property
     def _has_answer(self) -> np.ndarray:
         """Whether each question has a gold answer, [questions]."""
-        return _to_bool_array(map(bool, self.gold))
+        return np.array([bool(texts) for texts in self.gold], bool)
 
     @cached_property
     def _answer_scores(self) -> AnswerScores:
@@ -460,7 +550,7 @@ class QaEvaluation(RowEvaluation):
         """
         scores = average_scores(self._answer_scores, self.gold, self.rules)
         if self.rules == "v2":
-            is_empty = _to_bool_array(not span for span in self.best_spans)
+            is_empty = np.array([not span for span in self.best_spans], bool)
             scores |= compute_best_scores(self._span_scores, self.nbest.null_odds, self._has_answer, is_empty)
         scores |= self.confidence_scorer.score_all()
         if self._has_korean_answers:
@@ -483,22 +573,25 @@ class QaEvaluation(RowEvaluation):
     # ---- the probability that an answer is right
 
     @property
-    def calibration_method(self) -> Literal["answers"]:
-        return "answers"
-
-    @property
     def has_classes(self) -> bool:
         return self.fitted.answer_weights is not None
 
-    @property
-    def _null_threshold(self) -> float | None:
-        """The threshold of the null odds; None with v1, because no answer is empty."""
-        return self.threshold if self.rules == "v2" else None
-
     @cached_property
     def answer_features(self) -> dict[str, np.ndarray]:
-        """The scores that the probability of a right answer depends on, [questions] by name."""
-        return compute_answer_features(self.nbest, self._null_threshold)
+        """The scores that the probability of a right answer depends on, [questions] by name.
+
+        With v1, these are the score of the answer and the null odds. With v2, they are the score of the
+        answer, which may be empty, and the distance of the null odds from the threshold. Empty answers then
+        have weights of their own.
+        """
+        score, null_odds = self.nbest.score[self.nbest.offsets[:-1]].astype(np.float64), self.nbest.null_odds
+        if self.rules == "v1":
+            return {"score": score, "null_odds": null_odds}
+        is_empty = null_odds > self.threshold
+        score = np.where(is_empty, score + null_odds, score)
+        features = {"score": score, "distance": np.abs(null_odds - self.threshold)}
+        empty_features = {f"empty_{name}": values * is_empty for name, values in features.items()}
+        return {**features, "empty": is_empty.astype(np.float64), **empty_features}
 
     @cached_property
     def confidence(self) -> np.ndarray:
@@ -508,7 +601,11 @@ class QaEvaluation(RowEvaluation):
 
     def compute_nbest_probability(self) -> np.ndarray:
         """Return the probability of each answer in its n-best list, [questions]."""
-        return compute_nbest_probability(self.nbest, self._null_threshold)
+        probabilities, null_probabilities = self.nbest.compute_probabilities(self.rules == "v2")
+        best = probabilities[self.nbest.offsets[:-1]]
+        if self.rules == "v1":
+            return best
+        return np.where(self.nbest.null_odds > self.threshold, null_probabilities, best)
 
     def compute_correct(self) -> np.ndarray:
         """Return whether each answer is an exact match, [questions]."""
@@ -571,7 +668,7 @@ class QaEvaluation(RowEvaluation):
         if self.rules == "v1":
             return {}
         sweep = self._sweep
-        evenly_spaced = np.linspace(0, len(sweep.threshold) - 1, NUM_TABLE_THRESHOLDS).round().astype(int)
+        evenly_spaced = np.linspace(0, len(sweep.threshold) - 1, 11).round().astype(int)
         # The last threshold of the sweep that does not exceed the threshold in use gives the same answers.
         index_in_use = max(0, int(np.searchsorted(sweep.threshold, self.threshold, side="right")) - 1)
         details = {}
@@ -634,7 +731,27 @@ class QaEvaluation(RowEvaluation):
         return best | means
 
     def _iter_nbest(self) -> Iterator[list[dict[str, Any]]]:
-        return iter_nbest(self.nbest, self.outputs.rows["context"], self.rules)
+        """Yield the n-best list of each question; with v2, the list includes the empty answer."""
+        nbest = self.nbest
+        probabilities, null_probabilities = nbest.compute_probabilities(include_null=self.rules == "v2")
+        columns = (nbest.start, nbest.stop, probabilities, nbest.start_logit, nbest.end_logit)
+        spans = zip(*(column.tolist() for column in columns), strict=True)
+        counts = np.diff(nbest.offsets)
+        # The empty answer follows the spans that are at least as probable.
+        is_before_null = probabilities >= np.repeat(null_probabilities, counts)
+        null_ranks = np.add.reduceat(is_before_null, nbest.offsets[:-1], dtype=np.int64)
+        null_columns = (null_probabilities, *nbest.null_logits.T)
+        null_values = zip(*(column.tolist() for column in null_columns), strict=True)
+        contexts, keys = self.outputs.rows["context"], ("text", "probability", "start_logit", "end_logit")
+        questions = zip(contexts, counts.tolist(), null_ranks.tolist(), null_values, strict=True)
+        for context, count, null_rank, null in questions:
+            answers = [
+                dict(zip(keys, (context[start:stop], *values), strict=True))
+                for start, stop, *values in islice(spans, count)
+            ]
+            if self.rules == "v2":
+                answers.insert(null_rank, dict(zip(keys, ("", *null), strict=True)))
+            yield answers
 
     def format_files(self) -> dict[str, Iterator[str]]:
         ids = self.outputs.rows["id"]
@@ -645,7 +762,3 @@ class QaEvaluation(RowEvaluation):
         if self.rules == "v2":
             files["null_odds.json"] = format_json(ids, self.nbest.null_odds.tolist())
         return files
-
-
-def _to_bool_array(values: Iterable[bool]) -> np.ndarray:
-    return np.fromiter(values, bool)

@@ -1,27 +1,20 @@
-"""Find the best answer spans of each window, and merge them into an n-best list for each question.
+"""Find the best answer spans of each window.
 
 Of several spans with the same text, only the best is kept. Texts are compared by their rolling hashes, which
 are computed without slicing the texts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.data.tokens import TokenizedTexts
-from bertkit.stats.scores import sigmoid
-from bertkit.utils.arrays import compute_offsets, compute_positions_in_groups
-
-if TYPE_CHECKING:
-    from bertkit.tasks.qa.features import QuestionFeatures
-
+from bertkit.utils.arrays import compute_positions_in_groups
 
 BASE = 0x9E3779B97F4A7C15  # base of the rolling hash: an arbitrary large odd number
 BASE_INVERSE = pow(BASE, -1, 2**64)
 TEXTS_PER_BLOCK = 256  # number of texts hashed at a time, which limits the memory for arrays of characters
-TEXT_HASH_FACTOR = 0xD1B54A32D192ED03  # large and odd, so that the bits of a product modulo 2**64 are mixed
 
 # ---- the best spans of each window
 
@@ -169,96 +162,6 @@ def _compute_sliding_max(values: np.ndarray, size: int) -> np.ndarray:
     return np.maximum(values[:, :-rest], values[:, rest:]) if rest else values
 
 
-# ---- the n-best list of each question
-
-
-@dataclass(frozen=True)
-class NBest:
-    """The n-best lists of `n` questions, concatenated. Each list has at least one answer, the best one first.
-
-    Attributes:
-        offsets: [n + 1] index of each question's first answer.
-        start: [answers] index of the answer's first character in the context.
-        stop: [answers] index after the answer's last character in the context.
-        start_logit: [answers] start logit S·T_i.
-        end_logit: [answers] end logit E·T_j.
-        null_logits: [n, 2] start and end logit S·C and E·C of the null token, from the window in which
-            their sum is lowest.
-    """
-
-    offsets: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-    start_logit: np.ndarray
-    end_logit: np.ndarray
-    null_logits: np.ndarray
-
-    @property
-    def score(self) -> np.ndarray:
-        """[answers] sum of start and end logit, S·T_i + E·T_j."""
-        return self.start_logit + self.end_logit
-
-    @property
-    def null_odds(self) -> np.ndarray:
-        """[n] s_null minus the score of the best answer, s_null = S·C + E·C (Devlin et al. 2018, 4.3)."""
-        return (self.null_logits.sum(1) - self.score[self.offsets[:-1]]).astype(np.float64)
-
-    def compute_probabilities(self, include_null: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the softmax over the scores of each question's answers.
-
-        Args:
-            include_null: Whether the softmax includes "no answer". Its probability is 0 otherwise.
-
-        Returns:
-            The probability of each answer [answers], and the probability of "no answer" [n].
-        """
-        first, counts = self.offsets[:-1], np.diff(self.offsets)
-        score, null_score = self.score.astype(np.float64), self.null_logits.sum(1, np.float64)
-        best = np.maximum(score[first], null_score) if include_null else score[first]
-        answer_exp = np.exp(score - np.repeat(best, counts))
-        null_exp = np.exp(null_score - best) if include_null else np.zeros(len(null_score))
-        total = np.add.reduceat(answer_exp, first) + null_exp
-        return answer_exp / np.repeat(total, counts), null_exp / total
-
-
-def merge_windows(reduced: np.ndarray, features: "QuestionFeatures") -> NBest:
-    """Merge the answers of each question's windows, and keep the best answer of several with the same text.
-
-    The null score of a question is the lowest null score of its windows, as in Google's `run_squad.py`. A
-    window without the answer does not make a question unanswerable.
-
-    Args:
-        reduced: [windows, 2 + 4 n_best], the result of `QuestionFeatures.reduce_logits`.
-    """
-    n = features.limits.n_best
-    logits = reduced[:, 2 : 2 + 2 * n].reshape(-1, 2, n)
-    tokens = features.start[:, None, None] + reduced[:, 2 + 2 * n :].reshape(-1, 2, n).astype(np.int64)
-    exists = np.isfinite(logits).all(1)
-    tokens = np.where(exists[:, None], tokens, 0)
-    start, stop = features.contexts.start[tokens[:, 0]], features.contexts.stop[tokens[:, 1]]
-    text_hash = np.where(stop > start, features.rolling_hash.hash_spans(tokens[:, 0], tokens[:, 1]), 0)
-    question = np.broadcast_to(features.question_index[:, None], start.shape)
-    by_null_score = np.lexsort((reduced[:, :2].sum(1), features.question_index))
-    null_logits = reduced[:, :2][by_null_score[features.window_offsets[:-1]]]
-    # A question whose context has no tokens gets the empty answer with the null logits.
-    unanswered = np.flatnonzero(np.bincount(question[exists], minlength=len(null_logits)) == 0)
-    zeros = np.zeros(len(unanswered), start.dtype)
-    question = np.concatenate([question[exists], unanswered])
-    text_hash = np.concatenate([text_hash[exists], zeros.astype(text_hash.dtype)])
-    start, stop = np.concatenate([start[exists], zeros]), np.concatenate([stop[exists], zeros])
-    start_logit = np.concatenate([logits[:, 0][exists], null_logits[unanswered, 0]])
-    end_logit = np.concatenate([logits[:, 1][exists], null_logits[unanswered, 1]])
-    # The answers of a window are sorted already, which makes the stable sort fast.
-    order = np.argsort((question << 32) + compute_descending_keys(start_logit + end_logit), kind="stable")
-    # Equal keys mean the same question and text; `np.unique` returns the first, which is the best.
-    answer_key = text_hash * np.uint64(TEXT_HASH_FACTOR) + question.astype(np.uint64)
-    order = order[np.sort(np.unique(answer_key[order], return_index=True)[1])]
-    counts = np.bincount(question[order], minlength=len(null_logits))
-    order = order[compute_positions_in_groups(counts) < n]
-    offsets = compute_offsets(np.minimum(counts, n))
-    return NBest(offsets, start[order], stop[order], start_logit[order], end_logit[order], null_logits)
-
-
 # ---- rolling hashes
 
 
@@ -313,70 +216,3 @@ def _compute_powers(base: int, size: int) -> np.ndarray:
     factors = np.full(size, base, np.uint64)
     factors[:1] = 1
     return np.multiply.accumulate(factors)
-
-
-INTERCEPT = "intercept"
-INVERSE_PENALTY = 100.0  # `C` of scikit-learn: weak regularization, for features of standard deviation 1
-
-
-def compute_answer_features(nbest: NBest, threshold: float | None) -> dict[str, np.ndarray]:
-    """Return the scores that the probability of a right answer depends on, [n] by name.
-
-    Without a threshold, these are the score of the answer and the null odds. Otherwise, they are the score of
-    the answer, which may be empty, and the distance of the null odds from the threshold. Empty answers then
-    have weights of their own.
-
-    Args:
-        threshold: Null odds above which the answer is empty; None if no answer is empty.
-    """
-    score = nbest.score[nbest.offsets[:-1]].astype(np.float64)
-    if threshold is None:
-        return {"score": score, "null_odds": nbest.null_odds}
-    is_empty = nbest.null_odds > threshold
-    score = np.where(is_empty, score + nbest.null_odds, score)
-    features = {"score": score, "distance": np.abs(nbest.null_odds - threshold)}
-    empty_features = {f"empty_{name}": values * is_empty for name, values in features.items()}
-    return {**features, "empty": is_empty.astype(np.float64), **empty_features}
-
-
-def compute_nbest_probability(nbest: NBest, threshold: float | None) -> np.ndarray:
-    """Return the probability of each answer in its n-best list, [n]; see `compute_answer_features`."""
-    probabilities, null_probabilities = nbest.compute_probabilities(include_null=threshold is not None)
-    best = probabilities[nbest.offsets[:-1]]
-    return best if threshold is None else np.where(nbest.null_odds > threshold, null_probabilities, best)
-
-
-def fit_answer_weights(features: Mapping[str, np.ndarray], is_correct: np.ndarray) -> dict[str, float]:
-    """Return the weight of each feature, and the intercept.
-
-    Args:
-        features: [n] values by name.
-        is_correct: [n] bool, whether the answer is right; there must be right and wrong answers.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    values = np.stack(list(features.values()), axis=1).astype(np.float64)
-    mean, deviation = values.mean(0), values.std(0)
-    deviation = np.where(deviation > 0, deviation, 1.0)
-    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000, tol=1e-8)
-    model.fit((values - mean) / deviation, is_correct)
-    weights = model.coef_[0] / deviation
-    intercept = float(model.intercept_[0] - weights @ mean)
-    return {INTERCEPT: intercept, **dict(zip(features, weights.tolist(), strict=True))}
-
-
-def compute_answer_logits(features: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
-    """Return [n] the logit of the probability that each answer is right.
-
-    Args:
-        features: [n] values by name.
-    """
-    terms = [weights[name] * values.astype(np.float64) for name, values in features.items()]
-    return weights[INTERCEPT] + np.sum(terms, axis=0)
-
-
-def compute_answer_probability(
-    features: Mapping[str, np.ndarray], weights: Mapping[str, float]
-) -> np.ndarray:
-    """Return [n] the probability that each answer is right."""
-    return sigmoid(compute_answer_logits(features, weights))

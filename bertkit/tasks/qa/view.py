@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.charts import Chart, plot_threshold_curves
 from bertkit.stats.significance import Scorer
-from bertkit.tasks.qa.predictions import AnswerScores, score_answers_v1, score_answers_v2, sweep_thresholds
+from bertkit.tasks.qa.predictions import Rules, score_answers, sweep_thresholds
 from bertkit.tasks.view import Example, Field, FiniteNumber, Index, Probability, Record, View, overlay_spans
 
 NO_ANSWER, HAS_ANSWER = "no answer", "an answer"
@@ -42,8 +42,9 @@ class QaView(View):
     def prepare(self) -> None:
         nbest = self.run.read_json("nbest_predictions.json", dict[str, list[_Candidate]])
         self.candidates = [nbest.get(str(record["id"]), []) for record in self.records]
-        self.allows_no_answer = self.run.settings.get("squad") == "v2"
-        self.scores = self._score([record["answer"] for record in self.records])
+        self.rules: Rules = "v2" if self.run.settings.get("squad") == "v2" else "v1"
+        self.gold = [record["gold"] for record in self.records]
+        self.scores = score_answers(self.gold, [record["answer"] for record in self.records], self.rules)
         # The probability that the answer is right if the run is calibrated, or else that in the n-best list.
         self.confidence = [
             record.get("probability")
@@ -61,10 +62,6 @@ class QaView(View):
             return None
         return f"the answer differs from characters {start} to {end} of the context"
 
-    def _score(self, answers: list[str]) -> AnswerScores:
-        gold = [record["gold"] for record in self.records]
-        return (score_answers_v2 if self.allows_no_answer else score_answers_v1)(gold, answers)
-
     def build_example(self, index: int, record: Mapping[str, Any]) -> Example:
         gold, answer, confidence = record["gold"], record["answer"], self.confidence[index]
         priority = 1 - float(self.scores.f1[index]) + (confidence or 0.0) / 10
@@ -78,7 +75,7 @@ class QaView(View):
     def build_charts(self) -> list[Chart]:
         confidence = np.array([np.nan if p is None else p for p in self.confidence])
         is_known = ~np.isnan(confidence)
-        charts = [self._plot_thresholds()] if self.allows_no_answer and any(self.candidates) else []
+        charts = [self._plot_thresholds()] if self.rules == "v2" and any(self.candidates) else []
         if is_known.any():
             is_correct = self.scores.exact[is_known] > 0
             charts += self.plot_reliability(confidence[is_known], is_correct, "answers")
@@ -96,8 +93,10 @@ class QaView(View):
         answers = [
             next((entry["text"] for entry in entries if entry["text"]), "") for entries in self.candidates
         ]
-        no_answer_scores = self._score([""] * len(answers)).exact
-        sweep = sweep_thresholds(self._score(answers), self.get_column("null_odds"), no_answer_scores)
+        scores, no_answer_scores = (
+            score_answers(self.gold, texts, self.rules) for texts in (answers, [""] * len(answers))
+        )
+        sweep = sweep_thresholds(scores, self.get_column("null_odds"), no_answer_scores.exact)
         points = np.unique(np.linspace(0, len(sweep.threshold) - 1, MAX_POINTS).round().astype(int))
         threshold = self.run.read_json("config.json", _Config).get("null_odds_threshold")
         note = (
