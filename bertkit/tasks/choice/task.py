@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -114,14 +114,11 @@ class Swag(Task):
     definition = SWAG
     state_class = ChoiceState
     state: ChoiceState
+    sequence_grouping = "choice"
 
     @property
     def pipeline(self) -> TransformersPipeline:
         return TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice")
-
-    @property
-    def sequence_grouping(self) -> Literal["choice"]:
-        return "choice"
 
     @property
     def input_schema(self) -> ChoiceSchema:
@@ -155,7 +152,10 @@ class Swag(Task):
             self.resolve(ending_columns=guess_ending_columns(train))
         labels, all_endings = train[self.config.label_column], self.parse_endings(train)
         self.state = ChoiceState(first_label=infer_first_label(labels, all_endings))
-        notes = describe_labels(labels, all_endings, self.state.first_label)
+        notes = ["labels are counted from 1"] if self.state.first_label else []
+        if count := len(find_ambiguous_labels(labels, all_endings, self.state.first_label)):
+            rows = format_count(count, "training row")
+            notes.append(f"{rows} with an ambiguous label: {AMBIGUOUS_LABEL}; {AMBIGUOUS_LABEL_FIX}")
         splits = {name: self._clear_missing_labels(rows) for name, rows in dataset.splits.items()}
         return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
@@ -176,7 +176,13 @@ class Swag(Task):
     def parse_full_endings(self, rows: Rows) -> Column:
         """Return a column with the list of endings of each row, with their common beginning."""
         endings, start_column = self.parse_endings(rows), self.config.start_column
-        return add_common_beginning(endings, rows[start_column]) if start_column else endings
+        if not start_column:
+            return endings
+
+        def join(row_endings: list[str], beginning: str) -> list[str]:
+            return [f"{beginning} {ending}".strip() for ending in row_endings]
+
+        return ComputedColumn(join, [endings, rows[start_column]])
 
     def split_keys(self, rows: Rows) -> SplitKeys:
         contexts = self.input_schema.context_columns
@@ -189,8 +195,7 @@ class Swag(Task):
 
     def validate_splits(self, splits: Splits) -> None:
         for name, rows in splits.items():
-            self._require_endings(rows)
-            self._check_texts(rows)
+            self._check_texts(rows, requires_all_endings=True)
             is_required = name in ("train", "validation")
             if is_required:
                 require_column(rows, self.config.label_column, f"the {name} split needs it")
@@ -201,32 +206,23 @@ class Swag(Task):
             self._check_texts(rows)
             return rows, []
         require_column(rows, self.config.label_column, "the label")
-        self._require_endings(rows)
         rows = self._clear_missing_labels(rows)
-        self._check_texts(rows)
+        self._check_texts(rows, requires_all_endings=True)
         self.encode_labels(rows, required=True)
         return rows, []
 
-    def _require_endings(self, rows: Rows) -> None:
-        """Require all columns of endings, since each may hold the correct ending."""
-        for column in self.input_schema.ending_columns:
-            require_column(rows, column, "an ending")
-
-    def _check_texts(self, rows: Rows) -> None:
-        """Require a context and at least two endings in every row; other ending columns may be missing."""
+    def _check_texts(self, rows: Rows, requires_all_endings: bool = False) -> None:
+        """Require a context and two endings in every row, or all columns of endings: each may be correct."""
         inputs = self.input_schema
+        for column in inputs.ending_columns if requires_all_endings else inputs.ending_columns[:2]:
+            require_column(rows, column, "an ending")
         for column in inputs.context_columns:
             require_column(rows, column, "the context")
-        for column in inputs.ending_columns[:2]:
-            require_column(rows, column, "an ending")
         require_texts(rows, list(inputs.context_columns))
         self.parse_endings(rows)  # raises an error if a row lacks endings
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
-        """Guess the columns that have other names than in training.
-
-        A column that cannot be guessed keeps its name. A later error then names that column.
-        """
+        """Guess the columns that these rows lack; if a guess fails, a later error names those of training."""
         trained = self.config
         if trained.context_column not in rows.columns:
             with suppress(UserError):
@@ -256,9 +252,19 @@ class Swag(Task):
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         column, changed = self.config.label_column, rows.select(list(labels))
-        cells = format_ending_labels(
-            changed, column, self.parse_endings(changed), self.state.first_label, list(labels.values())
-        )
+        present = zip(changed[column], self.parse_endings(changed), labels.values(), strict=True)
+        cells: list[Any] = []  # numbers, letters or texts, like the present labels
+        for row, (value, endings, index) in enumerate(present):
+            if not isinstance(index, int) or not 0 <= index < len(endings):
+                raise UserError(
+                    f"{changed.format_location(row)}: has no ending {shorten_repr(index)}; use a number from "
+                    f"0 to {len(endings) - 1}"
+                )
+            text = normalize_label(value) or ""
+            if _is_ending_number(text):
+                cells.append(type(value)(index + self.state.first_label))
+            else:
+                cells.append(endings[index] if text in endings else chr(ord("A") + index))
         return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
 
     # ---- model
@@ -304,10 +310,7 @@ class Swag(Task):
         return ChoiceEvaluation(outputs, self.state.fitted_confidence)
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score two baselines: `majority`, and `ending_only`, a linear model that does not read the context.
-
-        The majority baseline predicts the same ending index for all rows.
-        """
+        """Score `majority`, the most frequent index, and `ending_only`, a model that reads no context."""
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
@@ -375,7 +378,6 @@ CONTEXT_COLUMNS = [
     "context", "ctx", "prompt", "premise", "question", "question_stem", "startphrase", "text", "sentence",
 ]  # fmt: skip
 CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, common start of the endings
-ENDING_COLUMNS_FLAG = "--ending-columns"
 AMBIGUOUS_LABEL = (
     "the label is the text of one ending and the number or letter of another; numbers are read as numbers, "
     "letters as texts"
@@ -410,16 +412,13 @@ def guess_ending_columns(rows: Rows) -> list[str]:
     if len(ending_columns) < 2:
         raise UserError(
             f"{rows.files[0]}: no columns look like the endings (it has {format_list(rows.columns)}); "
-            f"name them with {ENDING_COLUMNS_FLAG}"
+            "name them with --ending-columns"
         )
     return [column for _, _, column in sorted(ending_columns)]
 
 
 def parse_endings(rows: Rows, columns: Sequence[str]) -> Column:
-    """Return a column with the list of endings of each row; blank columns after the last ending are ignored.
-
-    The lists are computed when they are read. An ending must be a text, and a row must have two of them.
-    """
+    """Return a column with the list of endings of each row, without blank columns after the last one."""
     is_list = len(columns) == 1
 
     def join(*values: Any) -> Any:
@@ -446,15 +445,6 @@ def parse_endings(rows: Rows, columns: Sequence[str]) -> Column:
     return all_endings
 
 
-def add_common_beginning(endings: Column, beginnings: Sequence[str]) -> Column:
-    """Return the endings of each row with the beginning that all endings of the row share."""
-
-    def join(row_endings: list[str], beginning: str) -> list[str]:
-        return [f"{beginning} {ending}".strip() for ending in row_endings]
-
-    return ComputedColumn(join, [endings, beginnings])
-
-
 def encode_ending_labels(
     rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int
 ) -> np.ndarray:
@@ -476,31 +466,6 @@ def encode_ending_labels(
     return np.array(indices, dtype=np.int64)
 
 
-def format_ending_labels(
-    rows: Rows, column: str, endings: Sequence[Sequence[str]], first_label: int, indices: Sequence[int]
-) -> list[Any]:
-    """Return labels of other endings: a number, a letter or a text, like the present label of the row.
-
-    Args:
-        first_label: Number of the first ending.
-    """
-    cells: list[Any] = []
-    for row, (value, row_endings, index) in enumerate(zip(rows[column], endings, indices, strict=True)):
-        if not isinstance(index, int) or not 0 <= index < len(row_endings):
-            raise UserError(
-                f"{rows.format_location(row)}: has no ending {shorten_repr(index)}; use a number from 0 to "
-                f"{len(row_endings) - 1}"
-            )
-        text = normalize_label(value) or ""
-        if _is_ending_number(text):
-            cells.append(type(value)(index + first_label))
-        elif text in row_endings:
-            cells.append(row_endings[index])
-        else:
-            cells.append(chr(ord("A") + index))
-    return cells
-
-
 def _parse_position(text: str, num_endings: int, first_label: int) -> int | None:
     """Return the index of the ending that a number or a letter names; None for other texts."""
     if re.fullmatch("[A-Za-z]", text):
@@ -513,10 +478,7 @@ def _parse_position(text: str, num_endings: int, first_label: int) -> int | None
 def find_ambiguous_labels(
     values: Sequence[Any], endings: Sequence[Sequence[str]], first_label: int
 ) -> list[int]:
-    """Return the indices of rows whose label is the text of one ending and the position of another.
-
-    Such a label is the number or the letter of an ending, and equals the text of another ending.
-    """
+    """Return the rows whose label is the text of one ending and the number or letter of another."""
     ambiguous = []
     for index, (value, row_endings) in enumerate(zip(values, endings, strict=True)):
         text = normalize_label(value) or ""
@@ -524,17 +486,6 @@ def find_ambiguous_labels(
         if position is not None and text in row_endings and row_endings[position] != text:
             ambiguous.append(index)
     return ambiguous
-
-
-def describe_labels(values: Sequence[Any], endings: Sequence[Sequence[str]], first_label: int) -> list[str]:
-    """Return notes on how the labels of the training rows are read."""
-    notes = ["labels are counted from 1"] if first_label else []
-    if count := len(find_ambiguous_labels(values, endings, first_label)):
-        notes.append(
-            f"{format_count(count, 'training row')} with an ambiguous label: {AMBIGUOUS_LABEL}; "
-            f"{AMBIGUOUS_LABEL_FIX}"
-        )
-    return notes
 
 
 def _is_ending_number(text: str) -> bool:

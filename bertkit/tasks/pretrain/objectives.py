@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from bertkit.data.corpus import examples
+from bertkit.data.corpus.examples import build_nsp_pairs, build_segments, build_sop_pairs
 from bertkit.data.masking import (
     CausalLmCollator,
     MlmCollator,
@@ -32,7 +32,7 @@ class Objective:
 
     Attributes:
         name: Value of `--objective`.
-        planner_name: Name of the function of `bertkit.data.corpus.examples` that plans an epoch.
+        plan_examples: Function that plans the examples of an epoch.
         model_class: Name of the auto class of transformers.
         description: What is predicted besides the masked tokens, or from what; part of the run's description.
         architectures: Model types that support the objective; None if all do.
@@ -42,7 +42,7 @@ class Objective:
     """
 
     name: str
-    planner_name: str
+    plan_examples: Callable[..., Any]
     model_class: str
     description: str = ""
     architectures: frozenset[str] | None = None
@@ -50,10 +50,8 @@ class Objective:
     is_causal: bool = False
     best_metric: str = "loss"
 
-    @property
-    def plan_examples(self) -> Callable[..., Any]:
-        """The function that plans the examples of an epoch."""
-        return getattr(examples, self.planner_name)
+    # The class of the collators of an objective that masks tokens.
+    masking_collator_class: ClassVar[Callable[..., Any]] = MlmCollator
 
     def build_collator(
         self, config: PretrainConfig, tokenizer: Any, pad: Callable[..., Any], max_length: int
@@ -69,11 +67,6 @@ class Objective:
             max_predictions_per_seq=max_predictions, seed=config.seed,
         )  # fmt: skip
         return self.masking_collator_class(pad, masker, is_special, config.has_pairs)
-
-    @property
-    def masking_collator_class(self) -> Callable[..., Any]:
-        """The class of the collators of an objective that masks tokens."""
-        return MlmCollator
 
     @property
     def auto_class(self) -> Any:
@@ -104,9 +97,8 @@ class Objective:
                     )
                 require_analyzer()
             return
-        settings = get_settings(type(config))
         for name in list_settings(type(config), "masking"):
-            _, metadata, default = settings[name]
+            _, metadata, default = get_settings(type(config))[name]
             if getattr(config, name) != default:
                 flag = get_flag(name, metadata)
                 raise UserError(f"{flag}: --objective {self.name} masks nothing; remove one of them")
@@ -186,11 +178,8 @@ class Objective:
 class ReplacedTokenDetection(Objective):
     """A generator predicts masked tokens, and a discriminator detects which tokens are its samples."""
 
-    @property
-    def masking_collator_class(self) -> Callable[..., Any]:
-        return ReplacedTokenCollator
-
-    # ---- model, loss and scores
+    masking_collator_class = ReplacedTokenCollator
+    hub_task = "feature-extraction"
 
     def build_model(self, model_config: Any, source: ModelSource, config: PretrainConfig) -> Any:
         from bertkit.models.replaced_tokens import build_replaced_token_model
@@ -198,7 +187,6 @@ class ReplacedTokenDetection(Objective):
         return build_replaced_token_model(model_config, source, config.generator_size)
 
     def describe_model(self, source: ModelSource, config: PretrainConfig) -> str:
-        """Return a note on a new generator of a model with weights; empty for a saved generator."""
         from bertkit.models.replaced_tokens import find_generator
 
         generator = find_generator(source)
@@ -226,21 +214,11 @@ class ReplacedTokenDetection(Objective):
         return score_replaced_tokens(sums)
 
     def score_baselines(self, unigram: Scores, sums: np.ndarray | None) -> dict[str, Scores]:
-        """Return `unigram`, which has no total loss, and `majority`.
-
-        `majority` predicts the same probability for each token: the fraction of replaced tokens, which
-        depends on the generator.
-        """
+        """Return `unigram`, which has no total loss, and `majority`, with one probability for all tokens."""
         baselines = {"unigram": {name: value for name, value in unigram.items() if name != "loss"}}
         if sums is not None:
             baselines["majority"] = score_majority(score_replaced_tokens(sums)["replaced"])
         return baselines
-
-    # ---- pipeline
-
-    @property
-    def hub_task(self) -> str:
-        return "feature-extraction"
 
     def build_pipeline(self, tokenizer: Any) -> TransformersPipeline:
         return TransformersPipeline(task=self.hub_task)
@@ -259,21 +237,21 @@ OBJECTIVES = {
     objective.name: objective
     for objective in (
         Objective(
-            name="mlm+nsp", planner_name="build_nsp_pairs", model_class=FOR_PRETRAINING,
+            name="mlm+nsp", plan_examples=build_nsp_pairs, model_class=FOR_PRETRAINING,
             description=", and whether B follows A", architectures=PAIR_ARCHITECTURES,
         ),
-        Objective(name="mlm", planner_name="build_segments", model_class="AutoModelForMaskedLM"),
+        Objective(name="mlm", plan_examples=build_segments, model_class="AutoModelForMaskedLM"),
         Objective(
-            name="mlm+sop", planner_name="build_sop_pairs", model_class=FOR_PRETRAINING,
+            name="mlm+sop", plan_examples=build_sop_pairs, model_class=FOR_PRETRAINING,
             description=", and whether A precedes B", architectures=PAIR_ARCHITECTURES,
         ),
         Objective(
-            name="ltr", planner_name="build_segments", model_class="AutoModelForCausalLM",
+            name="ltr", plan_examples=build_segments, model_class="AutoModelForCausalLM",
             description=" from the previous ones", architectures=CAUSAL_ARCHITECTURES,
             unsupported_message="cannot be a left-to-right model; use --objective mlm", is_causal=True,
         ),
         ReplacedTokenDetection(
-            name="rtd", planner_name="build_segments", model_class=FOR_PRETRAINING,
+            name="rtd", plan_examples=build_segments, model_class=FOR_PRETRAINING,
             description=", and which tokens a generator has replaced", architectures=frozenset({"electra"}),
             unsupported_message="is not an ELECTRA model; use --objective mlm",
             # While the generator improves, its samples are harder to detect, and the total loss can rise.

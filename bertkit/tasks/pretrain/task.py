@@ -21,7 +21,6 @@ from bertkit.data.corpus.examples import (
 from bertkit.data.corpus.store import Corpus, load_corpus, load_token_vectors
 from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.masking import CausalLmCollator, MlmCollator, find_continuation_tokens
-from bertkit.data.readers.text_files import InputFile
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
@@ -247,7 +246,12 @@ class Pretrain(Task):
                     f"than the embedding size {size:,}; use a larger --vocab-size, or --embedding-init random"
                 )
         if is_continued:
-            self.state.head_note = self._describe_new_heads()
+            heads = find_missing_heads(self.objective.auto_class, source, load_config(source))
+            new_heads = (
+                f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
+            )
+            notes = [new_heads, self.objective.describe_model(source, self.config)]
+            self.state.head_note = ", ".join(filter(None, notes))
         else:
             self.state.head_note = "token embeddings from PPMI" if self._uses_ppmi else ""
         return model_config
@@ -255,14 +259,6 @@ class Pretrain(Task):
     @property
     def _uses_ppmi(self) -> bool:
         return bool(self.config.embedding_init == "ppmi")
-
-    def _describe_new_heads(self) -> str:
-        """Return a note on heads that the weights of `--model` lack."""
-        source = self.state.model_source
-        heads = find_missing_heads(self.objective.auto_class, source, load_config(source))
-        new_heads = f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
-        notes = [new_heads, self.objective.describe_model(source, self.config)]
-        return ", ".join(filter(None, notes))
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         model = self.objective.build_model(model_config, source, self.config)
@@ -341,18 +337,13 @@ class Pretrain(Task):
     # ---- scores
 
     def evaluate(self, outputs: Outputs) -> "PretrainEvaluation":
-        state = self.state
-        has_pairs = self.config.has_pairs
-        return PretrainEvaluation(outputs, self.objective, has_pairs, state.eval_collator, state.tokenizer)
+        return PretrainEvaluation(outputs, self)
 
     def fit_decision(self, evaluation: Evaluation) -> None:
         self.state.validation_sums = evaluation.outputs.logits
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score `unigram`, which predicts tokens by their frequency in the training text, and others.
-
-        The other baselines are those of the objective.
-        """
+        """Score `unigram`, which predicts tokens by their training frequency, and those of the objective."""
         locate_documents = self.state.corpus_set.locate_documents
         unigram = score_unigram(*locate_documents(train), *locate_documents(rows))
         return self.objective.score_baselines(unigram, self.state.validation_sums)
@@ -380,8 +371,8 @@ class CorpusSet:
     ) -> tuple[Rows, list[str]]:  # fmt: skip
         """Load a corpus, add it to the set, and return its documents as rows, with notes for the user.
 
-        Args:
-            split_few: Whether to apply `split_few_documents`, so that documents can be held out.
+        The rows have the number of the document and a digest of its tokens. With `split_few`, few documents
+        are split; see `split_few_documents`.
         """
         corpus = load_corpus(text.files, options, tokenizer, word_units)
         notes = list(corpus.notes)
@@ -397,7 +388,13 @@ class CorpusSet:
                 )
         first = sum(len(other.document_offsets) for _, other in self.entries)
         self.entries.append((first, corpus))
-        return build_document_rows(corpus, text.files, first), notes
+        token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
+        digests = [
+            blake2b(corpus.token_ids[start:stop].tobytes(), digest_size=8).hexdigest()
+            for start, stop in pairwise(token_offsets)
+        ]
+        numbers = list(range(first, first + len(digests)))
+        return Rows.from_columns({"document": numbers, "digest": digests}, format_list(text.files)), notes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CorpusSet":
         """Return the same object, because a run does not change the corpora, which may be large."""
@@ -408,17 +405,6 @@ class CorpusSet:
         numbers = np.array(rows["document"])
         first, corpus = next(entry for entry in reversed(self.entries) if entry[0] <= numbers[0])
         return corpus, numbers - first
-
-
-def build_document_rows(corpus: Corpus, files: Sequence[InputFile], first: int) -> Rows:
-    """Return one row per document, with the document number (from `first` on) and a digest of the tokens."""
-    numbers = list(range(first, first + len(corpus.document_offsets) - 1))
-    token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
-    digests = [
-        blake2b(corpus.token_ids[start:stop].tobytes(), digest_size=8).hexdigest()
-        for start, stop in pairwise(token_offsets)
-    ]
-    return Rows.from_columns({"document": numbers, "digest": digests}, format_list(files))
 
 
 def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
@@ -446,36 +432,27 @@ PAIR_LABELS = ("IsNext", "NotNext")  # 0 and 1, as in transformers
 
 
 class PretrainEvaluation(Evaluation):
-    """The losses of the examples, and a sample of the masked examples.
+    """The losses of the examples, and a sample of the masked examples."""
 
-    Args:
-        outputs: The model's outputs.
-        objective: The training objective.
-        has_pairs: Whether an example has two texts.
-        collator: Masks the same tokens as when the losses were computed.
-        tokenizer: Decodes the sampled examples.
-    """
-
-    def __init__(
-        self, outputs: Outputs, objective: Objective, has_pairs: bool, collator: Any, tokenizer: Any
-    ) -> None:
+    def __init__(self, outputs: Outputs, task: Pretrain) -> None:
         super().__init__(outputs)
-        self.objective, self.has_pairs = objective, has_pairs
-        self.collator, self.tokenizer = collator, tokenizer
+        self.task = task
 
     def compute_scores(self) -> Scores:
-        return self.objective.score(self.outputs.logits, self.has_pairs)
+        return self.task.objective.score(self.outputs.logits, self.task.config.has_pairs)
 
     def make_scorer(self) -> Scorer:
-        logits = self.outputs.logits
-        return Scorer(lambda rows: self.objective.score(logits[rows], self.has_pairs), len(logits))
+        logits, has_pairs = self.outputs.logits, self.task.config.has_pairs
+        return Scorer(lambda rows: self.task.objective.score(logits[rows], has_pairs), len(logits))
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         features, logits = self.outputs.features, self.outputs.logits
         indices = sample_indices(features, NUM_SAMPLES)
         loss_sums, num_predictions = logits[indices, 0], logits[indices, 2]
         losses = loss_sums / num_predictions.clip(1)
-        samples = decode_masked_samples(features, self.collator, self.tokenizer, indices)
+        # The collator masks the same tokens as when the losses were computed.
+        collator, tokenizer = self.task.state.eval_collator, self.task.state.tokenizer
+        samples = decode_masked_samples(features, collator, tokenizer, indices)
         for sample, loss in zip(samples, losses.tolist(), strict=True):
             yield {**sample, "mlm_loss": loss}
 

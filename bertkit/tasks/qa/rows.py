@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -109,11 +109,7 @@ def find_contradictions(rows: Rows, column: str) -> list[int]:
 
 
 def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
-    """Parse the answers of one question. The values None, "" and [] mean that it is unanswerable.
-
-    Args:
-        value: The answers in any format.
-    """
+    """Parse the answers of one question, in any format; None, "" and [] mean that it is unanswerable."""
     location = f"{describe_location(rows, index)}: column {column!r}"
     texts_and_offsets = _parse_texts_and_offsets(value, start)
     if texts_and_offsets is None:
@@ -202,10 +198,7 @@ PARAGRAPHS = "paragraphs"
 def resolve_columns(
     rows: Rows, question: str | None, context: str | None, answers: str | None
 ) -> ColumnNames:
-    """Return the columns of questions, contexts and answers: those that the user named, or else guesses.
-
-    The columns of articles have fixed names.
-    """
+    """Return the columns of questions, contexts and answers: those that the user named, or else guesses."""
     require_questions(rows)
     named = {"question": question, "context": context, "answers": answers}
     if is_nested(rows):
@@ -264,10 +257,7 @@ def find_id_column(rows: Rows) -> str | None:
 
 
 def is_nested(rows: Rows) -> bool:
-    """Return whether the rows are articles.
-
-    They are if a row has a list of paragraphs, or if there are no columns but those of articles.
-    """
+    """Return whether a row has a list of paragraphs, or there are no columns but those of articles."""
     for paragraphs in _iter_one_by_one(rows.columns.get(PARAGRAPHS, [])):
         if isinstance(paragraphs, list) and paragraphs and isinstance(paragraphs[0], dict):
             return True
@@ -287,10 +277,17 @@ def require_questions(rows: Rows) -> None:
 
 def flatten_articles(rows: Rows) -> Rows:
     """Return one row per question. Row numbers count the questions of a file."""
-    sources = [rows.file_index, rows.row_numbers]
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        names = ("id", *FLAT_COLUMNS, *LOCATION_COLUMNS)
+        records = _iter_question_records(rows)
+        parts = iter(lambda: list(islice(records, CHUNK_ROWS)), [])
+        for part in chain([next(parts, [])], parts):  # there is at least one part
+            yield {name: [record[column] for record in part] for column, name in enumerate(names)}
+
     columns = store_columns(
-        [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]],
-        lambda: _iter_question_columns(rows), "articles", *(source.tobytes().hex() for source in sources),
+        [rows.columns.get("title", [None] * len(rows)), rows[PARAGRAPHS]], iter_parts,
+        "articles", *(source.tobytes().hex() for source in (rows.file_index, rows.row_numbers)),
     )  # fmt: skip
     file_index, row_numbers = (np.fromiter(columns.pop(name), np.int64) for name in LOCATION_COLUMNS)
     if not len(row_numbers):
@@ -299,16 +296,6 @@ def flatten_articles(rows: Rows) -> Rows:
         if not any(value is not None for value in columns[name]):
             del columns[name]
     return Rows(columns, rows.files, file_index.astype(np.int32), row_numbers)
-
-
-def _iter_question_columns(rows: Rows) -> Iterator[dict[str, list[Any]]]:
-    """Yield the columns of the questions in parts; there is at least one part."""
-    names = ("id", *FLAT_COLUMNS, *LOCATION_COLUMNS)
-    records = _iter_question_records(rows)
-    part = list(islice(records, CHUNK_ROWS))
-    yield {name: [record[column] for record in part] for column, name in enumerate(names)}
-    while part := list(islice(records, CHUNK_ROWS)):
-        yield {name: [record[column] for record in part] for column, name in enumerate(names)}
 
 
 def _iter_question_records(rows: Rows) -> Iterator[tuple[Any, ...]]:
@@ -602,33 +589,22 @@ def _require_inside(rows: Rows, index: int, context: str, answer: Answer) -> Non
 
 
 def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> list[str]:
+    problems = [
+        (resolved.filled_rows, "has no offset", "have no offset", "the offset of the text is used"),
+        (resolved.moved_rows, "is not at its offset but elsewhere in its context",
+         "are not at their offset but elsewhere in their context", "fixed"),
+        (resolved.unresolved_rows,
+         "is not at its offset, and its text occurs nowhere or several times in its context",
+         "are not at their offset, and their text occurs nowhere or several times in their context",
+         "removed" if split == "train" else "kept for scoring, which needs no offset"),
+    ]  # fmt: skip
     notes = []
-    if resolved.filled_rows:
-        problem = _count_answers(len(resolved.filled_rows), split, "has no offset", "have no offset")
-        notes.append(f"{problem}: the offset of the text is used")
-    if resolved.moved_rows:
-        problem = _count_answers(
-            len(resolved.moved_rows), split,
-            "is not at its offset but elsewhere in its context",
-            "are not at their offset but elsewhere in their context",
-        )  # fmt: skip
-        notes.append(f"{problem}: fixed ({_format_ids(rows, resolved.moved_rows)})")
-    if resolved.unresolved_rows:
-        problem = _count_answers(
-            len(resolved.unresolved_rows), split,
-            "is not at its offset, and its text occurs nowhere or several times in its context",
-            "are not at their offset, and their text occurs nowhere or several times in their context",
-        )  # fmt: skip
-        action = "removed" if split == "train" else "kept for scoring, which needs no offset"
-        notes.append(f"{problem}: {action} ({_format_ids(rows, resolved.unresolved_rows)})")
+    for indices, singular, plural, action in problems:
+        if indices:
+            subjects = (f"answer of the {split} split {singular}", f"answers of the {split} split {plural}")
+            ids = "" if indices is resolved.filled_rows else f" ({_format_ids(rows, indices)})"
+            notes.append(f"{format_count(len(indices), *subjects)}: {action}{ids}")
     return notes
-
-
-def _count_answers(count: int, split: str, singular: str, plural: str) -> str:
-    """Return a text such as `1 answer of the train split is ...`."""
-    return format_count(
-        count, f"answer of the {split} split {singular}", f"answers of the {split} split {plural}"
-    )
 
 
 def _format_ids(rows: Rows, indices: Iterable[int]) -> str:

@@ -66,15 +66,9 @@ class Qa(Task):
 
     definition = QA
     state_class = QaState
+    pipeline = TransformersPipeline(task="question-answering", caveat="has no task for extractive questions")
+    uses_windows = True
     requires_full_coverage = True
-
-    @property
-    def pipeline(self) -> TransformersPipeline:
-        return TransformersPipeline(task="question-answering", caveat="has no task for extractive questions")
-
-    @property
-    def uses_windows(self) -> bool:
-        return True
 
     @property
     def input_schema(self) -> InputSchema:
@@ -108,22 +102,18 @@ class Qa(Task):
             if "answers" in questions.columns:
                 splits[name], offset_notes = fix_offsets(questions, name)
                 notes += offset_notes
-        self._choose_rules(splits)
-        return dataclasses.replace(dataset, splits=splits, notes=notes)
-
-    def _choose_rules(self, splits: Splits) -> None:
-        """Set `squad` if the user did not: to v2 if a question has no answer, else to v1."""
-        for rows in splits.values():
-            index = find_unanswerable(rows)
-            if index is not None and self.config.squad == "v1":
-                raise UserError(
-                    f"{describe_location(rows, index)}: the question has no answer, which --squad v1 does "
-                    "not allow; use --squad v2"
-                )
-            if index is not None:
-                self.resolve(squad="v2")
+        unanswerable = [
+            (rows, index) for rows in splits.values() if (index := find_unanswerable(rows)) is not None
+        ]
         if self.config.squad is None:
-            self.resolve(squad="v1")
+            self.resolve(squad="v2" if unanswerable else "v1")
+        elif self.config.squad == "v1" and unanswerable:
+            rows, index = unanswerable[0]
+            raise UserError(
+                f"{describe_location(rows, index)}: the question has no answer, which --squad v1 does not "
+                "allow; use --squad v2"
+            )
+        return dataclasses.replace(dataset, splits=splits, notes=notes)
 
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
         questions = rows
@@ -237,10 +227,7 @@ class Qa(Task):
         )
 
     def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Average the log-probabilities of start and end positions in each window.
-
-        The n-best list is then built once, from averaged scores.
-        """
+        """Average the log-probabilities of positions, from which the n-best list is then built once."""
         return average_log_probabilities(logits)
 
     def make_loss(self, features: Any) -> Loss:
@@ -257,5 +244,4 @@ class Qa(Task):
             self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score baselines; see `bertkit.tasks.qa.predictions.score_baselines`."""
         return score_baselines(rows, self.config.squad)

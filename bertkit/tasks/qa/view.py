@@ -93,10 +93,10 @@ class QaView(View):
         answers = [
             next((entry["text"] for entry in entries if entry["text"]), "") for entries in self.candidates
         ]
-        scores, no_answer_scores = (
+        answer_scores, null_scores = (
             score_answers(self.gold, texts, self.rules) for texts in (answers, [""] * len(answers))
         )
-        sweep = sweep_thresholds(scores, self.get_column("null_odds"), no_answer_scores.exact)
+        sweep = sweep_thresholds(answer_scores, self.get_column("null_odds"), null_scores.exact)
         points = np.unique(np.linspace(0, len(sweep.threshold) - 1, MAX_POINTS).round().astype(int))
         threshold = self.run.read_json("config.json", _Config).get("null_odds_threshold")
         note = (
