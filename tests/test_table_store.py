@@ -105,7 +105,7 @@ def test_every_kind_of_column_reads_like_a_list(kind, data, size):
     start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
     indices = data.draw(st.lists(st.integers(0, size - 1), max_size=30))
     assert (len(column), list(column)) == (size, values)
-    assert column.read(start, stop) == column[start:stop] == values[start:stop]
+    assert column.take(slice(start, stop)) == column[start:stop] == values[start:stop]
     assert column.take(np.array(indices, int)) == [values[index] for index in indices]
     assert (column[-1], column == values, column == values[1:]) == (values[-1], True, False)
     assert column.hashes.tolist() == hash_values(values).tolist()

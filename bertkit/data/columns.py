@@ -158,7 +158,8 @@ def map_label_ids(
         names: Names of the ids 0, 1, ...
         aliases: Name by alternative spelling.
     """
-    name_by_value = {"-1": None, **_make_name_table(names, aliases)}
+    name_by_id = {str(label_id): name for label_id, name in enumerate(names)}
+    name_by_value = {"-1": None, **name_by_id, **(aliases or {})}
     return [name_by_value.get(str(value), value) for value in values]
 
 
@@ -166,7 +167,7 @@ def map_tag_ids(
     lists: Sequence[Any], names: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> list[Any]:
     """Replace tag ids and aliases in the list of each row by tag names; keep all other values."""
-    name_by_text = _make_name_table(names, aliases)
+    name_by_text = {str(tag_id): name for tag_id, name in enumerate(names)} | dict(aliases or {})
     try:
         tags = set().union(*(row for row in lists if isinstance(row, list)))
     except TypeError:  # the lists contain lists; the task reports the row
@@ -177,23 +178,17 @@ def map_tag_ids(
     return [list(map(name_by_tag.get, row, row)) if isinstance(row, list) else row for row in lists]
 
 
-def _make_name_table(names: Sequence[str], aliases: Mapping[str, str] | None) -> dict[str, str]:
-    return {str(label_id): name for label_id, name in enumerate(names)} | dict(aliases or {})
+def order_labels(names: Collection[str], class_names: Sequence[str]) -> list[str]:
+    """Return the distinct names in the order of `class_names` if it has all of them, else sorted.
 
-
-def sort_labels(names: Sequence[str]) -> list[str]:
-    """Return the distinct names, sorted numerically if all of them are numbers, else alphabetically."""
+    They are sorted numerically if all of them are numbers, else alphabetically.
+    """
+    if set(names) <= set(class_names):
+        return [name for name in class_names if name in names]
     numbers = {name: parse_number(name) for name in set(names)}
     if all(number is not None for number in numbers.values()):
         return sorted(numbers, key=lambda name: numbers[name] or 0.0)
     return sorted(numbers)
-
-
-def order_labels(names: Collection[str], class_names: Sequence[str]) -> list[str]:
-    """Return the distinct names in the order of `class_names` if it has all of them, else sorted."""
-    if set(names) <= set(class_names):
-        return [name for name in class_names if name in names]
-    return sort_labels(list(names))
 
 
 # ---- single labels
@@ -268,9 +263,10 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
             integer_counts[int(number or 0)] += counts[text]
         are_classes, reason = are_integers_classes(integer_counts)
         if not are_classes:
-            return "regression", _describe_integer_labels("numbers", reason, "multi-class", "classes")
+            hint = "--problem multi-class reads them as classes"
+            return "regression", f"labels are read as numbers ({reason}); {hint}"
         if len(counts) > 2:
-            note = _describe_integer_labels("classes", reason, "regression", "numbers")
+            note = f"labels are read as classes ({reason}); --problem regression reads them as numbers"
     if detect_separator(distinct, SEPARATORS[:2]):
         return "multi-label", ""
     return ("binary" if len(counts) == 2 else "multi-class"), note
@@ -296,10 +292,6 @@ def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
     if high == SCALE_MAXIMUM:
         return False, f"integers from {low} to {high}, the end of a usual scale"
     return True, f"consecutive integers from {low} to {high}, each in several rows"
-
-
-def _describe_integer_labels(kind: str, reason: str, other_problem: str, other_kind: str) -> str:
-    return f"labels are read as {kind} ({reason}); --problem {other_problem} reads them as {other_kind}"
 
 
 def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATORS) -> str | None:

@@ -751,16 +751,10 @@ class FrameColumn(Column):
     def __len__(self) -> int:
         return len(self.series)
 
-    def read(self, start: int, stop: int) -> list[Any]:
-        return _list_series(self.series.iloc[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        return _list_series(self.series.iloc[indices])
-
-
-def _list_series(series: Any) -> list[Any]:
-    pairs = zip(series.tolist(), series.isna().tolist(), strict=True)
-    return [None if is_missing else _to_python(value) for value, is_missing in pairs]
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        series = self.series.iloc[index]
+        pairs = zip(series.tolist(), series.isna().tolist(), strict=True)
+        return [None if is_missing else _to_python(value) for value, is_missing in pairs]
 
 
 def _require_text_name(column: object, place: str, noun: str) -> None:

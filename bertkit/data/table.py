@@ -35,15 +35,17 @@ MAX_SPAN = 32  # they are read as one range if it has at most this many values f
 
 
 class Column(Sequence[Any]):
-    """A read-only sequence of `n` values that need not be in memory."""
+    """A read-only sequence of `n` values that need not be in memory.
+
+    Attributes:
+        sources: The columns that the values are taken from.
+    """
+
+    sources: Sequence["Column"] = ()
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> list[Any]:
-        """Return the values of a range."""
-
-    @abstractmethod
-    def take(self, indices: np.ndarray) -> list[Any]:
-        """Return the values at `indices`, in that order."""
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        """Return the values of a range (a slice with start and stop) or at indices, in that order."""
 
     @cached_property
     def hashes(self) -> np.ndarray:
@@ -58,7 +60,7 @@ class Column(Sequence[Any]):
     @property
     def is_on_disk(self) -> bool:
         """Whether the values are in a file, and memory may be too small for them."""
-        return False
+        return any(source.is_on_disk for source in self.sources)
 
     def select(self, index: np.ndarray) -> "Column":
         """Return a column with the values at `index`, which are read later."""
@@ -72,11 +74,10 @@ class Column(Sequence[Any]):
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
         position = range(len(self))[index]  # raises an IndexError
-        return self.read(position, position + 1)[0]
+        return self.take(slice(position, position + 1))[0]
 
     def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self), CHUNK_ROWS):
-            yield from self.read(start, min(start + CHUNK_ROWS, len(self)))
+        return chain.from_iterable(iter_chunks(self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -95,11 +96,10 @@ class ListColumn(Column):
     def __len__(self) -> int:
         return len(self.values)
 
-    def read(self, start: int, stop: int) -> list[Any]:
-        return list(self.values[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        return [self.values[index] for index in indices.tolist()]
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        if isinstance(index, slice):
+            return list(self.values[index])
+        return [self.values[position] for position in index.tolist()]
 
 
 class DatasetColumn(Column):
@@ -107,6 +107,7 @@ class DatasetColumn(Column):
 
     Args:
         dataset: A dataset with this column alone: `datasets` reads and gathers all columns of a table.
+        is_json: Whether the values are stored as JSON.
         hashes: [n] uint64 hash of each value; None to compute them when they are needed.
     """
 
@@ -135,13 +136,12 @@ class DatasetColumn(Column):
     def is_on_disk(self) -> bool:
         return bool(self.dataset.cache_files)
 
-    def read(self, start: int, stop: int) -> list[Any]:
-        return self._to_python(self.dataset[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        if isinstance(index, slice):
+            return self._to_python(self.dataset[index])
         values: list[Any] = []
-        for first in range(0, len(indices), GATHER_ROWS):
-            part = indices[first : first + GATHER_ROWS]
+        for first in range(0, len(index), GATHER_ROWS):
+            part = index[first : first + GATHER_ROWS]
             start, stop = int(part.min()), int(part.max()) + 1
             if stop - start <= MAX_SPAN * len(part):  # usual for selections, whose indices ascend
                 values += self._to_python(self.dataset[start:stop].take(part - start))
@@ -165,6 +165,7 @@ class SelectedColumn(Column):
 
     def __init__(self, base: Column, base_index: np.ndarray) -> None:
         self.base, self.base_index = base, base_index
+        self.sources = [base]
 
     def __len__(self) -> int:
         return len(self.base_index)
@@ -173,18 +174,11 @@ class SelectedColumn(Column):
     def is_text(self) -> bool:
         return self.base.is_text
 
-    @property
-    def is_on_disk(self) -> bool:
-        return self.base.is_on_disk
-
     def select(self, index: np.ndarray) -> "SelectedColumn":
         return SelectedColumn(self.base, self.base_index[index])
 
-    def read(self, start: int, stop: int) -> list[Any]:
-        return self.base.take(self.base_index[start:stop])
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        return self.base.take(self.base_index[indices])
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        return self.base.take(self.base_index[index])
 
     @cached_property
     def hashes(self) -> np.ndarray:
@@ -195,41 +189,36 @@ class ConcatenatedColumn(Column):
     """The concatenation of several columns."""
 
     def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
-        self.parts = [as_column(part) for part in parts]
-        self.offsets = np.cumsum([0, *map(len, self.parts)])
+        self.sources = [as_column(part) for part in parts]
+        self.offsets = np.cumsum([0, *map(len, self.sources)])
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
     @property
     def is_text(self) -> bool:
-        return all(part.is_text for part in self.parts)
+        return all(part.is_text for part in self.sources)
 
-    @property
-    def is_on_disk(self) -> bool:
-        return any(part.is_on_disk for part in self.parts)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        values: list[Any] = []
-        for part, offset in zip(self.parts, self.offsets.tolist(), strict=False):
-            part_start, part_stop = max(0, start - offset), min(len(part), stop - offset)
-            if part_start < part_stop:
-                values += part.read(part_start, part_stop)
-        return values
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        part_index = np.searchsorted(self.offsets, indices, side="right") - 1
-        values: list[Any] = [None] * len(indices)
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        if isinstance(index, slice):
+            values: list[Any] = []
+            for part, offset in zip(self.sources, self.offsets.tolist(), strict=False):
+                start, stop = max(0, index.start - offset), min(len(part), index.stop - offset)
+                if start < stop:
+                    values += part.take(slice(start, stop))
+            return values
+        part_index = np.searchsorted(self.offsets, index, side="right") - 1
+        values = [None] * len(index)
         for number in np.unique(part_index):
             positions = np.flatnonzero(part_index == number)
-            part_values = self.parts[number].take(indices[positions] - self.offsets[number])
+            part_values = self.sources[number].take(index[positions] - self.offsets[number])
             for position, value in zip(positions.tolist(), part_values, strict=True):
                 values[position] = value
         return values
 
     @cached_property
     def hashes(self) -> np.ndarray:
-        return np.concatenate([part.hashes for part in self.parts])
+        return np.concatenate([part.hashes for part in self.sources])
 
 
 class ComputedColumn(Column):
@@ -244,21 +233,14 @@ class ComputedColumn(Column):
     def __init__(
         self, function: Callable[..., Any], columns: Sequence[Sequence[Any]], batched: bool = False
     ) -> None:
-        self.columns = [as_column(column) for column in columns]
+        self.sources = [as_column(column) for column in columns]
         self.function = function if batched else partial(map, function)
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self.sources[0])
 
-    @property
-    def is_on_disk(self) -> bool:
-        return any(column.is_on_disk for column in self.columns)
-
-    def read(self, start: int, stop: int) -> list[Any]:
-        return list(self.function(*(column.read(start, stop) for column in self.columns)))
-
-    def take(self, indices: np.ndarray) -> list[Any]:
-        return list(self.function(*(column.take(indices) for column in self.columns)))
+    def take(self, index: slice | np.ndarray) -> list[Any]:
+        return list(self.function(*(column.take(index) for column in self.sources)))
 
 
 def as_column(values: Sequence[Any]) -> Column:
@@ -286,7 +268,7 @@ def iter_chunks(values: Sequence[Any], size: int = CHUNK_ROWS) -> Iterator[list[
     """Yield the values in lists of at most `size` values."""
     column = as_column(values)
     for start in range(0, len(column), size):
-        yield column.read(start, min(start + size, len(column)))
+        yield column.take(slice(start, min(start + size, len(column))))
 
 
 # ---- hashes
@@ -389,12 +371,7 @@ class Rows:
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[Any]], file: str, first_row: int = 1) -> "Rows":
         """Create consecutive rows of one file from columns; the number of the first row is `first_row`."""
-        return cls._number_rows(columns, file, len(next(iter(columns.values()), [])), first_row)
-
-    @classmethod
-    def _number_rows(
-        cls, columns: Mapping[str, Sequence[Any]], file: str, size: int, first_row: int
-    ) -> "Rows":
+        size = len(next(iter(columns.values()), []))
         return cls(columns, (file,), np.zeros(size, np.int32), np.arange(first_row, first_row + size))
 
     @classmethod
@@ -410,7 +387,8 @@ class Rows:
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
         # `from_columns` cannot count the rows if there are no columns.
-        return cls._number_rows(columns, file, len(rows), first_row)
+        numbers = np.arange(first_row, first_row + len(rows))
+        return cls(columns, (file,), np.zeros(len(rows), np.int32), numbers)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Rows"]) -> "Rows":
@@ -459,13 +437,10 @@ class Rows:
         """Yield the rows in chunks that are in memory, with the named columns (by default, all columns)."""
         selected = list(self.columns) if names is None else list(names)
         for start in range(0, len(self), chunk_size):
-            stop = min(start + chunk_size, len(self))
-            columns = {name: as_column(self.columns[name]).read(start, stop) for name in selected}
+            part = slice(start, min(start + chunk_size, len(self)))
+            columns = {name: as_column(self.columns[name]).take(part) for name in selected}
             yield replace(
-                self,
-                columns=columns,
-                file_index=self.file_index[start:stop],
-                row_numbers=self.row_numbers[start:stop],
+                self, columns=columns, file_index=self.file_index[part], row_numbers=self.row_numbers[part]
             )
 
     def with_column(self, name: str, values: Sequence[Any]) -> "Rows":
@@ -560,7 +535,6 @@ def fingerprint_rows(rows: Rows) -> str:
 
 
 STORE_VERSION = 2  # to be increased when the code stores other content for the same rows
-CACHE_KIND = "rows"
 TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
 SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
 JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
@@ -583,7 +557,7 @@ def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | N
     if key is None:
         content, buffer = _write_table(iter_parts, None)
         return _build_rows(Dataset.from_buffer(buffer), file, *content)
-    return _open_table(cache_or_write(CACHE_KIND, key, partial(_write_folder, iter_parts), "the rows"), file)
+    return _open_table(cache_or_write("rows", key, partial(_write_folder, iter_parts), "the rows"), file)
 
 
 def store_temporarily(iter_parts: Callable[[], Iterator[Rows]], name: str) -> Rows:

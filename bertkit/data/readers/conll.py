@@ -8,9 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress, islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -70,32 +71,28 @@ class ConllFormat:
     has_documents: bool
 
 
-def detect_format(path: Path, blocks: Iterable[Block]) -> ConllFormat:
-    """Return the format of a file; `blocks` may be iterated over repeatedly."""
-    first = _count_lines([next(iter(blocks))], "\t")
-    counts = _count_lines(blocks, first.best_separator)
-    if not counts.widths:
-        problem = f"the file has no words; {FORMAT_HINT}" if counts.has_documents else EMPTY_FILE
+def detect_format(path: Path, open_blocks: Callable[[], Iterator[Block]]) -> ConllFormat:
+    """Return the format of a file, whose blocks are read several times."""
+    first_separator, _, _ = _count_lines([next(open_blocks())], "\t")
+    separator, widths, has_documents = _count_lines(open_blocks(), first_separator)
+    if not widths:
+        problem = f"the file has no words; {FORMAT_HINT}" if has_documents else EMPTY_FILE
         raise UserError(f"{path}: {problem}")
-    if counts.best_separator != counts.separator:
-        counts = _count_lines(blocks, counts.best_separator)
+    if separator != first_separator:
+        _, widths, _ = _count_lines(open_blocks(), separator)
     # The most frequent number of fields; of equally frequent ones, the largest, because a missing field is
     # more likely than an additional one.
-    width = max(counts.widths, key=lambda width: (counts.widths[width], width))
-    return ConllFormat(counts.separator, width, counts.has_documents)
+    width = max(widths, key=lambda width: (widths[width], width))
+    return ConllFormat(separator, width, has_documents)
 
 
-class _Counts(NamedTuple):
-    """Counts over the lines that show the format of a file."""
+def _count_lines(blocks: Iterable[Block], separator: str) -> tuple[str, Counter[int], bool]:
+    """Count the typical lines; if there are none, the lines that begin with `#` and may be comments.
 
-    separator: str  # that the fields are counted with
-    best_separator: str  # TAB if at least half of the lines have one, else a space
-    widths: Counter[int]  # numbers of lines by number of fields
-    has_documents: bool
-
-
-def _count_lines(blocks: Iterable[Block], separator: str) -> _Counts:
-    """Count the typical lines; if there are none, the lines that begin with `#` and may be comments."""
+    Returns:
+        The probable separator (TAB if at least half of the lines have one, else a space), the numbers of
+        lines by number of fields, given `separator`, and whether there are documents.
+    """
     has_documents, num_with_tabs = False, [0, 0]
     widths: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for block in blocks:
@@ -108,25 +105,7 @@ def _count_lines(blocks: Iterable[Block], separator: str) -> _Counts:
             widths[index].update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
     index = 0 if widths[0] else 1
     has_tabs = 2 * num_with_tabs[index] >= widths[index].total()
-    return _Counts(separator, "\t" if has_tabs else " ", widths[index], has_documents)
-
-
-def iter_blocks(texts: Iterable[str]) -> Iterator[Block]:
-    """Yield the blocks of a file, given consecutive parts of its text."""
-    first_line = 0
-    for text in texts:
-        yield (block := Block.from_text(text, first_line))
-        first_line += len(block.lines)
-
-
-class BlockReader:
-    """The blocks of a file, which is read again by each iteration."""
-
-    def __init__(self, iter_texts: Callable[[], Iterator[str]]) -> None:
-        self.iter_texts = iter_texts
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter_blocks(self.iter_texts())
+    return "\t" if has_tabs else " ", widths[index], has_documents
 
 
 # ---- operations on all lines
@@ -150,42 +129,57 @@ MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
 
 
-def parse_conll(path: Path, text: str) -> Rows:
-    """Return one row per sentence of a text; see `iter_conll`."""
-    [rows] = iter_conll(path, lambda: iter([text.replace("\r\n", "\n")]))
-    return rows
-
-
 def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[Rows]:
     """Yield one row per sentence, in parts.
 
     Columns "0", "1", ... hold lists with one field per word of the sentence. If the file has -DOCSTART-
-    lines, column "document" holds the index of the sentence's document. The row number is the line number of
-    the first word.
+    lines, column "document" holds the number of the sentence's document, from 0; documents without words do
+    not count. The row number is the line number of the first word.
 
     Args:
         iter_texts: Returns an iterator over consecutive parts of the text, which end at blank lines as those
             of `split_at_blank_lines` do. It is called repeatedly.
     """
-    first, *others = islice(iter_blocks(iter_texts()), 2)
+
+    def iter_blocks() -> Iterator[Block]:
+        first_line = 0
+        for text in iter_texts():
+            yield (block := Block.from_text(text, first_line))
+            first_line += len(block.lines)
+
+    first, *others = islice(iter_blocks(), 2)
     if "\r" in first.lines[0].rstrip("\r"):
         raise UserError(f"{path}: {CR_LINE_ENDS}")
-    blocks = BlockReader(iter_texts) if others else [first]
-    file_format = detect_format(path, blocks)
-    documents, has_words = _DocumentCounter(), False
-    for block in blocks:
-        words = _Words.find(block, file_format)
-        _validate(path, words, block.first_line, blocks, file_format)
-        word_lines = np.flatnonzero(words.is_word)
-        numbers = documents.number(block.is_docstart, word_lines)
-        if len(word_lines):
-            has_words = True
-            fields = file_format.separator.join(compress(words.lines, words.is_word))
-            yield _group_sentences(
-                path, fields.split(file_format.separator), block.first_line + word_lines,
-                numbers if file_format.has_documents else None,
-            )  # fmt: skip
-    if not has_words:
+    open_blocks = iter_blocks if others else partial(iter, [first])
+    file_format = detect_format(path, open_blocks)
+    num_starts = 0  # -DOCSTART- lines in the previous blocks
+    last_start = last_document = -1  # -DOCSTART- lines before the last word, and number of its document
+    for block in open_blocks():
+        lines, num_fields, is_word = _find_words(block, file_format)
+        word_lines = np.flatnonzero(is_word)
+        if _looks_like_csv(lines, num_fields, word_lines, file_format.width):
+            other_blocks = (other for other in open_blocks() if other.first_line != block.first_line)
+            if not any(_find_words(other, file_format)[2].any() for other in other_blocks):
+                raise UserError(
+                    f"{path}: looks like CSV, which cannot hold sentences; "
+                    f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
+                )
+        unusual = word_lines[num_fields[word_lines] != file_format.width]
+        if len(unusual):
+            location = f"{path}: line {block.first_line + unusual[0] + 1}"
+            expected, found = format_count(file_format.width, "column"), num_fields[unusual[0]]
+            raise UserError(f"{location}: expected {expected}, found {found}; {FORMAT_HINT}")
+        starts = num_starts + np.cumsum(block.is_docstart)[word_lines]
+        num_starts += int(block.is_docstart.sum())
+        if not len(word_lines):
+            continue
+        documents = last_document + np.cumsum(np.diff(starts, prepend=last_start) > 0)
+        last_start, last_document = int(starts[-1]), int(documents[-1])
+        fields = file_format.separator.join(compress(lines, is_word)).split(file_format.separator)
+        yield _group_sentences(
+            path, fields, block.first_line + word_lines, documents if file_format.has_documents else None
+        )
+    if last_document < 0:
         raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
 
 
@@ -229,70 +223,30 @@ def format_conll(columns: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
 # ---- the words of a block
 
 
-def _find_comments(
-    lines: list[str], has_hash: np.ndarray, is_candidate: np.ndarray, has_unusual_width: np.ndarray
-) -> np.ndarray:
-    """Return [lines] bool: whether a line that begins with `#` is a comment; it may also be a `#hashtag`.
+def _find_words(block: Block, file_format: ConllFormat) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Find the lines of a block that hold words: all candidates that are not comments.
 
-    A comment has an unusual number of fields, or it has a space in the first of several fields. It precedes
-    a sentence: no word is directly above it, or above the comments above it.
+    A line that begins with `#` may be a comment or a `#hashtag`. A comment has an unusual number of fields,
+    or it has a space in the first of several fields. It precedes a sentence: no word is directly above it, or
+    above the comments above it.
+
+    Returns:
+        [n] all lines, with one separator between fields, [n] number of fields of each line, and [n] whether a
+        line holds a word.
     """
-    may_be_comment = has_hash & has_unusual_width
-    for index in np.flatnonzero(has_hash & ~has_unusual_width):
+    lines, num_fields = block.split_fields(file_format.separator)
+    has_unusual_width = num_fields != file_format.width
+    may_be_comment = block.has_hash & has_unusual_width
+    for index in np.flatnonzero(block.has_hash & ~has_unusual_width):
         first_field, tab, _ = lines[index].partition("\t")
         may_be_comment[index] = bool(tab) and " " in first_field
     # The nearest line above that cannot be a comment; -1 if there is none.
     line_above = np.maximum.accumulate(np.where(may_be_comment, -1, np.arange(len(lines))))
-    return may_be_comment & ((line_above < 0) | ~is_candidate[line_above])
+    is_comment = may_be_comment & ((line_above < 0) | ~block.is_candidate[line_above])
+    return lines, num_fields, block.is_candidate & ~is_comment
 
 
-@dataclass(frozen=True)
-class _Words:
-    """The lines of a block that hold words.
-
-    Attributes:
-        lines: [n] all lines of the block, with one separator between fields.
-        num_fields: [n] number of fields of each line.
-        is_word: [n] whether a line holds a word.
-    """
-
-    lines: list[str]
-    num_fields: np.ndarray
-    is_word: np.ndarray
-
-    @classmethod
-    def find(cls, block: Block, file_format: ConllFormat) -> "_Words":
-        """Find the lines that are not comments."""
-        lines, num_fields = block.split_fields(file_format.separator)
-        has_unusual_width = num_fields != file_format.width
-        comments = _find_comments(lines, block.has_hash, block.is_candidate, has_unusual_width)
-        return cls(lines, num_fields, block.is_candidate & ~comments)
-
-
-def _validate(
-    path: Path, words: _Words, first_line: int, blocks: Iterable[Block], file_format: ConllFormat
-) -> None:
-    """Raise a `UserError` if the words of a block look like CSV, or a line has too few or too many fields.
-
-    `first_line` is the index of the first line of the block, and `blocks` are all blocks of the file.
-    """
-    word_lines = np.flatnonzero(words.is_word)
-    unusual = word_lines[words.num_fields[word_lines] != file_format.width]
-    if _looks_like_csv(words.lines, word_lines, file_format.width, len(unusual) > 0):
-        others = (block for block in blocks if block.first_line != first_line)
-        if not any(_Words.find(block, file_format).is_word.any() for block in others):
-            raise UserError(
-                f"{path}: looks like CSV, which cannot hold sentences; "
-                f"pass JSON, JSONL or Parquet, or {FORMAT_HINT}"
-            )
-    if len(unusual):
-        expected = format_count(file_format.width, "column")
-        found = words.num_fields[unusual[0]]
-        location = f"{path}: line {first_line + unusual[0] + 1}"
-        raise UserError(f"{location}: expected {expected}, found {found}; {FORMAT_HINT}")
-
-
-def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_uneven: bool) -> bool:
+def _looks_like_csv(lines: list[str], num_fields: np.ndarray, word_lines: np.ndarray, width: int) -> bool:
     """Return whether the words are one block of lines with commas, as in a CSV file."""
     if not len(word_lines):
         return False
@@ -300,7 +254,7 @@ def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_une
     is_one_block = word_lines[-1] - word_lines[0] + 1 == len(word_lines) > 1
     if not is_one_block or "," not in first_line or "\t" in first_line:
         return False
-    if is_uneven:  # lines have different numbers of fields
+    if (num_fields[word_lines] != width).any():
         return True
     return width == 1 and len({lines[index].count(",") for index in word_lines}) == 1
 
@@ -308,12 +262,12 @@ def _looks_like_csv(lines: list[str], word_lines: np.ndarray, width: int, is_une
 def _group_sentences(
     path: Path, fields: list[str], word_lines: np.ndarray, documents: np.ndarray | None
 ) -> Rows:
-    """Return one row per sentence.
+    """Return one row per sentence. A gap between two lines separates sentences.
 
     Args:
         fields: The fields of all words, word by word.
-        word_lines: [words] index of the line of each word. A gap between two lines separates sentences.
-        documents: [words] index of each word's document, or None.
+        word_lines: [words] index of the line of each word.
+        documents: [words] number of each word's document, or None.
     """
     starts = np.flatnonzero(np.diff(word_lines, prepend=-2) > 1)
     stops = [*starts[1:].tolist(), len(word_lines)]
@@ -329,34 +283,3 @@ def _group_sentences(
         row_numbers=word_lines[starts] + 1,
         line_numbered_files=frozenset([str(path)]),
     )
-
-
-@dataclass
-class _DocumentCounter:
-    """Numbers the documents of a file consecutively from 0; a document without words has no number.
-
-    Attributes:
-        num_starts: Number of -DOCSTART- lines so far.
-        last_start: Number of -DOCSTART- lines before the last word.
-        last_number: Number of the last word's document; -1 before the first word.
-    """
-
-    num_starts: int = 0
-    last_start: int = -1
-    last_number: int = -1
-
-    def number(self, is_docstart: np.ndarray, word_lines: np.ndarray) -> np.ndarray:
-        """Return [words] the number of each word's document.
-
-        Args:
-            is_docstart: [lines] whether a line starts a document.
-            word_lines: [words] index of the line of each word.
-        """
-        starts = self.num_starts + np.cumsum(is_docstart)[word_lines]
-        self.num_starts += int(is_docstart.sum())
-        if not len(starts):
-            return starts
-        is_new = np.diff(starts, prepend=self.last_start) > 0
-        numbers = self.last_number + np.cumsum(is_new)
-        self.last_start, self.last_number = int(starts[-1]), int(numbers[-1])
-        return numbers

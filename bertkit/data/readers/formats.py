@@ -17,32 +17,32 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
-from bertkit.data.readers.conll import iter_conll, parse_conll, split_at_blank_lines
+from bertkit.data.readers.conll import iter_conll, split_at_blank_lines
 from bertkit.data.readers.parquet import (
     is_arrow,
     iter_arrow,
     iter_parquet,
     iter_parquet_column,
     map_arrow,
-    read_parquet,
     require_distinct_names,
 )
 from bertkit.data.readers.text_files import (
+    ARROW_MAGIC,
     CHUNK_BYTES,
     CR_LINE_ENDS,
     EMPTY_FILE,
     JSON_ERRORS,
     NO_ROWS,
     PARQUET_MAGIC,
-    UTF8_DECODING,
     Decoding,
+    DecodingError,
     FileNotes,
     InputFile,
     RowTable,
     StandardInput,
+    decode_chunks,
     digest_path,
     hash_json,
-    is_decodable,
     read_chunks,
     read_sample,
     read_text,
@@ -90,21 +90,12 @@ class Dialect:
     fallback_encoding: str | None = None
     encoding: str | None = None
 
-    @property
-    def determines_format(self) -> bool:
-        """Whether the dialect determines the format of a file; otherwise its content does."""
-        return replace(self, encoding=None) != Dialect()
-
 
 # ---- data files
 
 
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
-    """Return all rows of one file; those of a large file are stored on disk, and read when they are needed.
-
-    Args:
-        dialect: How to read a text file whose content does not show it.
-    """
+    """Return all rows of one file; those of a large file are stored on disk and read when needed."""
     require_file(path)
     if is_arrow(path) and (rows := map_arrow(path)) is not None:
         return rows
@@ -131,99 +122,85 @@ def stream_rows(
     chunk_size: int = CHUNK_ROWS,
     stream_above_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Rows]:
-    """Yield the rows of one file in chunks; a broken row raises its error when the iterator reaches it.
+    """Return an iterator over the rows of one file in chunks.
 
     Parquet, Arrow, JSON lines, delimited text and CoNLL files are streamed, so memory does not grow with the
-    file. Other formats and small files are read as a whole.
+    file: a broken row raises its error when the iterator reaches it. Other formats and small files are read
+    at once.
 
     Args:
         dialect: How to read a text file whose content does not show it.
-        stream_above_bytes: Size up to which a file is read as a whole.
+        stream_above_bytes: Size up to which a file is read at once.
     """
     require_file(path)
-    if is_arrow(path):
-        return _require_rows(path, iter_arrow(path, chunk_size))
-    if path.stat().st_size <= stream_above_bytes:
-        return _parse_file(path, dialect).iter_chunks(chunk_size)
-    if _is_parquet(path):
-        return _require_rows(path, iter_parquet(path, chunk_size))
-    decoding = _resolve_decoding(path, dialect)
-    sample = read_sample(path, decoding)
-    data_format = _detect_data_format(sample, dialect)
-    if data_format == "conll":
-        sentences = iter_conll(path, lambda: split_at_blank_lines(read_text(path, decoding)))
-        return (chunk for part in sentences for chunk in part.iter_chunks(chunk_size))
-    is_list = sample.lstrip().startswith("[")
-    is_streamed = data_format == "delimited" or (not is_list and starts_with_json_lines(sample))
-    if not sample.strip() or not is_streamed:
-        return _parse_file(path, dialect).iter_chunks(chunk_size)
-    lines = split_lines(read_text(path, decoding), max_chars=None)
-    if data_format == "json":
-        records = (record for _, record in parse_json_lines(path, lines))
+    is_streamed = path.stat().st_size > stream_above_bytes
+    head = next(read_chunks(path), b"")[:8]
+    if head.startswith(ARROW_MAGIC):
+        chunks = iter_arrow(path, chunk_size)
+    elif head.startswith(PARQUET_MAGIC):
+        chunks = iter_parquet(path, chunk_size)
     else:
-        rows = parse_delimited(path, lines, drop_partial_line(sample), dialect or Dialect())
-        columns = next(rows)
-        require_distinct_names(path, columns)
-        records = (dict(zip(columns, row, strict=True)) for row in rows)
-    return _require_rows(path, chunk_records(records, str(path), chunk_size))
-
-
-def _parse_file(path: Path, dialect: Dialect | None) -> Rows:
-    """Return all rows of one file in memory."""
-    if _is_parquet(path):
-        return read_parquet(path)
-    text = "".join(read_text(path, _resolve_decoding(path, dialect)))
-    data_format = _detect_data_format(text, dialect)
-    if data_format == "conll":
-        return parse_conll(path, text)
-    if not text.strip():
-        raise UserError(f"{path}: {EMPTY_FILE}")
-    if data_format == "json":
-        document = parse_json_document(path, text, is_conll=dialect is not None and dialect.conll)
-        if isinstance(document, dict):
-            return Rows.from_columns(document, str(path))
-        return Rows.from_dicts(document, str(path))
-    columns, *rows = parse_delimited(path, text.split("\n"), text, dialect or Dialect())
-    if not rows:
-        hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
-        raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
-    require_distinct_names(path, columns)
-    cells_by_column = zip(columns, zip(*rows, strict=True), strict=True)
-    return Rows.from_columns({column: list(cells) for column, cells in cells_by_column}, str(path))
-
-
-def _require_rows(path: Path, chunks: Iterator[Rows]) -> Iterator[Rows]:
-    """Return an iterator over the same chunks; raise a `UserError` if there are none."""
+        chunks = _stream_text_rows(path, dialect or Dialect(), chunk_size, is_streamed)
     first = next(chunks, None)
     if first is None:
         raise UserError(f"{path}: {NO_ROWS}")
-    return chain([first], chunks)
+    chunks = chain([first], chunks)
+    return chunks if is_streamed else iter(list(chunks))
 
 
-def _is_parquet(file: InputFile) -> bool:
-    return next(read_chunks(file), b"").startswith(PARQUET_MAGIC)
+def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed: bool) -> Iterator[Rows]:
+    """Return an iterator over the rows of a text file in chunks."""
+    decoding = _resolve_decoding(path, dialect)
+    if is_streamed:
+        sample, open_text = drop_partial_line(read_sample(path, decoding)), partial(read_text, path, decoding)
+    else:
+        sample = "".join(read_text(path, decoding))
+        open_text = partial(iter, [sample])
+    data_format = _detect_data_format(sample, dialect)
+    if data_format == "conll":
+        sentences = iter_conll(path, lambda: split_at_blank_lines(open_text()))
+        return chain.from_iterable(part.iter_chunks(chunk_size) for part in sentences)
+    if not sample.strip():
+        raise UserError(f"{path}: {EMPTY_FILE}")
+    if data_format == "json" and not starts_with_json_lines(sample):
+        document = parse_json_document(path, "".join(open_text()), is_conll=dialect.conll)
+        build = Rows.from_columns if isinstance(document, dict) else Rows.from_dicts
+        return build(document, str(path)).iter_chunks(chunk_size)
+    lines = split_lines(open_text(), max_chars=None)
+    if data_format == "json":
+        records = (record for _, record in parse_json_lines(path, lines))
+    else:
+        rows = parse_delimited(path, lines, sample, dialect)
+        columns, first = next(rows), next(rows, None)
+        if first is None:
+            hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
+            raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
+        require_distinct_names(path, columns)
+        records = (dict(zip(columns, row, strict=True)) for row in chain([first], rows))
+    return chunk_records(records, str(path), chunk_size)
 
 
-def _detect_data_format(sample: str, dialect: Dialect | None) -> Literal["json", "conll", "delimited"]:
-    """Return the format of a labeled data file that is not Parquet, given its beginning.
+def _detect_data_format(sample: str, dialect: Dialect) -> Literal["json", "conll", "delimited"]:
+    """Return the format of a labeled data file of text, given its beginning.
 
     A dialect that determines the format describes delimited text or CoNLL files. JSON is accepted in place of
     CoNLL files.
     """
-    if dialect is None or not dialect.determines_format:
-        return "json" if sample.lstrip()[:1] in ("{", "[") else "delimited"
     if dialect.conll:
         return "json" if JSON_OBJECT_START.match(sample) else "conll"
-    return "delimited"
+    determines_format = replace(dialect, encoding=None) != Dialect()
+    return "json" if not determines_format and sample.lstrip()[:1] in ("{", "[") else "delimited"
 
 
-def _resolve_decoding(path: Path, dialect: Dialect | None) -> Decoding:
+def _resolve_decoding(path: Path, dialect: Dialect) -> Decoding:
     """Return the encoding passed by the user, or else the dialect's fallback if the file is not UTF-8."""
-    if dialect is None:
-        return UTF8_DECODING
-    if dialect.encoding or not dialect.fallback_encoding or is_decodable(path, UTF8_DECODING):
-        return Decoding(dialect.encoding)
-    return Decoding(dialect.fallback_encoding)
+    if dialect.fallback_encoding and not dialect.encoding:
+        try:
+            for _ in decode_chunks(path, read_chunks(path), Decoding()):
+                pass
+        except DecodingError:
+            return Decoding(dialect.fallback_encoding)
+    return Decoding(dialect.encoding)
 
 
 # ---- corpus files with rows
@@ -236,7 +213,7 @@ def detect_row_format(file: InputFile, column: str | None, decoding: Decoding) -
     """
     if isinstance(file, RowTable):
         return "table"
-    if _is_parquet(file):
+    if next(read_chunks(file), b"").startswith(PARQUET_MAGIC):
         return "parquet"
     sample = next(read_text(file, decoding))
     if JSON_OBJECT_START.match(sample):
@@ -505,7 +482,7 @@ def parse_json_lines(name: object, lines: Iterable[str]) -> Iterator[tuple[int, 
 
 def starts_with_json_lines(sample: str) -> bool:
     """Return whether each of the first two lines of a text is a JSON object; blank lines are skipped."""
-    lines = [line for line in sample.split("\n")[:-1] if line.strip()][:2]
+    lines = [line for line in sample.split("\n") if line.strip()][:2]
     try:
         return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
     except JSON_ERRORS:

@@ -84,15 +84,6 @@ def map_class_ids(
 TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
 
-def read_parquet(path: Path) -> Rows:
-    """Return all rows of a Parquet file."""
-    with _open_parquet(path) as file:
-        table = file.read()
-    if table.num_rows == 0:
-        raise UserError(f"{path}: {NO_ROWS}")
-    return convert_arrow_rows(path, table)
-
-
 def iter_parquet(path: Path, chunk_size: int) -> Iterator[Rows]:
     """Yield the rows of a Parquet file in chunks."""
     first_row = 1

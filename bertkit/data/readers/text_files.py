@@ -487,9 +487,6 @@ class FileNotes:
         ]
 
 
-UTF8_DECODING = Decoding()
-
-
 # ---- finding files
 
 
@@ -585,16 +582,6 @@ def read_text(
         raise DecodingError(f"{error}; {_describe_fix(file, decoding)}") from error
 
 
-def is_decodable(file: InputFile, decoding: Decoding) -> bool:
-    """Return whether a file can be decoded; the whole file is read."""
-    try:
-        for _ in decode_chunks(file, read_chunks(file), decoding):
-            pass
-    except DecodingError:
-        return False
-    return True
-
-
 def _describe_fix(file: InputFile | StandardInput, decoding: Decoding) -> str:
     """Return the fix for undecodable bytes: the encodings that decode the file, if it is on disk."""
     alternative = f"{decoding.alternative}, or " if decoding.alternative else ""
@@ -605,7 +592,7 @@ def _describe_fix(file: InputFile | StandardInput, decoding: Decoding) -> str:
     return f"{alternative}check how it was written: no common encoding decodes all of it"
 
 
-def read_sample(file: InputFile, decoding: Decoding = UTF8_DECODING) -> str:
+def read_sample(file: InputFile, decoding: Decoding) -> str:
     """Return the beginning of a file: the text of its first chunks, up to one that is not blank."""
     parts = read_text(file, decoding)
     sample = ""

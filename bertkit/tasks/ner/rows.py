@@ -86,11 +86,8 @@ class ContextColumn(Column):
     def select(self, index: np.ndarray) -> "ContextColumn":
         return ContextColumn(self.words, self.texts, self.sentence[index], self.documents[index])
 
-    def read(self, start: int, stop: int) -> list[DocumentPosition]:
-        return self.take(np.arange(start, stop))
-
-    def take(self, indices: np.ndarray) -> list[DocumentPosition]:
-        return list(itertools.starmap(DocumentPosition, self._positions[indices].tolist()))
+    def take(self, index: slice | np.ndarray) -> list[DocumentPosition]:
+        return list(itertools.starmap(DocumentPosition, self._positions[index].tolist()))
 
     @property
     def _positions(self) -> np.ndarray:
