@@ -1,7 +1,7 @@
 """Tokenize texts: token ids from the tokenizer or the cache, character spans, counts and special tokens."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -200,7 +200,7 @@ Spans = np.ndarray  # [tokens, 2] start and stop of each token in its text, in c
 
 
 @dataclass
-class _Entry:
+class StoredTokens:
     """The tokens of all texts that one tokenizer has encoded.
 
     Attributes:
@@ -209,10 +209,10 @@ class _Entry:
         spans: The characters of the tokens; [0, 2] if they are not computed.
     """
 
-    hashes: np.ndarray
-    position: np.ndarray
-    ids: Ragged
-    spans: Spans
+    hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    position: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    ids: Ragged = field(default_factory=lambda: Ragged(np.zeros(0, np.uint16), np.zeros(1, np.int64)))
+    spans: Spans = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         """Return [texts] the index of each text in `ids`, or -1."""
@@ -240,45 +240,18 @@ class _Entry:
         return Ragged(self.ids.values[tokens], compute_offsets(stops - starts)), spans
 
 
-@dataclass
-class TokenStore:
-    """Tokens by tokenizer and text."""
-
-    _entries: dict[str, _Entry] = field(default_factory=dict)
-
-    def encode(
-        self, tokenizer_key: str, texts: Texts, encode: Callable[[Texts], tuple[Ragged, Spans]]
-    ) -> tuple[Ragged, Spans]:
-        """Return the tokens of texts; `encode` receives only those that the store lacks.
-
-        `tokenizer_key` identifies the tokenizer, and whether spans are computed.
-        """
-        hashes = as_column(texts).hashes
-        empty = _Entry(
-            hashes[:0], np.zeros(0, int), Ragged(np.zeros(0, np.uint16), np.zeros(1, int)),
-            np.zeros((0, 2), np.int32),
-        )  # fmt: skip
-        entry = self._entries.setdefault(tokenizer_key, empty)
-        new_hashes, first = np.unique(hashes, return_index=True)
-        is_missing = entry.find(new_hashes) < 0
-        if is_missing.any():
-            order = np.argsort(first[is_missing])  # in the order of the texts
-            missing = first[is_missing][order]
-            entry.add(new_hashes[is_missing][order], *encode(select_values(texts, missing)))
-        return entry.select(entry.find(hashes))
-
-
-_active_store: ContextVar[TokenStore | None] = ContextVar("token_store", default=None)
+# By tokenizer, and whether spans are computed; None outside of `share_tokens`.
+_stored_tokens: ContextVar[dict[str, StoredTokens] | None] = ContextVar("stored_tokens", default=None)
 
 
 @contextmanager
 def share_tokens() -> Iterator[None]:
     """Keep the tokens of all texts that are encoded in the block, and use them again for equal texts."""
-    token = _active_store.set(TokenStore())
+    token = _stored_tokens.set({})
     try:
         yield
     finally:
-        _active_store.reset(token)
+        _stored_tokens.reset(token)
 
 
 # ---- encoding
@@ -337,30 +310,26 @@ class TokenizedTexts:
         for first_text in range(0, len(self.ids), CHUNK_ROWS):
             bounds = np.searchsorted(text[order], [first_text, first_text + CHUNK_ROWS])
             spans = order[slice(*bounds)]
-            if len(spans):
-                part = self.slice_texts(first_text, first_text + CHUNK_ROWS)
-                ranges = part._find_token_ranges(text[spans] - first_text, start[spans], stop[spans])
-                first_token = self.ids.offsets[first_text]
-                first[spans], last[spans] = (np.where(token < 0, -1, token + first_token) for token in ranges)
+            if not len(spans):
+                continue
+            # The texts of a part are treated as one long text, so a single binary search handles all spans.
+            # It needs sorted token bounds. They are made monotonic, because normalization may reorder
+            # characters.
+            part = self.slice_texts(first_text, first_text + CHUNK_ROWS)
+            shift = np.repeat(part.text_offsets, part.ids.lengths)
+            token_starts = part.start + shift
+            sorted_stops = np.maximum.accumulate(part.stop + shift)
+            sorted_starts = np.minimum.accumulate(token_starts[::-1])[::-1]
+            text_offset = part.text_offsets[text[spans] - first_text]
+            span_start, span_stop = start[spans] + text_offset, stop[spans] + text_offset
+            first_token = np.searchsorted(sorted_stops, span_start, side="right")
+            last_token = np.searchsorted(sorted_starts, span_stop, side="left") - 1
+            token_starts = np.append(token_starts, np.iinfo(np.int64).max)  # for spans after the last token
+            has_tokens = (token_starts[first_token] < span_stop) & (span_stop > span_start)
+            shift_of_part = self.ids.offsets[first_text]
+            first[spans] = np.where(has_tokens, first_token + shift_of_part, -1)
+            last[spans] = np.where(has_tokens, last_token + shift_of_part, -1)
         return first, last
-
-    def _find_token_ranges(
-        self, text: np.ndarray, start: np.ndarray, stop: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same for few texts; see `find_token_ranges`."""
-        # The texts are treated as one long text, so a single binary search handles all spans. It needs sorted
-        # token bounds. They are made monotonic, because normalization may reorder characters.
-        shift = np.repeat(self.text_offsets, self.ids.lengths)
-        token_starts = self.start + shift
-        sorted_stops = np.maximum.accumulate(self.stop + shift)
-        sorted_starts = np.minimum.accumulate(token_starts[::-1])[::-1]
-        start = start + self.text_offsets[text]
-        stop = stop + self.text_offsets[text]
-        first = np.searchsorted(sorted_stops, start, side="right")
-        last = np.searchsorted(sorted_starts, stop, side="left") - 1
-        token_starts = np.append(token_starts, np.iinfo(np.int64).max)  # `first` may be the number of tokens
-        has_tokens = (token_starts[first] < stop) & (stop > start)
-        return np.where(has_tokens, first, -1), np.where(has_tokens, last, -1)
 
 
 def encode(texts: Texts, tokenizer: Any, cache: bool = True) -> Ragged:
@@ -389,10 +358,18 @@ def _encode(texts: Texts, tokenizer: Any, cache: bool, with_spans: bool) -> tupl
     encode_texts = partial(
         _encode_with_cache if cache else _encode_in_memory, tokenizer=tokenizer, with_spans=with_spans
     )
-    if (store := _active_store.get()) is None:
+    if (stored_by_tokenizer := _stored_tokens.get()) is None:
         return encode_texts(texts)
     key = _digest_tokenizer(tokenizer).hexdigest() + ("-spans" if with_spans else "")
-    return store.encode(key, texts, encode_texts)
+    stored = stored_by_tokenizer.setdefault(key, StoredTokens())
+    hashes = as_column(texts).hashes
+    new_hashes, first = np.unique(hashes, return_index=True)
+    is_missing = stored.find(new_hashes) < 0
+    if is_missing.any():
+        order = np.argsort(first[is_missing])  # in the order of the texts
+        missing = first[is_missing][order]
+        stored.add(new_hashes[is_missing][order], *encode_texts(select_values(texts, missing)))
+    return stored.select(stored.find(hashes))
 
 
 def _encode_in_memory(texts: Texts, tokenizer: Any, with_spans: bool) -> tuple[Ragged, Spans]:
@@ -615,75 +592,49 @@ class TokenCounts:
     unk_fraction: float
 
     @classmethod
-    def from_texts(cls, columns: Sequence[Sequence[str]], tokenizer: Any) -> "TokenCounts":
-        """Count the tokens of one or two text columns; training reuses the cached encodings."""
-        counts = [
-            ColumnTokenCounts.from_input_ids(encode(column, tokenizer), tokenizer) for column in columns
-        ]
-        return cls._combine(counts, tokenizer)
-
-    @classmethod
-    def from_texts_with_offsets(cls, texts: Sequence[str], tokenizer: Any) -> "TokenCounts":
-        """Count the tokens of texts that training encodes with character offsets."""
-        ids = encode_with_offsets(texts, tokenizer).ids
-        return cls._combine([ColumnTokenCounts.from_input_ids(ids, tokenizer)], tokenizer)
-
-    @classmethod
-    def from_questions(
-        cls, questions: Sequence[str], contexts: Sequence[str], tokenizer: Any
+    def from_texts(
+        cls, columns: Sequence[Texts], tokenizer: Any, with_offsets: bool = False
     ) -> "TokenCounts":
+        """Count the tokens of one or two text columns; training reuses the cached encodings.
+
+        Args:
+            with_offsets: Whether training encodes the texts with character offsets.
+        """
+        ids = [_encode(column, tokenizer, True, with_offsets)[0] for column in columns]
+        return cls._combine(ids, [_count_tokens(column, tokenizer) for column in ids], tokenizer)
+
+    @classmethod
+    def from_questions(cls, questions: Texts, contexts: Texts, tokenizer: Any) -> "TokenCounts":
         """Count the tokens of questions with their contexts; each distinct context is encoded only once."""
         context_index = {text: index for index, text in enumerate(dict.fromkeys(contexts))}
-        question_counts = ColumnTokenCounts.from_input_ids(encode(questions, tokenizer), tokenizer)
-        context_ids = encode_with_offsets(list(context_index), tokenizer).ids
-        counts = ColumnTokenCounts.from_input_ids(context_ids, tokenizer)  # of the distinct contexts
+        ids = [encode(questions, tokenizer), encode_with_offsets(list(context_index), tokenizer).ids]
+        question_counts, context_counts = (_count_tokens(column, tokenizer) for column in ids)
         index = np.fromiter(map(context_index.__getitem__, contexts), np.int64, len(contexts))
-        context_counts = replace(counts, lengths=counts.lengths[index], unk_counts=counts.unk_counts[index])
-        return cls._combine([question_counts, context_counts], tokenizer)
+        return cls._combine(ids, [question_counts, context_counts[:, index]], tokenizer)
 
     @classmethod
-    def from_choices(
-        cls, contexts: Sequence[str], endings: Sequence[Sequence[str]], tokenizer: Any
-    ) -> "TokenCounts":
+    def from_choices(cls, contexts: Texts, endings: Sequence[Texts], tokenizer: Any) -> "TokenCounts":
         """Count the tokens of each context with its longest ending, and [UNK] tokens in all endings."""
-        all_endings = [ending for row_endings in endings for ending in row_endings]
-        counts_by_ending = ColumnTokenCounts.from_input_ids(encode(all_endings, tokenizer), tokenizer)
+        ids = [encode(contexts, tokenizer), encode(list(chain.from_iterable(endings)), tokenizer)]
+        context_counts, (lengths, unk_counts) = (_count_tokens(column, tokenizer) for column in ids)
         first_endings = np.cumsum([0, *map(len, endings[:-1])])
-        ending_counts = ColumnTokenCounts(
-            np.maximum.reduceat(counts_by_ending.lengths, first_endings),
-            np.add.reduceat(counts_by_ending.unk_counts, first_endings),
-            counts_by_ending.totals,
+        ending_counts = np.stack(
+            [np.maximum.reduceat(lengths, first_endings), np.add.reduceat(unk_counts, first_endings)]
         )
-        context_counts = ColumnTokenCounts.from_input_ids(encode(contexts, tokenizer), tokenizer)
-        return cls._combine([context_counts, ending_counts], tokenizer)
+        return cls._combine(ids, [context_counts, ending_counts], tokenizer)
 
     @classmethod
-    def _combine(cls, columns: Sequence["ColumnTokenCounts"], tokenizer: Any) -> "TokenCounts":
+    def _combine(
+        cls, columns: Sequence[Ragged], counts: Sequence[np.ndarray], tokenizer: Any
+    ) -> "TokenCounts":
+        """Add up the counts of the columns; `counts` are [2, n] results of `_count_tokens`."""
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=len(columns) == 2)
-        lengths = np.sum([column.lengths for column in columns], axis=0)
-        unk_counts = np.sum([column.unk_counts for column in columns], axis=0)
-        num_tokens, num_unk = np.sum([column.totals for column in columns], axis=0)
+        lengths, unk_counts = np.sum(counts, axis=0)
         return cls(
-            lengths + template.num_special_tokens, unk_counts, float(num_unk) / max(1, int(num_tokens))
+            lengths + template.num_special_tokens, unk_counts, compute_unk_fraction(columns, tokenizer)
         )
 
 
-@dataclass(frozen=True)
-class ColumnTokenCounts:
-    """Token counts of one text column of `n` examples.
-
-    Attributes:
-        lengths: [n] number of tokens of each text, without special tokens.
-        unk_counts: [n] number of [UNK] tokens of each text.
-        totals: Number of tokens and of [UNK] tokens of all texts; a text of several examples is counted once.
-    """
-
-    lengths: np.ndarray
-    unk_counts: np.ndarray
-    totals: tuple[int, int]
-
-    @classmethod
-    def from_input_ids(cls, ids: Ragged, tokenizer: Any) -> "ColumnTokenCounts":
-        """Count the tokens of encoded texts."""
-        unk_counts = count_unk_tokens(ids, tokenizer)
-        return cls(ids.lengths, unk_counts, (int(ids.lengths.sum()), int(unk_counts.sum())))
+def _count_tokens(ids: Ragged, tokenizer: Any) -> np.ndarray:
+    """Return [2, n] the numbers of tokens and of [UNK] tokens of each text, without special tokens."""
+    return np.stack([ids.lengths, count_unk_tokens(ids, tokenizer)])

@@ -5,7 +5,7 @@ Columns of class ids become columns of class names, as the `datasets` library de
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,7 @@ def map_class_ids(
 
 # ---- Parquet
 
+MAGIC_BYTES = 8
 TEXT_BATCH_ROWS = 64  # rows read at a time by `iter_parquet_column`; the text of a row may be a whole book
 
 
@@ -111,15 +112,23 @@ def iter_parquet_column(path: Any, choose_column: Callable[[list[str]], str]) ->
 @contextmanager
 def _open_parquet(path: Any) -> Iterator[Any]:
     """Open a Parquet file, which may be compressed as a whole; convert errors of Arrow to a `UserError`."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Pre-buffering would read all row groups of a column before the first row is returned.
-    with (
-        convert_arrow_errors(path, "Parquet"),
-        _open_source(path) as source,
-        pq.ParquetFile(source, buffer_size=CHUNK_BYTES, pre_buffer=False) as file,
-    ):
-        yield file
+    with convert_arrow_errors(path, "Parquet"), ExitStack() as stack:
+        source = path
+        if not isinstance(path, Path):
+            source = stack.enter_context(path.open(block_size=BLOCK_SIZE))
+        elif not _read_magic(path).startswith(PARQUET_MAGIC):
+            source = pa.BufferReader(b"".join(read_chunks(path)))
+        # Pre-buffering would read all row groups of a column before the first row is returned.
+        yield stack.enter_context(pq.ParquetFile(source, buffer_size=CHUNK_BYTES, pre_buffer=False))
+
+
+def _read_magic(path: Path) -> bytes:
+    """Return the first bytes of a file, which is not decompressed."""
+    with path.open("rb") as file:
+        return file.read(MAGIC_BYTES)
 
 
 @contextmanager
@@ -134,22 +143,6 @@ def convert_arrow_errors(path: Any, file_format: str) -> Iterator[None]:
         raise UserError(
             f"{path}: broken {file_format} file ({reason}); write or download it again"
         ) from error
-
-
-@contextmanager
-def _open_source(path: Any) -> Iterator[Any]:
-    if not isinstance(path, Path):
-        with path.open(block_size=BLOCK_SIZE) as file:
-            yield file
-        return
-    with path.open("rb") as file:
-        is_uncompressed = file.read(4) == PARQUET_MAGIC
-    if is_uncompressed:
-        yield path
-        return
-    import pyarrow as pa
-
-    yield pa.BufferReader(b"".join(read_chunks(path)))
 
 
 def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
@@ -246,7 +239,6 @@ def replace_class_ids(rows: Rows, name: str, class_names: Mapping[str, list[str]
     return rows
 
 
-MAGIC_BYTES = 8
 SAVED_PATTERNS = ("dataset_dict.json", "state.json", "data-*-of-*.arrow", "*/state.json")
 # What damaged JSON files of a saved dataset raise: missing keys, and values of other types.
 DAMAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
@@ -266,9 +258,8 @@ def map_arrow(path: Path) -> Rows | None:
     from datasets import Dataset
     from datasets.table import InMemoryTable
 
-    with path.open("rb") as file:
-        if not file.read(MAGIC_BYTES).startswith(ARROW_MAGIC):
-            return None
+    if not _read_magic(path).startswith(ARROW_MAGIC):
+        return None
     with convert_arrow_errors(path, "Arrow"):
         source = pa.memory_map(str(path))
         batches: list[pa.RecordBatch] = []
@@ -295,8 +286,7 @@ def iter_arrow(path: Path, chunk_size: int) -> Iterator[Rows]:
 
     first_row = 1
     with convert_arrow_errors(path, "Arrow"):
-        with path.open("rb") as file:
-            is_plain = file.read(MAGIC_BYTES).startswith(ARROW_MAGIC)
+        is_plain = _read_magic(path).startswith(ARROW_MAGIC)
         source = pa.memory_map(str(path)) if is_plain else pa.BufferReader(b"".join(read_chunks(path)))
         for batch in _iter_batches(source):
             batch.validate(full=True)

@@ -86,7 +86,16 @@ def read_chunks(file: Any) -> Iterator[bytes]:
     try:
         with file.open("rb") as raw:
             magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
-            with _decompress(file, raw, magic) as stream:
+            stream: Any = raw
+            if magic[:2] == GZIP_MAGIC:
+                stream = gzip.GzipFile(fileobj=raw)
+            elif magic == ZSTD_MAGIC:
+                import pyarrow as pa
+
+                stream = pa.CompressedInputStream(pa.PythonFile(raw), "zstd")
+            elif magic in ZIP_MAGIC and isinstance(file, Path):  # the directory of an archive is at its end
+                stream = _open_only_entry(file, raw)
+            with stream:
                 while chunk := stream.read(CHUNK_BYTES):
                     report_position(raw.tell())
                     yield chunk
@@ -94,41 +103,20 @@ def read_chunks(file: Any) -> Iterator[bytes]:
         raise UserError(f"{file}: cannot be read ({error})") from error
 
 
-def _decompress(file: Any, raw: IO[bytes], magic: bytes) -> Any:
-    if magic[:2] == GZIP_MAGIC:
-        return gzip.open(raw)
-    if magic == ZSTD_MAGIC:
-        import pyarrow as pa
-
-        return pa.CompressedInputStream(pa.PythonFile(raw), "zstd")
-    if magic in ZIP_MAGIC and isinstance(file, Path):  # the directory of an archive is at its end
-        return _open_only_entry(file, raw)
-    return raw
-
-
-@contextmanager
-def _open_only_entry(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    with zipfile.ZipFile(raw) as archive:
-        names = []
-        for name in archive.namelist():
-            *folders, file_name = name.split("/")
-            is_system_entry = folders[:1] == ["__MACOSX"] or file_name.startswith(".")
-            if file_name and not is_system_entry:  # folders end in "/"
-                names.append(name)
-        if SPREADSHEET_ENTRIES & set(names):
-            raise UserError(f"{path}: expected a data file, found a spreadsheet; save it as CSV")
-        if len(names) != 1:
-            content = f"several files ({format_list(names)})" if names else "no file"
-            raise UserError(f"{path}: expected a zip archive of one file, found {content}; unpack it")
-        with archive.open(names[0]) as entry:
-            yield entry
-
-
-def detect_unsupported_format(head: bytes) -> str | None:
-    """Return what an unsupported file is and how to fix it, given its first bytes; None for other files."""
-    if HTML_PAGE.match(head):
-        return "an HTML page, perhaps from a failed download; download it again"
-    return next((name for magic, name in UNSUPPORTED_MAGIC.items() if head.startswith(magic)), None)
+def _open_only_entry(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    archive = zipfile.ZipFile(raw)
+    names = []
+    for name in archive.namelist():
+        *folders, file_name = name.split("/")
+        is_system_entry = folders[:1] == ["__MACOSX"] or file_name.startswith(".")
+        if file_name and not is_system_entry:  # folders end in "/"
+            names.append(name)
+    if SPREADSHEET_ENTRIES & set(names):
+        raise UserError(f"{path}: expected a data file, found a spreadsheet; save it as CSV")
+    if len(names) != 1:
+        content = f"several files ({format_list(names)})" if names else "no file"
+        raise UserError(f"{path}: expected a zip archive of one file, found {content}; unpack it")
+    return archive.open(names[0])
 
 
 # ---- digests, for cache keys
@@ -213,66 +201,50 @@ def decode_chunks(
         head += chunk
     codec_by_mark = (codec for bom, codec in ENCODINGS_BY_BOM.items() if head.startswith(bom))
     codec = decoding.encoding or next(codec_by_mark, "utf-8")
-    if description := detect_unsupported_format(head):
-        raise UserError(f"{name}: not a text file but {description}")
+    if HTML_PAGE.match(head):
+        raise UserError(
+            f"{name}: not a text file but an HTML page, perhaps from a failed download; download it again"
+        )
+    for magic, description in UNSUPPORTED_MAGIC.items():
+        if head.startswith(magic):
+            raise UserError(f"{name}: not a text file but {description}")
     # An exhausted iterator releases the first bytes.
     all_chunks = chain(iter([head] if head else []), chunks, [b""])
     del head
-    decoder = _ChunkDecoder(name, codec, decoding.errors)
-    is_start = True
+    skips_errors = decoding.errors == "skip"
+    decoder = codecs.getincrementaldecoder(codec)("ignore" if skips_errors else "strict")
+    encoder = codecs.getincrementalencoder(codec)("replace")
+    offset = line_offset = 0  # bytes and line breaks before the chunk
+    num_dropped, is_start = 0, True
     for chunk in all_chunks:
-        part = decoder.decode(chunk)
-        yield part.removeprefix(BOM) if is_start else part
-        is_start = is_start and not part
-    if add_note and decoder.num_dropped:
-        add_note(f"{format_count(decoder.num_dropped, 'byte')} left out: not {codec.upper()}")
-
-
-class _ChunkDecoder:
-    """Decoder that counts lines and bytes, to locate errors."""
-
-    def __init__(self, name: object, codec: str, errors: Literal["stop", "skip"]) -> None:
-        self.name, self.codec, self.skips_errors = name, codec, errors == "skip"
-        self.decoder = codecs.getincrementaldecoder(codec)("ignore" if self.skips_errors else "strict")
-        self.encoder = codecs.getincrementalencoder(codec)("replace")
-        self.offset = self.line_offset = 0  # bytes and line breaks before the chunk
-        self.num_dropped = 0
-
-    def decode(self, chunk: bytes) -> str:
-        """Return the text of a chunk; an empty chunk is the end of the file."""
-        state = self.decoder.getstate()
-        if self.codec == "utf-8" and b"\0" in chunk:
-            location = f"a zero byte at offset {self.offset + chunk.index(0)}"
-            raise DecodingError(f"{self.name}: not a text file ({location})")
+        if codec == "utf-8" and b"\0" in chunk:
+            raise DecodingError(f"{name}: not a text file (a zero byte at offset {offset + chunk.index(0)})")
+        state = decoder.getstate()
         try:
-            text = self.decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            raise self._describe_error(error, chunk, state) from error
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                # The decoder keeps an incomplete character at the end of a chunk, for the next chunk.
+                num_kept = len(error.object) - len(chunk)
+                decoder.setstate(state)
+                valid_text = decoder.decode(chunk[: max(error.start - num_kept, 0)])
+                line = line_offset + valid_text.count("\n") + 1
+                bad_byte, bad_offset = error.object[error.start], offset - num_kept + error.start
+                location = f"byte 0x{bad_byte:02x} at offset {bad_offset}"
+                raise DecodingError(f"{name}: line {line}: not {codec.upper()} ({location})") from error
         except UnicodeError as error:  # `utf-16` requires a byte order mark
-            raise DecodingError(f"{self.name}: not {self.codec.upper()} ({error})") from error
+            raise DecodingError(f"{name}: not {codec.upper()} ({error})") from error
         if "\0" in text:
-            line = self.line_offset + text.count("\n", 0, text.index("\0")) + 1
-            raise DecodingError(f"{self.name}: line {line}: not {self.codec.upper()} (a NUL character)")
-        if self.skips_errors:
-            self.num_dropped += len(chunk) - len(self.encoder.encode(text))
-        self.offset += len(chunk)
-        self.line_offset += text.count("\n")
-        return text
-
-    def _describe_error(
-        self, error: UnicodeDecodeError, chunk: bytes, state: tuple[bytes, int]
-    ) -> DecodingError:
-        # The decoder keeps an incomplete character at the end of a chunk and decodes it with the next chunk.
-        num_kept = len(error.object) - len(chunk)
-        self.decoder.setstate(state)
-        try:
-            valid_text = self.decoder.decode(chunk[: max(error.start - num_kept, 0)])
-        except UnicodeError as other:  # `utf-16` requires a byte order mark
-            return DecodingError(f"{self.name}: not {self.codec.upper()} ({other})")
-        line = self.line_offset + valid_text.count("\n") + 1
-        bad_byte, bad_offset = error.object[error.start], self.offset - num_kept + error.start
-        location = f"byte 0x{bad_byte:02x} at offset {bad_offset}"
-        return DecodingError(f"{self.name}: line {line}: not {self.codec.upper()} ({location})")
+            line = line_offset + text.count("\n", 0, text.index("\0")) + 1
+            raise DecodingError(f"{name}: line {line}: not {codec.upper()} (a NUL character)")
+        if skips_errors:
+            num_dropped += len(chunk) - len(encoder.encode(text))
+        offset += len(chunk)
+        line_offset += text.count("\n")
+        yield text.removeprefix(BOM) if is_start else text
+        is_start = is_start and not text
+    if add_note and num_dropped:
+        add_note(f"{format_count(num_dropped, 'byte')} left out: not {codec.upper()}")
 
 
 # ---- encodings that fit
@@ -350,11 +322,6 @@ def find_encodings(read_chunks: Callable[[], Iterable[bytes]]) -> list[Candidate
     return sorted(plausible, key=scores.__getitem__)[:MAX_CANDIDATES]
 
 
-def format_candidates(candidates: Iterable[Candidate]) -> str:
-    """Return the encodings with their samples, for a message of one line."""
-    return " | ".join(f'{candidate.encoding}: "{candidate.sample}"' for candidate in candidates)
-
-
 def _try_encoding(encoding: str, chunks: Iterable[bytes]) -> Candidate | None:
     """Return the candidate if the encoding decodes all chunks and the text is plausible, else None."""
     digest, text, rest = 0, "", ""
@@ -363,16 +330,12 @@ def _try_encoding(encoding: str, chunks: Iterable[bytes]) -> Candidate | None:
             digest = hash((digest, part))  # single-byte encodings give parts of equal size
             if len(text) < RANKED_CHARS:
                 *lines, rest = (rest + part).split("\n")
-                text += "".join(_iter_foreign_lines(lines))
+                text += "".join(line + "\n" for line in lines if not line.isascii())
                 rest = rest if len(rest) < RANKED_CHARS else ""
     except DecodingError:
         return None
-    text = (text + "".join(_iter_foreign_lines([rest])))[:RANKED_CHARS]
+    text = (text if rest.isascii() else f"{text}{rest}\n")[:RANKED_CHARS]
     return None if IMPLAUSIBLE_CHARACTER.search(text) else Candidate(encoding, text, digest)
-
-
-def _iter_foreign_lines(lines: Iterable[str]) -> Iterator[str]:
-    return (line + "\n" for line in lines if not line.isascii())
 
 
 def _score(candidate: Candidate) -> float:
@@ -388,18 +351,16 @@ def _score(candidate: Candidate) -> float:
     match = from_bytes(text.encode("utf-8"), cp_isolation=["utf_8"], threshold=1.0).best()
     score = match.chaos - match.coherence if match else 1.0
     foreign = [char for char in text if not char.isascii()]
-    num_rare = sum(_is_rare(char, encoding) for char in foreign)
     if encoding in FREQUENT_LEAD_BYTES:
-        num_rare += len(LONE_CHARACTER.findall(text))
+        num_rare = len(LONE_CHARACTER.findall(text))
+        for char in foreign:
+            lead, *trail = char.encode(encoding)
+            is_extension = encoding in EUC_ENCODINGS and trail < [0xA1]
+            is_frequent = any(lead in values for values in FREQUENT_LEAD_BYTES[encoding])
+            num_rare += not trail or is_extension or not is_frequent
+    else:
+        num_rare = sum(unicodedata.category(char) in SYMBOL_CATEGORIES for char in foreign)
     return score + num_rare / max(1, len(foreign))
-
-
-def _is_rare(char: str, encoding: str) -> bool:
-    if encoding not in FREQUENT_LEAD_BYTES:
-        return unicodedata.category(char) in SYMBOL_CATEGORIES
-    lead, *trail = char.encode(encoding)
-    is_extension = encoding in EUC_ENCODINGS and trail < [0xA1]
-    return not trail or is_extension or not any(lead in values for values in FREQUENT_LEAD_BYTES[encoding])
 
 
 # ---- kinds of files
@@ -588,7 +549,8 @@ def _describe_fix(file: InputFile | StandardInput, decoding: Decoding) -> str:
     if not isinstance(file, Path):  # standard input cannot be read again, and a download can be large
         return f"{alternative}pass --encoding NAME"
     if candidates := find_encodings(lambda: read_chunks(file)):
-        return f"{alternative}pass --encoding NAME, with one of these: {format_candidates(candidates)}"
+        samples = " | ".join(f'{candidate.encoding}: "{candidate.sample}"' for candidate in candidates)
+        return f"{alternative}pass --encoding NAME, with one of these: {samples}"
     return f"{alternative}check how it was written: no common encoding decodes all of it"
 
 

@@ -190,7 +190,7 @@ class NerChecks(TaskChecks):
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
         """Count the tokens of each sentence, without the surrounding sentences."""
-        return TokenCounts.from_texts_with_offsets(rows["text"], tokenizer)
+        return TokenCounts.from_texts([rows["text"]], tokenizer, with_offsets=True)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
         tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
