@@ -17,6 +17,7 @@ from bertkit.data.corpus.examples import (
     build_segments,
     build_sop_pairs,
     describe_pairs,
+    plan_epoch,
     resize_plan,
     split_into_segments,
 )
@@ -36,7 +37,7 @@ def corpus(documents, origins=None):
 
 def make_plan(make, text, capacity, seed=0, epoch=0, chosen=None, short_seq_prob=0.1):
     chosen = np.arange(len(text.document_offsets) - 1) if chosen is None else np.array(chosen)
-    return make(text, chosen, capacity, seed, epoch, short_seq_prob)
+    return plan_epoch(make, text, chosen, capacity, seed, epoch, short_seq_prob)
 
 
 def find_document(text, token):
@@ -399,7 +400,7 @@ def test_a_plan_takes_little_memory():
 def describe_nsp_pairs(documents):
     text = corpus(documents)
     chosen = np.arange(len(documents))
-    plan: EpochPlan = build_nsp_pairs(text, chosen, 20, 0, 0)
+    plan: EpochPlan = plan_epoch(build_nsp_pairs, text, chosen, 20, 0, 0, 0.1)
     return describe_pairs(text, chosen, plan)
 
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -170,15 +169,28 @@ def translate_errors(
         repo: The repository. If it is None, the message is `subject (reason); hint`.
         hint: Fix for the message, except for a wrong name or a missing permission.
     """
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     errors: tuple[type[Exception], ...] = (HFValidationError, *_get_connection_errors(), *more_errors)
     try:
         yield
     except errors as error:
+        reason = summarize_error(error)
         if repo is None:
-            raise UserError(f"{subject} ({summarize_error(error)}); {hint}") from error
-        raise UserError(f"{subject}: {_describe_error(error, repo, kind, hint)}") from error
+            raise UserError(f"{subject} ({reason}); {hint}") from error
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, HFValidationError):
+            problem = f"{repo!r} is not a valid name on the Hub ({reason}); use NAME or ORG/NAME"
+        elif status in NO_ACCESS_CODES:
+            problem = (
+                f"{kind} {repo} does not exist on the Hub, or is not accessible; check the name, or log in "
+                "with: hf auth login"
+            )
+        elif isinstance(error, HfHubHTTPError) and status is not None:
+            problem = f"the Hub refused {repo} ({reason}); {hint}"
+        else:
+            problem = f"the connection to the Hub was lost ({reason}); {hint}"
+        raise UserError(f"{subject}: {problem}") from error
 
 
 def _get_connection_errors() -> tuple[type[Exception], ...]:
@@ -190,24 +202,6 @@ def _get_connection_errors() -> tuple[type[Exception], ...]:
     from huggingface_hub.errors import HfHubHTTPError
 
     return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
-
-
-def _describe_error(error: Exception, repo: str, kind: str, hint: str) -> str:
-    """Return problem and fix of an error for a repository."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    reason = summarize_error(error)
-    if isinstance(error, HFValidationError):
-        return f"{repo!r} is not a valid name on the Hub ({reason}); use NAME or ORG/NAME"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in NO_ACCESS_CODES:
-        return (
-            f"{kind} {repo} does not exist on the Hub, or is not accessible; check the name, or log in with: "
-            "hf auth login"
-        )
-    if isinstance(error, HfHubHTTPError) and status is not None:
-        return f"the Hub refused {repo} ({reason}); {hint}"
-    return f"the connection to the Hub was lost ({reason}); {hint}"
 
 
 def summarize_error(error: Exception) -> str:
@@ -339,17 +333,14 @@ def _request_files(
                 repo, part or None, recursive=True, revision=commit, repo_type="dataset"
             )
             for file in tree:
-                if isinstance(file, RepoFile) and _is_data_file(PurePosixPath(file.path)):
+                path = PurePosixPath(file.path)
+                is_data_file = path.name != DATASET_INFOS and any(map(path.match, FILE_PATTERNS["dataset"]))
+                is_hidden = any(part.startswith(".") for part in path.parts)
+                if isinstance(file, RepoFile) and is_data_file and not is_hidden:
                     digest = file.lfs.sha256 if file.lfs else file.blob_id
                     files.append(HubFile(repo, commit, file.path, digest, file.size))
-        except EntryNotFoundError:
+        except EntryNotFoundError:  # there is no directory `part`
             files = []
         if not files:
             raise UserError(f"{flag}: {describe_missing_content(repo, 'dataset', revision, part)}")
     return files
-
-
-def _is_data_file(path: PurePosixPath) -> bool:
-    if path.name == DATASET_INFOS or any(part.startswith(".") for part in path.parts):
-        return False
-    return any(fnmatch(path.name, pattern) for pattern in FILE_PATTERNS["dataset"])

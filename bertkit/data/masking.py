@@ -201,7 +201,10 @@ class TokenMasker:
         is_mask_or_random = uniform < self.mask_replace_prob + self.random_replace_prob
         actions = np.where(uniform < self.mask_replace_prob, MASK, np.where(is_mask_or_random, RANDOM, KEPT))
         masked = input_ids.copy()
-        masked.ravel()[token_indices] = self._replace(original_ids, actions, keys, prediction_indices)
+        uniform = self._sample_uniform(keys, prediction_indices, TOKEN_STREAM)
+        random_ids = self.random_token_ids[(uniform * len(self.random_token_ids)).astype(np.int64)]
+        replaced_ids = np.where(actions == RANDOM, random_ids, original_ids)
+        masked.ravel()[token_indices] = np.where(actions == MASK, self.mask_token_id, replaced_ids)
         return MaskedBatch(
             masked,
             _scatter(np.zeros(predictions_shape, np.int64), prediction_indices, positions),
@@ -229,16 +232,6 @@ class TokenMasker:
         chosen_words = np.sort((order + first_words[:, None])[is_chosen])
         starts = words.starts[chosen_words]
         return concat_ranges(starts, starts + words.sizes[chosen_words])
-
-    def _replace(
-        self, original_ids: np.ndarray, actions: np.ndarray, keys: np.ndarray, prediction_indices: np.ndarray
-    ) -> np.ndarray:
-        """Return the ids that replace the original ids of the chosen tokens [chosen]."""
-        uniform = self._sample_uniform(keys, prediction_indices, TOKEN_STREAM)
-        random_ids = self.random_token_ids[(uniform * len(self.random_token_ids)).astype(np.int64)]
-        return np.where(
-            actions == MASK, self.mask_token_id, np.where(actions == RANDOM, random_ids, original_ids)
-        )
 
     def _sample_uniform(self, keys: np.ndarray, prediction_indices: np.ndarray, stream: int) -> np.ndarray:
         """Return a uniform random number in [0, 1) for each chosen token [chosen]."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -542,16 +542,19 @@ def read_folder(
     if not is_conll and all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _read_text_tree(folder, paths, dialect.encoding if dialect else None), []
     by_split, unassigned = group_by_split({path: path.relative_to(folder) for path in paths})
-    if not by_split:
-        return {"train": _read_all(unassigned, dialect)}, []
-    notes = describe_unassigned_files(unassigned)
+    notes = describe_unassigned_files(unassigned) if by_split else []
+    by_split = by_split or {"train": unassigned}
     if "train" not in by_split and fallback_train_split in by_split:
         by_split["train"] = by_split.pop(fallback_train_split)
         notes.append(_describe_only_file(by_split["train"]))
     if "train" not in by_split:
         names = format_list(path.name for path in paths)
         raise UserError(f"{folder}: no training file among {names}; rename one, or pass the file itself")
-    return {split: _read_all(files, dialect) for split, files in by_split.items()}, notes
+    splits = {
+        split: Rows.concatenate([read_file(file, dialect) for file in files])
+        for split, files in by_split.items()
+    }
+    return splits, notes
 
 
 def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
@@ -596,10 +599,6 @@ def is_data_file(path: PurePath) -> bool:
     return not is_hidden and has_data_suffix and not is_description
 
 
-def _read_all(paths: list[Path], dialect: Dialect | None) -> Rows:
-    return Rows.concatenate([read_file(path, dialect) for path in paths])
-
-
 def _read_text_tree(folder: Path, paths: list[Path], encoding: str | None) -> Splits:
     """Return the splits of `{train,test}/{pos,neg}/*.txt`, or the training rows of `{pos,neg}/*.txt`."""
     roots = sorted({path.relative_to(folder).parts[0] for path in paths})
@@ -638,6 +637,7 @@ def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False)
     """
     if data.is_missing:
         raise UserError(f"{name}: the {data} is not saved with the run; pass it again from Python")
+    no_rows = UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
     if data.kind == "Dataset":
         rows = rows_from_dataset(data.value, name)
     elif data.kind == "DataFrame":
@@ -654,13 +654,20 @@ def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False)
             records.append({key: _to_python(value) for key, value in row.items()})
         rows = Rows.from_dicts(records, name)
     elif data.kind == "IterableDataset" and accepts_streams:
-        rows = store_temporarily(partial(_iter_stored_parts, data, name), name)
+
+        def open_stream() -> Iterator[Rows]:
+            parts = iter_stream(data, name) or iter(())
+            if (first := next(parts, None)) is None:
+                raise no_rows
+            return chain([first], parts)
+
+        rows = store_temporarily(open_stream, name)
     elif data.kind == "IterableDataset":
         raise UserError(f"{name}: an IterableDataset can only be read once, row by row; {STREAM_FIX}")
     else:
         raise UserError(f"{name}: a {data.kind} has several splits; pass one of them")
     if not len(rows):
-        _refuse_empty(data, name)
+        raise no_rows
     return rows
 
 
@@ -698,19 +705,6 @@ def select_split(splits: Splits, split: str, name: str) -> Rows:
     if len(splits) == 1:
         return next(iter(splits.values()))
     raise UserError(f"{name}: no {split} split among {format_list(splits)}; pass one of them")
-
-
-def _iter_stored_parts(data: DataObject, name: str) -> Iterator[Rows]:
-    parts = iter_stream(data, name)
-    assert parts is not None
-    first = next(parts, None)
-    if first is None:
-        _refuse_empty(data, name)
-    return chain([first], parts)
-
-
-def _refuse_empty(data: DataObject, name: str) -> NoReturn:
-    raise UserError(f"{name}: the {data.kind} has no rows; pass an object with rows")
 
 
 def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,17 +25,6 @@ from bertkit.errors import UserError
 MAX_SPAN_SENTENCES = 1024
 
 Spans = tuple[np.ndarray, np.ndarray]  # [n] starts, [n] stops
-
-
-class CorpusLike(Protocol):
-    """The attributes of a `Corpus` that determine its examples."""
-
-    @property
-    def sentence_offsets(self) -> np.ndarray: ...
-    @property
-    def document_offsets(self) -> np.ndarray: ...
-    @property
-    def parent_ids(self) -> np.ndarray | None: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class SelectedDocuments:
     cumulative_sentences: np.ndarray
 
     @classmethod
-    def from_corpus(cls, corpus: CorpusLike, document_ids: np.ndarray) -> "SelectedDocuments":
+    def from_corpus(cls, corpus: Corpus, document_ids: np.ndarray) -> "SelectedDocuments":
         """Select documents of a corpus by their sorted indices."""
         offsets = np.asarray(corpus.sentence_offsets)
         start = corpus.document_offsets[document_ids].astype(np.int64)
@@ -75,12 +64,6 @@ class SelectedDocuments:
     def is_single_document(self) -> bool:
         """Whether all selected documents are parts of one original document."""
         return len(self) > 0 and bool(self.parent_ids[0] == self.parent_ids[-1])
-
-    def count_sentences_before(self, sentence: np.ndarray) -> np.ndarray:
-        """Return how many sentences of the selected documents precede each of the given sentences."""
-        document = np.searchsorted(self.start, sentence, "right") - 1
-        num_in_document = np.minimum(sentence, self.stop[document]) - self.start[document]
-        return self.cumulative_sentences[document] + num_in_document
 
     def count_tokens(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
         """Return the number of tokens in spans of sentences."""
@@ -234,14 +217,30 @@ class EpochPlan:
 
 # ---- objectives
 
+# A function that plans the examples of an epoch.
+Planner = Callable[[SelectedDocuments, TargetLengths, np.random.Generator], EpochPlan]
+
+
+def plan_epoch(
+    planner: Planner, corpus: Corpus, document_ids: np.ndarray, max_num_tokens: int, seed: int, epoch: int,
+    short_seq_prob: float,
+) -> EpochPlan:  # fmt: skip
+    """Plan the examples of an epoch, which `seed` and `epoch` together determine.
+
+    Args:
+        planner: `build_nsp_pairs`, `build_sop_pairs` or `build_segments`.
+        document_ids: Sorted indices of the documents to use.
+        max_num_tokens: Maximum number of tokens of an example without special tokens; at least 2.
+        short_seq_prob: Probability that a chunk has a random target length below `max_num_tokens`.
+    """
+    documents = SelectedDocuments.from_corpus(corpus, document_ids)
+    return planner(
+        documents, TargetLengths(max_num_tokens, short_seq_prob), np.random.default_rng([seed, epoch])
+    )
+
 
 def build_nsp_pairs(
-    corpus: CorpusLike,
-    document_ids: np.ndarray,
-    max_num_tokens: int,
-    seed: int,
-    epoch: int,
-    short_seq_prob: float = 0.1,
+    documents: SelectedDocuments, targets: TargetLengths, rng: np.random.Generator
 ) -> EpochPlan:
     """Plan pairs for next sentence prediction: half of the pairs, to within one, are IsNext.
 
@@ -254,22 +253,13 @@ def build_nsp_pairs(
     Nothing follows the sentence of a single-sentence document. If there are many such documents, fewer than
     half of the pairs are IsNext. If all text is from one document, a random B starts elsewhere in it: neither
     in A nor in the continuation of A. If the document is too short for that, all pairs are IsNext.
-
-    Args:
-        corpus: See `bertkit.data.corpus.store.Corpus`.
-        document_ids: Sorted indices of the documents to use.
-        max_num_tokens: Maximum number of tokens of a pair without special tokens; at least 2.
-        seed: Seed; `seed` and `epoch` together determine the plan.
-        short_seq_prob: Probability that a chunk has a random target length below `max_num_tokens`.
     """
-    rng = np.random.default_rng([seed, epoch])
-    documents = SelectedDocuments.from_corpus(corpus, document_ids)
-    segments = split_into_segments(documents, TargetLengths(max_num_tokens, short_seq_prob), rng)
+    segments = split_into_segments(documents, targets, rng)
     excluded = find_excluded_ranges(documents, segments)
     num_sentences = documents.cumulative_sentences[-1]
     if (excluded[:, 1] - excluded[:, 0] >= num_sentences).any():
         max_pairs = len(segments.start) // 2  # asking for that many pairs uses as many segments as possible
-        return _pair_consecutive(documents, segments, max_num_tokens, max_pairs, rng)
+        return _pair_consecutive(documents, segments, targets.max_num_tokens, max_pairs, rng)
     is_positive_a = sample_positive_segments(segments, rng)
     is_positive_b = np.roll(is_positive_a, 1)  # no pair begins with the last segment
     a_index = np.flatnonzero(~is_positive_b)
@@ -282,30 +272,23 @@ def build_nsp_pairs(
         documents, excluded[negative_index], b_tokens, rng
     )
     a_spans = (segments.start[a_index], segments.stop[a_index])
-    plan = _truncate_pairs(documents, a_spans, (b_start, b_stop), max_num_tokens, rng)
+    plan = _truncate_pairs(documents, a_spans, (b_start, b_stop), targets.max_num_tokens, rng)
     plan.labels[is_negative] = NOT_NEXT
     return plan[plan.b_length > 0]  # a random B is empty if only empty sentences follow in its document
 
 
 def build_sop_pairs(
-    corpus: CorpusLike,
-    document_ids: np.ndarray,
-    max_num_tokens: int,
-    seed: int,
-    epoch: int,
-    short_seq_prob: float = 0.1,
+    documents: SelectedDocuments, targets: TargetLengths, rng: np.random.Generator
 ) -> EpochPlan:
     """Plan pairs for sentence order prediction (Lan et al. 2019); half of the pairs are swapped.
 
-    The two segments of a chunk form a pair. Chunks and arguments are those of `build_nsp_pairs`. A chunk of
-    one sentence has no second segment, so this sentence is not used. If this concerns more than a third of
-    the segments, consecutive chunks of some documents are paired; see `find_pairable_segments`.
+    The two segments of a chunk form a pair. Chunks are those of `build_nsp_pairs`. A chunk of one sentence
+    has no second segment, so this sentence is not used. If this concerns more than a third of the segments,
+    consecutive chunks of some documents are paired; see `find_pairable_segments`.
     """
-    rng = np.random.default_rng([seed, epoch])
-    documents = SelectedDocuments.from_corpus(corpus, document_ids)
-    segments = split_into_segments(documents, TargetLengths(max_num_tokens, short_seq_prob), rng)
+    segments = split_into_segments(documents, targets, rng)
     min_pairs = len(segments.start) // 3  # pairs of two segments: at most a third of the segments is unused
-    plan = _pair_consecutive(documents, segments, max_num_tokens, min_pairs, rng)
+    plan = _pair_consecutive(documents, segments, targets.max_num_tokens, min_pairs, rng)
     is_swapped = rng.permutation(np.arange(len(plan)) % 2 == 1)
     return EpochPlan(
         np.where(is_swapped, plan.b_start, plan.a_start), np.where(is_swapped, plan.b_length, plan.a_length),
@@ -315,23 +298,14 @@ def build_sop_pairs(
 
 
 def build_segments(
-    corpus: CorpusLike,
-    document_ids: np.ndarray,
-    max_num_tokens: int,
-    seed: int,
-    epoch: int,
-    short_seq_prob: float = 0.1,
+    documents: SelectedDocuments, targets: TargetLengths, rng: np.random.Generator
 ) -> EpochPlan:
     """Plan examples of one text each: as many whole sentences of a document as fit into the target length.
 
-    Each token is used exactly once. A sentence longer than the target length gives several examples. The
-    arguments are those of `build_nsp_pairs`.
+    Each token is used exactly once. A sentence longer than the target length gives several examples.
     """
-    rng = np.random.default_rng([seed, epoch])
-    documents = SelectedDocuments.from_corpus(corpus, document_ids)
     span_start, span_stop = (documents.find_token_starts(bound) for bound in documents.split_into_spans())
     has_tokens = span_stop > span_start
-    targets = TargetLengths(max_num_tokens, short_seq_prob)
     spans = (span_start[has_tokens], span_stop[has_tokens])
     start, stop, _ = fill_chunks(spans, documents.find_token_stops, targets, rng)
     zeros = np.zeros(len(start), np.int32)
@@ -445,8 +419,12 @@ def find_excluded_ranges(documents: SelectedDocuments, segments: Segments) -> np
     num_tokens = documents.count_tokens(segments.start, segments.stop)
     b_tokens = np.maximum(1, segments.target_length - num_tokens)
     continuation_stop = documents.find_sentence_stops(segments.stop, b_tokens)
-    bounds = (documents.count_sentences_before(index) for index in (segments.start, continuation_stop))
-    return np.stack(list(bounds), 1)
+    bounds = []
+    for sentence in (segments.start, continuation_stop):
+        document = np.searchsorted(documents.start, sentence, "right") - 1
+        num_in_document = np.minimum(sentence, documents.stop[document]) - documents.start[document]
+        bounds.append(documents.cumulative_sentences[document] + num_in_document)
+    return np.stack(bounds, 1)
 
 
 def sample_negative_spans(
@@ -477,7 +455,7 @@ def sample_negative_spans(
 # ---- notes
 
 
-def describe_pairs(corpus: CorpusLike, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
+def describe_pairs(corpus: Corpus, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
     """Return notes on limitations of the sentence pairs that these documents allow.
 
     If less or more than half of the pairs of `plan`, a result of `build_nsp_pairs`, are IsNext, there is a

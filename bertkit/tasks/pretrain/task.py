@@ -17,6 +17,7 @@ from bertkit.data.corpus.examples import (
     PhasedFeatures,
     describe_pairs,
     parse_phases,
+    plan_epoch,
 )
 from bertkit.data.corpus.store import Corpus, load_corpus, load_token_vectors
 from bertkit.data.features import Features, PaddingCollator
@@ -288,8 +289,8 @@ class Pretrain(Task):
         corpus, documents = self.state.corpus_set.locate_documents(rows)
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=config.has_pairs)
         build_plan = partial(
-            self.objective.plan_examples, corpus, documents, max_length - template.num_special_tokens,
-            config.seed, short_seq_prob=config.short_seq_prob,
+            plan_epoch, self.objective.plan_examples, corpus, documents,
+            max_length - template.num_special_tokens, config.seed, short_seq_prob=config.short_seq_prob,
         )  # fmt: skip
         features = CorpusFeatures.from_corpus(
             corpus, build_plan, template, config.seed, self.objective.reduce_example_logits
