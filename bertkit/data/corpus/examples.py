@@ -419,12 +419,12 @@ def find_excluded_ranges(documents: SelectedDocuments, segments: Segments) -> np
     num_tokens = documents.count_tokens(segments.start, segments.stop)
     b_tokens = np.maximum(1, segments.target_length - num_tokens)
     continuation_stop = documents.find_sentence_stops(segments.stop, b_tokens)
-    bounds = []
+    sentences_before = []
     for sentence in (segments.start, continuation_stop):
         document = np.searchsorted(documents.start, sentence, "right") - 1
         num_in_document = np.minimum(sentence, documents.stop[document]) - documents.start[document]
-        bounds.append(documents.cumulative_sentences[document] + num_in_document)
-    return np.stack(bounds, 1)
+        sentences_before.append(documents.cumulative_sentences[document] + num_in_document)
+    return np.stack(sentences_before, 1)
 
 
 def sample_negative_spans(

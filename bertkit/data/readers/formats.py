@@ -164,8 +164,9 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
         raise UserError(f"{path}: {EMPTY_FILE}")
     if data_format == "json" and not starts_with_json_lines(sample):
         document = parse_json_document(path, "".join(open_text()), is_conll=dialect.conll)
-        build = Rows.from_columns if isinstance(document, dict) else Rows.from_dicts
-        return build(document, str(path)).iter_chunks(chunk_size)
+        if isinstance(document, dict):
+            return Rows.from_columns(document, str(path)).iter_chunks(chunk_size)
+        return Rows.from_dicts(document, str(path)).iter_chunks(chunk_size)
     lines = split_lines(open_text(), max_chars=None)
     if data_format == "json":
         records = (record for _, record in parse_json_lines(path, lines))
