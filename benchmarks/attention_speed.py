@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.models.cpu_dropout import attend_with_dropout
+from bertkit.models.cpu import attend_with_dropout
 from harness import compute_median_ratio, format_report, publish
 from ner_data import time_alternating
 

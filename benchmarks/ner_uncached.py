@@ -6,7 +6,7 @@ The command line is the same: `python benchmarks/ner_uncached.py ner --features 
 from __future__ import annotations
 
 from bertkit.cli.app import main
-from bertkit.methods.frozen import FrozenFeatures
+from bertkit.methods.vectors import FrozenFeatures
 
 if __name__ == "__main__":
     del FrozenFeatures.precompute  # by default, the features are unchanged

@@ -36,10 +36,10 @@ def write_model(folder: Path, vocabulary: int, shape: tuple[int, int, int]) -> P
     import torch
     from transformers import BertModel
 
-    from bertkit.models.scratch import build_bert_config
+    from bertkit.models.scratch import build_config
 
     torch.manual_seed(SEED)
-    BertModel(build_bert_config(vocabulary, shape, 0)).save_pretrained(folder)
+    BertModel(build_config("bert", vocabulary, shape, 0)).save_pretrained(folder)
     build_tokenizer(vocabulary).save_pretrained(folder)
     return folder
 

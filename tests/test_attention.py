@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_architectures import ARCHITECTURES
 
-from bertkit.models import cpu_dropout
-from bertkit.models.cpu_dropout import (
+from bertkit.models import cpu
+from bertkit.models.cpu import (
     FAST_SDPA,
     BlockwiseAttention,
     KeepMasks,
@@ -46,7 +46,7 @@ def gradients(output, parts):
 def test_equals_sdpa_without_dropout(function, mask, batch, length, max_scores):
     parts, mask = inputs(batch, length, mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_dropout, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks
+        patch.setattr(cpu, "MAX_SCORES_PER_BLOCK", max_scores)  # varies the blocks
         ours = function.apply(*parts, mask, 0.0, 0.3)
         results = [ours, *gradients(ours, parts)]
     stock = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3)
@@ -64,7 +64,7 @@ def test_gradients_use_the_dropout_mask(function, dropout, monkeypatch):
         return keep_masks[-1]
 
     monkeypatch.setattr(KeepMasks, "draw", record_mask)
-    monkeypatch.setattr(cpu_dropout, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
+    monkeypatch.setattr(cpu, "MAX_SCORES_PER_BLOCK", 2 * 2 * 9 * 9)
     parts, mask = inputs(5, 9, "bool")
     ours = function.apply(*parts, mask, dropout, 0.5)
     forward_masks = list(keep_masks)
@@ -122,7 +122,7 @@ def test_saves_tensors_of_the_size_of_the_scores_only_if_they_are_small(monkeypa
     num_scores = 2 * 2 * 64 * 64
     assert parts[0].numel() < num_scores
     for max_scores, is_saved in ((num_scores, True), (num_scores - 1, False)):
-        monkeypatch.setattr(cpu_dropout, "MAX_SHORT_SCORES", max_scores)
+        monkeypatch.setattr(cpu, "MAX_SHORT_SCORES", max_scores)
         saved = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, s=saved: s.append(x.numel()) or x, id):
             attend_with_dropout(*parts, mask, 0.1, 0.5)
@@ -183,7 +183,7 @@ def record_calls(monkeypatch):
         calls.append(given)
         return attend(*given)
 
-    monkeypatch.setattr(cpu_dropout, "attend_with_dropout", record)
+    monkeypatch.setattr(cpu, "attend_with_dropout", record)
     return calls
 
 
@@ -191,7 +191,7 @@ def record_calls(monkeypatch):
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
 def test_architectures_with_selectable_attention_equal_the_stock_model(name, max_short_scores, monkeypatch):
     """With a tiny dropout that drops nothing, logits and gradients equal those of the stock model."""
-    monkeypatch.setattr(cpu_dropout, "MAX_SHORT_SCORES", max_short_scores)
+    monkeypatch.setattr(cpu, "MAX_SHORT_SCORES", max_short_scores)
     batch = {"input_ids": torch.randint(5, 40, (3, 10)), "attention_mask": torch.ones(3, 10).long()}
     batch["attention_mask"][1, 6:] = 0
     results = []
@@ -211,7 +211,7 @@ def test_architectures_with_selectable_attention_equal_the_stock_model(name, max
 @pytest.mark.parametrize("max_short_scores", [0, 2**20])
 @pytest.mark.parametrize("padded", [None, slice(6, None), slice(0, 4)], ids=["not", "right", "left"])
 def test_causal_attention_equals_the_stock_model(name, padded, max_short_scores, monkeypatch):
-    monkeypatch.setattr(cpu_dropout, "MAX_SHORT_SCORES", max_short_scores)
+    monkeypatch.setattr(cpu, "MAX_SHORT_SCORES", max_short_scores)
     ids = torch.randint(5, 40, (3, 10), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 10).long()
     mask[1, padded or slice(0, 0)] = 0

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.corpus import store
 from bertkit.data.corpus.store import Corpus, compute_ppmi, compute_token_vectors, count_cooccurrences
-from bertkit.models.scratch import build_bert_config
+from bertkit.models.scratch import build_config
 
 VOCAB_SIZE = 7
 SHAPE = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "max_length": 32}
@@ -133,7 +133,7 @@ def test_embeddings_are_scaled_vectors_of_the_training_text(objective, tmp_path,
     np.testing.assert_allclose(embeddings[occurs], vectors[occurs] * scale, rtol=1e-5)
     np.testing.assert_array_equal(embeddings[~occurs], new[~occurs])  # [PAD], [MASK]
     assert embeddings[occurs].std() == pytest.approx(
-        build_bert_config(60, (1, 16, 2), 0).initializer_range, rel=0.2
+        build_config("bert", 60, (1, 16, 2), 0).initializer_range, rel=0.2
     )
     if objective == "rtd":
         generator = load_file(run.output_dir / "generator" / "model.safetensors")

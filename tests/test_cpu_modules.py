@@ -8,8 +8,8 @@ import torch
 from test_attention import untrained
 from torch import nn
 
-from bertkit.models import cpu_modules
-from bertkit.models.cpu_modules import (
+from bertkit.models import cpu
+from bertkit.models.cpu import (
     FastEmbedding,
     FastLinear,
     GradientClipper,
@@ -23,7 +23,7 @@ IDS = torch.tensor([[5, 7, 7, 0], [5, 1, 0, 0]])
 def accelerated(model, replace=replace_modules):
     """Return an accelerated copy of a model; every embedding counts as large."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.models.cpu_modules.MIN_VALUES", 1)
+        patch.setattr("bertkit.models.cpu.MIN_VALUES", 1)
         faster = copy.deepcopy(model)
         replace(faster, is_single_process=True)
     return faster
@@ -36,8 +36,8 @@ def grads(model):
 @pytest.fixture(params=[0, 2**62], ids=["oneDNN", "MKL"])
 def fp32_library(request, monkeypatch):
     """Make one library compute all fp32 products; otherwise, their size selects it."""
-    monkeypatch.setattr(cpu_modules, "USES_ONEDNN_IN_FP32", True)
-    monkeypatch.setattr(cpu_modules, "MIN_PRODUCTS", request.param)
+    monkeypatch.setattr(cpu, "USES_ONEDNN_IN_FP32", True)
+    monkeypatch.setattr(cpu, "MIN_PRODUCTS", request.param)
 
 
 # ---- linear layers
@@ -68,7 +68,7 @@ def test_linear_layer_equals_the_stock_layer(bias, bf16):
     ("uses_onednn", "name"), [(True, "LinearFunctionBackward"), (False, "AddmmBackward0")]
 )
 def test_layers_in_fp32_are_the_stock_ones_where_mkl_is_faster(uses_onednn, name, monkeypatch):
-    monkeypatch.setattr(cpu_modules, "USES_ONEDNN_IN_FP32", uses_onednn)
+    monkeypatch.setattr(cpu, "USES_ONEDNN_IN_FP32", uses_onednn)
     layer = accelerated(nn.Sequential(nn.Linear(4, 4)))[0]
     output = layer(torch.ones(2, 4))
     operators = {
@@ -101,13 +101,13 @@ def test_projections_share_the_cast_of_their_input():
     x = torch.ones(2, 4, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         query(x)
-        first = cpu_modules.INPUT_COPY.copy
+        first = cpu.INPUT_COPY.copy
         key(x)
-        assert cpu_modules.INPUT_COPY.copy is first
+        assert cpu.INPUT_COPY.copy is first
         with torch.no_grad():
             x.add_(1)
         key(x)
-    assert cpu_modules.INPUT_COPY.copy is not first
+    assert cpu.INPUT_COPY.copy is not first
 
 
 @pytest.mark.usefixtures("fp32_library")
@@ -211,7 +211,7 @@ def test_frozen_embedding_gets_no_gradient():
 
 
 def test_several_processes_keep_the_stock_embedding(monkeypatch):
-    monkeypatch.setattr("bertkit.models.cpu_modules.MIN_VALUES", 1)
+    monkeypatch.setattr("bertkit.models.cpu.MIN_VALUES", 1)
     model = nn.Sequential(nn.Embedding(9, 3))
     replace_modules(model, is_single_process=False)
     assert type(model[0]) is nn.Embedding

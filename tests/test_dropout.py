@@ -6,7 +6,7 @@ from conftest import save_tiny_model
 from torch import nn
 from transformers import AutoModel
 
-from bertkit.models.cpu_dropout import FastDropout
+from bertkit.models.cpu import FastDropout
 from bertkit.models.layers import set_dropout
 
 

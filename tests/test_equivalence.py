@@ -284,7 +284,7 @@ def test_run_resumes_from_first_checkpoint_after_disk_was_full(cli, tiny, toy, t
             raise OSError("No space left on device")
         write_checksums(folder)
 
-    monkeypatch.setattr("bertkit.training.checkpoints.write_checksums", full)
+    monkeypatch.setattr("bertkit.training.trainer.write_checksums", full)
     status, _, err = cli("classify", *options_for(tiny, toy), "-o", tmp_path / "run")
     assert (status, "No space left on device); free disk space and resume with --resume" in err) == (2, True)
     monkeypatch.undo()

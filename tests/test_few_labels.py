@@ -23,7 +23,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 import bertkit
 from bertkit.data.split import to_membership
 from bertkit.errors import RunInterrupted
-from bertkit.methods.contrastive import PairFeatures, choose_repeats, sample_pairs
+from bertkit.methods.vectors import PairFeatures, choose_repeats, sample_pairs
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.models.own_models import VectorClassifier
 from bertkit.run_directory import RunDir

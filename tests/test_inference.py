@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.api import load
-from bertkit.models.cpu_modules import FastLinear
+from bertkit.models.cpu import FastLinear
 from bertkit.models.encoder import Encoder
 from bertkit.models.loading import ModelSource, load_config, load_tokenizer
 from bertkit.run.predictor import load_predictor

@@ -146,7 +146,7 @@ def test_errors_of_a_number_format_in_a_step_have_a_fix():
 @pytest.mark.parametrize("length", [8, 600])
 def test_attention_with_queries_in_fp32_has_gradients_under_autocast(length):
     """Jina rotates queries and keys in fp32."""
-    from bertkit.models.cpu_dropout import attend_fast
+    from bertkit.models.cpu import attend_fast
 
     def make(dtype):
         return torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 import bertkit
 from bertkit.errors import RunInterrupted
 from bertkit.methods.lora import add_adapters, merge_adapters
-from bertkit.models.cpu_modules import accelerate_on_cpu
+from bertkit.models.cpu import accelerate_on_cpu
 from bertkit.run_directory import RunDir
 
 CAUSAL = {

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.models.cpu_dropout import enable_fast_attention
+from bertkit.models.cpu import enable_fast_attention
 from bertkit.models.layers import compile_layers
 from bertkit.models.packing import enable_packing
 from bertkit.tasks.text.config import ClassifyConfig

@@ -22,7 +22,7 @@ import bertkit
 from bertkit.data.corpus.store import write_corpus
 from bertkit.models.forward import compute_logits
 from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook
-from bertkit.models.scratch import build_bert_config
+from bertkit.models.scratch import build_config
 from bertkit.stats.scores import score_pretraining, score_unigram
 from bertkit.tasks.pretrain.config import MODEL_SIZES
 
@@ -94,7 +94,7 @@ def test_the_loss_equals_that_of_transformers():
 @pytest.mark.parametrize(("size", "millions"), [("base", 110), ("large", 336)])
 def test_model_sizes_have_the_parameter_counts_of_the_paper(size, millions):
     with torch.device("meta"):
-        model = BertForPreTraining(build_bert_config(30522, MODEL_SIZES[size], 0))
+        model = BertForPreTraining(build_config("bert", 30522, MODEL_SIZES[size], 0))
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
 
 
@@ -353,7 +353,7 @@ def test_the_default_learning_rate_depends_on_the_size(size, rate, cli, text, tm
 
 def test_initializer_range_scales_with_the_hidden_size():
     shapes = [MODEL_SIZES[size] for size in ("tiny", "small", "base", "large")]
-    spread = [build_bert_config(100, shape, 0).initializer_range for shape in shapes]
+    spread = [build_config("bert", 100, shape, 0).initializer_range for shape in shapes]
     assert spread[2:] == [0.02, 0.02]  # the paper's
     assert [s * math.sqrt(h) for s, (_, h, _) in zip(spread[:3], shapes[:3], strict=True)] == pytest.approx(
         [0.02 * math.sqrt(768)] * 3

@@ -39,7 +39,7 @@ from bertkit.models.replaced_tokens import (
     reduce_replaced_token_logits,
     sample_tokens,
 )
-from bertkit.models.scratch import build_electra_config
+from bertkit.models.scratch import build_config
 from bertkit.stats.scores import DISCRIMINATOR_WEIGHT, score_majority, score_replaced_tokens
 from bertkit.tasks.pretrain.config import MODEL_SIZES
 from flops import SequenceCounts, count_training_flops
@@ -48,7 +48,7 @@ SHAPE = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "vocab_size": 60, "
 
 
 def build_model(vocab_size, dropout=0.0):
-    config = build_electra_config(vocab_size, (2, 16, 2), 0)
+    config = build_config("electra", vocab_size, (2, 16, 2), 0)
     config.update({"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
     torch.manual_seed(0)
     generator = AutoModelForMaskedLM.from_config(build_generator_config(config, 0.5))
@@ -149,12 +149,12 @@ def test_packing_does_not_change_the_outputs():
 
 
 def test_the_generator_has_the_shape_of_the_reference_implementation():
-    base = build_electra_config(30522, MODEL_SIZES["base"], 0)
+    base = build_config("electra", 30522, MODEL_SIZES["base"], 0)
     generator = build_generator_config(base, 1 / 3)
     assert (generator.hidden_size, generator.num_attention_heads) == (256, 4)
     assert (generator.num_hidden_layers, generator.intermediate_size) == (12, 1024)
     assert generator.embedding_size == base.embedding_size == 768
-    odd = build_generator_config(build_electra_config(99, (2, 200, 2), 0), 1.0)
+    odd = build_generator_config(build_config("electra", 99, (2, 200, 2), 0), 1.0)
     assert odd.hidden_size % odd.num_attention_heads == 0
 
 

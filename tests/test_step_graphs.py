@@ -177,7 +177,7 @@ def test_there_is_an_upper_bound_of_graphs(recordings, monkeypatch):
 
 @pytest.mark.parametrize("longest", [8, 30, 128, 512, 8192])
 def test_lengths_are_padded_to_few_multiples_of_8(longest):
-    pad = LengthPadding.from_longest(longest, 3)
+    pad = LengthPadding(longest, 3)
     lengths = {pad(make_batch([n], n))["input_ids"].shape[1] for n in range(1, longest + 1)}
     assert len(lengths) <= NUM_PADDED_LENGTHS
     assert max(lengths) == longest
@@ -187,7 +187,7 @@ def test_lengths_are_padded_to_few_multiples_of_8(longest):
 def test_padding_is_masked_and_has_the_id_of_pad():
     batch = make_batch([5, 9], 9, token_type_ids=torch.ones(2, 9, dtype=torch.long))
     batch |= {ORIGINAL_IDS: batch["input_ids"]}
-    padded = LengthPadding(8, 40, 3)(batch)
+    padded = LengthPadding(40, 3)(batch)
     assert padded["attention_mask"].sum(1).tolist() == [5, 9]
     for name in ("input_ids", ORIGINAL_IDS):
         assert padded[name].shape == (2, 16)
@@ -200,6 +200,6 @@ def test_padding_is_masked_and_has_the_id_of_pad():
 )
 def test_predictions_of_words_are_padded_with_ignored_labels(count, padded):
     numbers = torch.arange(count)
-    batch = LengthPadding(8, 8, 0)(make_batch([8], 8, sequence=numbers, position=numbers, labels=numbers))
+    batch = LengthPadding(8, 0)(make_batch([8], 8, sequence=numbers, position=numbers, labels=numbers))
     assert {len(batch[name]) for name in ("sequence", "position", "labels")} == {padded}
     assert (batch["labels"][count:] == -100).all()

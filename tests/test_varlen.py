@@ -202,14 +202,14 @@ def test_mask_selects_near_tokens_of_the_same_sequence(window):
     assert mask.any(-1).all()
 
 
-def test_lengths_and_mask_give_the_same_packing():
+def test_packing_has_the_positions_of_the_mask():
     mask = padded()["attention_mask"]
-    from_lengths = Packing.from_lengths(mask.sum(1).tolist(), mask.shape[1], mask.device)
-    from_mask = Packing.from_mask(mask)
-    for one, other in zip(from_lengths, from_mask, strict=True):
-        torch.testing.assert_close(one, other)
-    assert from_lengths.cu_seqlens.dtype == torch.int32
-    assert from_lengths.position_ids.flatten().tolist() == [p for n in mask.sum(1).tolist() for p in range(n)]
+    packing = Packing.from_lengths(mask.sum(1).tolist(), mask.shape[1], mask.device)
+    assert packing.positions.equal(mask.flatten().nonzero().squeeze(1))
+    assert packing.cu_seqlens.tolist() == [0, *mask.sum(1).cumsum(0).tolist()]
+    assert packing.cu_seqlens.dtype == torch.int32
+    positions = packing.positions % mask.shape[1]
+    assert positions.tolist() == [p for n in mask.sum(1).tolist() for p in range(n)]
 
 
 def test_batch_without_padding_needs_no_mask(monkeypatch):

@@ -22,8 +22,7 @@ from bertkit.errors import RunInterrupted, UserError
 from bertkit.models.loading import ModelSource, load_config, load_model, load_tokenizer
 from bertkit.models.own_models import save_model
 from bertkit.run_directory import RunDir
-from bertkit.training.checkpoints import load_weights, save_weights
-from bertkit.training.trainer import BertkitTrainer
+from bertkit.training.trainer import BertkitTrainer, load_weights, save_weights
 from bertkit.utils.files import write_checksums
 
 WEIGHTS = "model.safetensors"

@@ -171,12 +171,12 @@ class _Explainer:
         baseline_id = tokenizer.mask_token_id if has_mask else tokenizer.pad_token_id
         baseline_ids = torch.where(is_text, baseline_id, batch["input_ids"])
         score = _make_score(self.evaluation, rows)
-        found = integrate_gradients(model, batch, score, baseline_ids, num_steps)
+        tokens, difference = integrate_gradients(model, batch, score, baseline_ids, num_steps)
         totals = np.zeros(len(rows))
         document = batch["document"].cpu().numpy() if "document" in batch else np.arange(len(rows))
-        np.add.at(totals, document, found.tokens.sum(1))
-        errors = np.abs(totals - found.difference) / np.maximum(np.abs(found.difference), 1e-12)
-        return ~token[token < 0], found.tokens[token < 0], errors
+        np.add.at(totals, document, tokens.sum(1))
+        errors = np.abs(totals - difference) / np.maximum(np.abs(difference), 1e-12)
+        return ~token[token < 0], tokens[token < 0], errors
 
 
 def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,7 +177,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> tuple[str, dict[str, Any]]:
     return html, {
         "runs": [str(run.folder) for run in runs],
         "scores": [run.metrics["validation"] for run in runs],
-        "differences": [{name: test.to_dict() for name, test in run_tests.items()} for run_tests in tests],
+        "differences": [{name: asdict(test) for name, test in run_tests.items()} for run_tests in tests],
     }
 
 

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -326,7 +325,7 @@ def compare_rows(rows: Mapping[str, dict[str, Any]], tasks: Sequence[str]) -> No
                 [first["scores"][seed] for seed in seeds], [summary["scores"][seed] for seed in seeds]
             )
             if difference is not None:
-                summary["difference"] = {"row": reference, **asdict(difference)}
+                summary["difference"] = {"row": reference, **difference}
 
 
 # ---- the tables and the charts

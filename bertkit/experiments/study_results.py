@@ -4,7 +4,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ def compare(
     differences = compare_scorers(defaults.make_scorer(), best.make_scorer(), seed)
     if metric not in differences:
         return None
-    result = differences[metric].to_dict()
+    result = asdict(differences[metric])
     return result | {"is_different": result["p"] < SIGNIFICANCE_LEVEL}
 
 

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 from bertkit.methods.base import Method
-from bertkit.methods.contrastive import Contrastive, LinearProbe
 from bertkit.methods.distill import Distillation
-from bertkit.methods.frozen import FrozenFeatures
 from bertkit.methods.lora import Lora
+from bertkit.methods.vectors import Contrastive, FrozenFeatures, LinearProbe
 from bertkit.settings.run_settings import RunConfig
-
-HEAD_METHODS = {"contrastive": Contrastive, "linear-probe": LinearProbe}  # by the value of `--method`
 
 
 def choose_methods(config: RunConfig) -> list[Method]:
@@ -17,10 +14,12 @@ def choose_methods(config: RunConfig) -> list[Method]:
     methods: list[Method] = []
     if config.features is not None:
         methods.append(FrozenFeatures())
-    if head_method := HEAD_METHODS.get(config.method):
-        methods.append(head_method())
-    if teacher := config.teacher:
-        methods.append(Distillation(Path(teacher)))
+    if config.method == "contrastive":
+        methods.append(Contrastive())
+    if config.method == "linear-probe":
+        methods.append(LinearProbe())
+    if config.teacher:
+        methods.append(Distillation(Path(config.teacher)))
     if config.lora is not None:
         methods.append(Lora(config.lora))
     return methods

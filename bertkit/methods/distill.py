@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -33,7 +33,7 @@ from bertkit.data.table import UNLABELED_ROWS, Rows, describe_changes, fingerpri
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.methods.base import Method, TrainingInputs
 from bertkit.models import loading
-from bertkit.models.forward import batch_by_length
+from bertkit.models.forward import Collator, batch_by_length, collate_on_device
 from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
 from bertkit.models.losses import LabelLoss
 from bertkit.run_directory import RunDir
@@ -45,7 +45,7 @@ from bertkit.tasks.trained_model import (
     load_trained_model,
     serialize_tokenizer,
 )
-from bertkit.training.scoring import bind_logits, predict_batches, score_with_halving
+from bertkit.training.scoring import bind_logits, score_with_halving
 from bertkit.utils.arrays import compute_offsets
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info, track_progress
@@ -76,7 +76,6 @@ class Distillation(Method):
     # ---- preparation
 
     def prepare(self, run: "PreparedRun") -> None:
-        """Check that the student can learn from its teacher, and add the unlabeled rows."""
         self._require_same_evaluation_rows(run)
         member = self.members[0] if self.members else self.folder
         source = loading.find_run_model(member)
@@ -98,9 +97,13 @@ class Distillation(Method):
         self.label_order = self._match_labels(teacher_config, run.model_config)
         if self.unlabeled_rows is not None:
             labeled = run.features["train"]
-            unlabeled = add_placeholder_labels(
-                run.task.featurize(self.unlabeled_rows, run.tokenizer), labeled
-            )
+            unlabeled = run.task.featurize(self.unlabeled_rows, run.tokenizer)
+            # labels that mark the rows as unlabeled, in shape and type of the others
+            assert labeled.labels is not None
+            dtype = labeled.labels.dtype
+            value = UNLABELED_NUMBER if np.issubdtype(dtype, np.floating) else UNLABELED
+            shape = (int(unlabeled.logit_offsets[-1]), *labeled.labels.shape[1:])
+            unlabeled = dataclasses.replace(unlabeled, labels=np.full(shape, value, dtype))
             run.features["train"] = ConcatenatedFeatures.from_parts([labeled, unlabeled])
 
     def _require_same_evaluation_rows(self, run: "PreparedRun") -> None:
@@ -142,7 +145,6 @@ class Distillation(Method):
         return load_trained_model(self.folder)
 
     def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
-        """Return the inputs with the loss of a student."""
         label_loss: Any = inputs.loss
         config, has_unlabeled = run.config, self.unlabeled_rows is not None
         return inputs._replace(
@@ -153,41 +155,33 @@ class Distillation(Method):
         self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
     ) -> dict[str, Features]:
         """Return training features with the logits of the teacher, which are cached."""
+        train = run.features["train"]
         if run.config.alpha == 0:
-            return {**features, "train": run.features["train"]}
-        train, teacher = run.features["train"], self.load_teacher()
+            return features | {"train": train}
+        teacher = self.load_teacher()
+        teacher_collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
         parts = train.parts if isinstance(train, ConcatenatedFeatures) else [train]
         rows: list[Any] = [run.splits["train"], self.unlabeled_rows]
-        taught = [
-            self._add_teacher_logits(run, teacher, part, part_rows)
-            for part, part_rows in zip(parts, rows, strict=False)
-        ]
-        return {
-            **features,
-            "train": ConcatenatedFeatures.from_parts(taught) if len(taught) > 1 else taught[0],
-        }
-
-    def _add_teacher_logits(
-        self, run: "PreparedRun", teacher: TrainedModel, features: Features, rows: Rows
-    ) -> Features:
-        inputs = features if self.has_same_tokenizer else teacher.task.featurize(rows, teacher.tokenizer)
-        collator = teacher.task.make_collator(teacher.tokenizer, teacher.model)
-        logits = compute_teacher_logits(teacher.model, inputs, collator, run.config.eval_batch_size)
-        if self.label_order is not None:
-            logits = logits.reorder_labels(self.label_order)
-        return dataclasses.replace(features, teacher_logits=logits)
+        taught = []
+        for part, part_rows in zip(parts, rows, strict=False):
+            inputs = part if self.has_same_tokenizer else teacher.task.featurize(part_rows, teacher.tokenizer)
+            logits = compute_teacher_logits(
+                teacher.model, inputs, teacher_collator, run.config.eval_batch_size
+            )
+            if self.label_order is not None:
+                logits = logits.reorder_labels(self.label_order)
+            taught.append(dataclasses.replace(part, teacher_logits=logits))
+        return features | {"train": ConcatenatedFeatures.from_parts(taught) if len(taught) > 1 else taught[0]}
 
     # ---- comparison
 
     def finish(self, run: "PreparedRun", model: Any) -> bool:
-        """Compute the outputs of the teacher for the validation split."""
         self.teacher = self.load_teacher()
         self.teacher.task.use_cache = True  # unlike in prediction, a whole split is tokenized
         self.teacher_outputs: Outputs = self.teacher.compute_outputs(run.splits["validation"], "teacher")
         return False
 
     def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
-        """Return the comparison of both models, the settings of the loss, and the sizes and speeds."""
         config = run.config
         student = build_trained_model(type(run.task)(config), loading.find_run_model(folder))
         models = [self.teacher, student]
@@ -256,7 +250,12 @@ def measure_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) 
     for _ in range(SPEED_ROUNDS):
         for number, model in enumerate(models):
             started = time.perf_counter()
-            predict_batches(model.model, features[number], collators[number], batch_size)
+            inputs, compute = features[number], bind_logits(model.model)
+            device = next(model.model.parameters()).device
+            with torch.no_grad():
+                for examples in batch_by_length(inputs, batch_size):
+                    batch = collate_on_device(inputs, examples, collators[number], device)
+                    inputs.reduce_logits(compute(batch).float(), examples, batch).cpu()
             best[number] = min(best[number], time.perf_counter() - started)
     return [len(rows) / seconds for seconds in best]
 
@@ -303,7 +302,11 @@ class DistillationLoss:
         sums = self.label_loss.sum_losses(labeled_logits, labeled_batch)
         if TEACHER_LOGITS not in batch:
             return sums
-        targets = unflatten_logits(batch[TEACHER_LOGITS], logits)
+        # The batch has only the finite logits of the teacher. The student has -inf at padding, where the
+        # teacher gets it, too. A CUDA graph has no `masked_scatter`.
+        is_finite = logits != -torch.inf
+        indices = is_finite.flatten().cumsum(0).clamp(min=1) - 1
+        targets = batch[TEACHER_LOGITS].float()[indices].view_as(logits).masked_fill(~is_finite, -torch.inf)
         teacher = self.label_loss.sum_teacher_losses(logits.float(), targets, self.temperature)
         return {"labels": (1 - self.alpha) * sums["loss"], "teacher": self.alpha * teacher}
 
@@ -315,27 +318,11 @@ class DistillationLoss:
         return ~first.isnan() if first.is_floating_point() else first != UNLABELED
 
 
-def unflatten_logits(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the teacher's logits in the shape of the student's, with -inf where the student has -inf.
-
-    Args:
-        flat: The finite logits of all examples of a batch, concatenated.
-        like: Logits of the student, as `bertkit.models.forward.compute_logits` returns them. They are -inf
-            at padding.
-    """
-    is_finite = like != -torch.inf
-    indices = is_finite.flatten().cumsum(0).clamp(min=1) - 1  # a CUDA graph has no `masked_scatter`
-    return flat.float()[indices].view_as(like).masked_fill(~is_finite, -torch.inf)
-
-
 # ---- the logits of the teacher
 
 
 def compute_teacher_logits(
-    model: Any,
-    features: Features,
-    collator: Callable[..., dict[str, torch.Tensor]],
-    batch_size: int,
+    model: Any, features: Features, collator: Collator, batch_size: int
 ) -> StoredLogits:
     """Compute the logits of all examples as the teacher reads them, or load them from the cache."""
 
@@ -348,19 +335,14 @@ def compute_teacher_logits(
 
 
 def _write_logits(
-    writer: LogitsWriter,
-    model: Any,
-    features: Features,
-    collator: Callable[..., dict[str, torch.Tensor]],
-    batch_size: int,
+    writer: LogitsWriter, model: Any, features: Features, collator: Collator, batch_size: int
 ) -> None:
     """Compute the logits of all examples. The longest ones come first: memory runs out at once or never."""
     compute, device = bind_logits(model), next(model.parameters()).device
     counts = np.diff(features.logit_offsets)
 
     def score(examples: np.ndarray) -> np.ndarray:
-        batch = collator([features[index] for index in examples])
-        logits: torch.Tensor = compute({name: tensor.to(device) for name, tensor in batch.items()})
+        logits: torch.Tensor = compute(collate_on_device(features, examples, collator, device))
         return logits.float().cpu().numpy()
 
     batches = batch_by_length(features, batch_size)
@@ -429,12 +411,3 @@ class ConcatenatedFeatures(Features):
     @cached_property
     def sequence_lengths(self) -> np.ndarray:  # type: ignore[override]
         return np.concatenate([part.sequence_lengths for part in self.parts])
-
-
-def add_placeholder_labels(features: Features, labeled: Features) -> Features:
-    """Return unlabeled features with labels that mark them as unlabeled, in shape and type of `labeled`."""
-    assert labeled.labels is not None
-    dtype = labeled.labels.dtype
-    value = UNLABELED_NUMBER if np.issubdtype(dtype, np.floating) else UNLABELED
-    shape = (int(features.logit_offsets[-1]), *labeled.labels.shape[1:])
-    return dataclasses.replace(features, labels=np.full(shape, value, dtype))

@@ -27,7 +27,7 @@ ALPHA_PER_RANK = 2  # Hu et al. 2021, table 9, use 1 or 2 for RoBERTa
 
 
 class Lora(Method):
-    """Adapters and the head are trained, and added to the weights after training."""
+    """Adapters and the head are trained, and the adapters are added to the weights after training."""
 
     trains_adapters = True
     needs_all_weights = True
@@ -52,24 +52,12 @@ class Lora(Method):
         )
 
     def finish(self, run: "PreparedRun", model: Any) -> bool:
-        """Merge the adapters, which changes the last bits of the logits.
-
-        The predictions of the run must be those of the saved model.
-        """
         merge_adapters(model)
-        return True
+        return True  # the last bits change; the predictions of the run must be those of the saved model
 
 
 def add_adapters(model: Any, rank: int) -> None:
-    """Freeze the encoder, and add adapters to its layers in place. The head stays trainable.
-
-    Args:
-        model: A model with an encoder and a head.
-        rank: Rank of the adapters. Their `alpha` is `ALPHA_PER_RANK * rank`.
-
-    Raises:
-        UserError: The layers of the encoder cannot be found, or the rank is larger than the hidden size.
-    """
+    """Freeze the encoder, and add adapters of this rank to its layers in place. The head stays trainable."""
     from peft import LoraConfig, LoraModel
     from transformers.pytorch_utils import Conv1D
 

@@ -15,7 +15,7 @@ import torch
 
 from bertkit.data.features import PaddingCollator, TextFeatures, update_with_tokens
 from bertkit.errors import UserError
-from bertkit.models.forward import batch_by_length, prepare_for_inference
+from bertkit.models.forward import Collator, batch_by_length, collate_on_device, prepare_for_inference
 from bertkit.models.loading import (
     ModelSource,
     find_model,
@@ -34,11 +34,7 @@ CONCAT_LAST_4 = "concat-last-4"
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
-    """Return the indices of the layers that `--layer` selects: 0 for the embeddings, 1 to L for the layers.
-
-    Args:
-        layer: An index as a text, counted from the end if negative, or "concat-last-4".
-    """
+    """Return the indices of the layers that `--layer` selects (0: embeddings, 1 to L: layers)."""
     num_layers = config.num_hidden_layers
     available = (
         f"{name} has layers 0 (embeddings) to {num_layers}, or -1 to -{num_layers + 1} counted from the end"
@@ -105,8 +101,7 @@ class Encoder:
         needs_hidden_states = self.layers != [self.last_layer]
         batches = batch_by_length(features, batch_size)
         for rows in track_progress(batches, len(batches), "embedding"):
-            batch = self.collator([features[row] for row in rows])
-            batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+            batch = collate_on_device(features, rows, self.collator, self.model.device)
             output = self.model(**batch, output_hidden_states=needs_hidden_states)
             last = {self.last_layer: output.last_hidden_state}
             layers = output.hidden_states if needs_hidden_states else last
@@ -128,7 +123,6 @@ class Encoder:
         return table[torch.from_numpy(token_ids.astype(np.int64)).to(table.device)].mean(0).cpu().numpy()
 
 
-Collator = Callable[..., dict[str, torch.Tensor]]
 VECTORS_FILE = "vectors.npy"
 # Keys of `config.json` that do not affect the vectors.
 IRRELEVANT_CONFIG_KEYS = {
@@ -242,10 +236,10 @@ def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batc
         batches = batch_by_length(features, batch_size)
         device = next(model.parameters()).device
         for rows in track_progress(batches, len(batches), "computing vectors"):
-            batch = collator([features[row] for row in rows])
-            names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-            hidden = model.compute_hidden_states(**{name: batch[name].to(device) for name in names})
-            batch_vectors = hidden[batch["attention_mask"].bool().to(device)].half()
+            batch = collate_on_device(features, rows, collator, device)
+            mask = batch["attention_mask"]
+            hidden = model.compute_hidden_states(batch["input_ids"], mask, batch.get("token_type_ids"))
+            batch_vectors = hidden[mask.bool()].half()
             if not torch.isfinite(batch_vectors).all():
                 raise UserError(
                     f"--features {model.features}: vectors exceed the range of 16 bits, as which they are "
@@ -255,19 +249,15 @@ def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batc
             stops = features.token_offsets[features.sequence_offsets[rows + 1]]
             vectors[concat_ranges(starts, stops)] = batch_vectors.cpu().numpy()
 
-    key = _compute_cache_key(model, features)
-    advice = "choose a directory on another disk, or --features of fewer layers"
-    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
-
-
-def _compute_cache_key(model: Any, features: TextFeatures) -> str:
-    """Return a digest of everything that the vectors depend on: encoder, layers and tokens."""
+    # The vectors depend on the encoder, the layers and the tokens. The pooler may be newly initialized.
     digest = start_cache_key(model.config, model.layers)
     for name, tensor in model.base_model.state_dict().items():
-        if "pooler" not in name:  # vectors do not depend on the pooler, which may be newly initialized
+        if "pooler" not in name:
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return finish_cache_key(digest, features)
+    key = finish_cache_key(digest, features)
+    advice = "choose a directory on another disk, or --features of fewer layers"
+    return load_or_compute("vectors", key, shape, np.float16, fill, advice)
 
 
 # ---- vectors of whole texts
@@ -311,12 +301,11 @@ class FrozenEncoder:
         shape = (num_sequences, len(POOLINGS), self._config.hidden_size)
         key = finish_cache_key(start_cache_key(self._config, [POOLINGS, self._fingerprint]), features)
 
-        def fill(vectors: np.ndarray) -> None:
-            _fill_text_vectors(vectors, self._encoder, features)
-
         vectors = load_or_compute(
-            "text-vectors", key, shape, np.float32, fill, "choose a directory on another disk"
-        )
+            "text-vectors", key, shape, np.float32,
+            lambda vectors: _fill_text_vectors(vectors, self._encoder, features),
+            "choose a directory on another disk",
+        )  # fmt: skip
         if num_sequences == len(features):
             return vectors
         counts = np.diff(features.sequence_offsets)

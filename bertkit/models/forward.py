@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -13,20 +12,20 @@ from torch.nn import functional as F
 
 from bertkit.data.features import BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS, BatchShape, Features
 from bertkit.data.masking import ORIGINAL_IDS
-from bertkit.models.cpu_modules import replace_modules
+from bertkit.models.cpu import replace_modules
 from bertkit.models.layers import compute_first_position_only
 from bertkit.models.loading import select_inputs, takes_token_type_ids
 from bertkit.models.packing import provide_lengths
-from bertkit.models.pretraining import MASKED_POSITIONS, extract_logits, set_masked_positions
+from bertkit.models.pretraining import MASKED_POSITIONS, PretrainingLogits, set_masked_positions
 from bertkit.utils import devices
 from bertkit.utils.devices import copy_to_device
 from bertkit.utils.system import keep_freed_memory
 
+Collator = Callable[..., dict[str, torch.Tensor]]
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
     BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS,
 }  # fmt: skip
-NUM_LENGTH_GROUPS = 2  # the sequences of a multiple-choice batch run in two groups of similar length
 
 
 def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
@@ -36,6 +35,14 @@ def batch_by_length(features: Features, batch_size: int) -> list[np.ndarray]:
     """
     order = np.argsort(-features.length_keys, kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def collate_on_device(
+    features: Features, examples: np.ndarray, collator: Collator, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return the batch of these examples on a device."""
+    batch = collator([features[index] for index in examples])
+    return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
@@ -61,8 +68,15 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     shape: BatchShape | None = batch.get(BATCH_SHAPE)
     lengths, sequences_per_example = (shape.lengths, shape.sequences_per_example) if shape else (None, None)
     if "choice" in batch:
-        scores = _score_choices(model, inputs, lengths)
-        return _group_by_example(scores, batch["choice"], sequences_per_example)
+        example = batch["choice"]
+        scores, counts = (
+            _score_choices(model, inputs, lengths),
+            _count_per_example(example, sequences_per_example),
+        )
+        choice = torch.arange(len(example), device=example.device) - (counts.cumsum(0) - counts)[example]
+        max_choices = max(sequences_per_example) if sequences_per_example else int(counts.max())
+        logits = scores.new_full((len(counts), max_choices), -torch.inf)
+        return logits.index_put((example, choice), scores)
     has_masked_positions = ORIGINAL_IDS not in inputs and MASKED_POSITIONS in inputs
     if has_masked_positions:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
@@ -70,8 +84,9 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
         output = model(**inputs)
     if ORIGINAL_IDS in inputs:
         return output
-    if has_masked_positions:
-        return extract_logits(output)
+    if has_masked_positions:  # the names of the logits depend on the architecture
+        pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
+        return PretrainingLogits(output.get("prediction_logits", output.get("logits")), pair_logits)
     if "start_logits" in output:
         # The softmax then excludes padding, which it includes in the losses of transformers' models.
         mask = inputs["attention_mask"]
@@ -94,32 +109,20 @@ def _score_choices(
     """Return the scores of all choices in a batch, `[num_sequences]`.
 
     transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
-    be passed as choices of one example, which needs no padding choices. The sequences run in groups of
+    be passed as choices of one example, which needs no padding choices. The sequences run in two groups of
     similar length, so that short sequences are not padded to the longest one.
     """
     mask = inputs["attention_mask"]
     device, all_lengths = mask.device, np.array(mask.sum(1).tolist() if lengths is None else lengths)
     order = np.argsort(all_lengths, kind="stable")
     scores = []
-    for group in np.array_split(order, NUM_LENGTH_GROUPS):
+    for group in np.array_split(order, 2):
         rows, seq_len = copy_to_device(torch.from_numpy(group), device), all_lengths[group].max()
         as_one_example = {name: tensor[rows, :seq_len].unsqueeze(0) for name, tensor in inputs.items()}
         group_lengths = None if lengths is None else all_lengths[group].tolist()
         with provide_lengths(model, group_lengths):
             scores.append(model(**as_one_example).logits.squeeze(0))
     return torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
-
-
-def _group_by_example(
-    scores: torch.Tensor, example: torch.Tensor, choices_per_example: Sequence[int] | None
-) -> torch.Tensor:
-    """Turn scores `[num_sequences]` into `[examples, max_choices]`, with -inf for missing choices."""
-    counts = _count_per_example(example, choices_per_example)
-    first_sequences = counts.cumsum(0) - counts
-    choice = torch.arange(len(example), device=example.device) - first_sequences[example]
-    max_choices = max(choices_per_example) if choices_per_example else int(counts.max())
-    scores_by_example = scores.new_full((len(counts), max_choices), -torch.inf)
-    return scores_by_example.index_put((example, choice), scores)
 
 
 def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
@@ -154,11 +157,7 @@ def prepare_for_inference(model: M) -> M:
 
 
 class EnsembleModel(nn.Module):
-    """Models that all score each batch.
-
-    Args:
-        combine: Maps the logits of all members `[members, ...]` to those of the ensemble `[...]`.
-    """
+    """Models that all score each batch; `combine` maps their logits `[members, ...]` to `[...]`."""
 
     def __init__(self, members: Sequence[nn.Module], combine: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -217,25 +216,14 @@ AVERAGES_BY_PROBLEM = {
 
 # ---- attributions
 
-Score = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Attributions:
-    """The attributions of a batch of examples.
-
-    Attributes:
-        tokens: [sequences, seq_len] attribution of each token; 0 for special tokens and padding.
-        difference: [examples] score of the text minus score of the baseline.
-    """
-
-    tokens: np.ndarray
-    difference: np.ndarray
-
 
 def integrate_gradients(
-    model: Any, batch: dict[str, torch.Tensor], score: Score, baseline_ids: torch.Tensor, num_steps: int
-) -> Attributions:
+    model: Any,
+    batch: dict[str, torch.Tensor],
+    score: Callable[[torch.Tensor], torch.Tensor],
+    baseline_ids: torch.Tensor,
+    num_steps: int,
+) -> tuple[np.ndarray, np.ndarray]:
     """Integrate the gradients along the straight path from the baseline to the input, in evaluation mode.
 
     The integral is approximated by Gauss-Legendre quadrature, which needs fewer steps than a Riemann sum.
@@ -243,6 +231,10 @@ def integrate_gradients(
     Args:
         score: Maps the logits [examples, outputs] to the score of each example [examples].
         baseline_ids: [sequences, seq_len] token ids of the baseline.
+
+    Returns:
+        [sequences, seq_len] attribution of each token, 0 for special tokens and padding; and [examples] score
+        of the text minus score of the baseline.
     """
     embedding = model.get_input_embeddings()
     with torch.no_grad():
@@ -262,7 +254,7 @@ def integrate_gradients(
             total = score(compute_logits(model, batch)).sum()
         gradient += weight / 2 * torch.autograd.grad(total, point)[0]
     tokens = (gradient * direction).sum(-1)
-    return Attributions(tokens.cpu().numpy(), difference.cpu().numpy())
+    return tokens.cpu().numpy(), difference.cpu().numpy()
 
 
 @contextmanager

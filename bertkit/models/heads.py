@@ -26,7 +26,6 @@ CHOICE_HEAD = "ForMultipleChoice"
 TOKEN_HEAD = "ForTokenClassification"  # noqa: S105
 QUESTION_HEAD = "ForQuestionAnswering"
 TAGGER_HEAD, VECTOR_HEAD = "Tagger", "VectorClassifier"  # bertkit's own classes
-DROPOUT_KEYS = ["classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout"]
 
 
 def has_head(config: Any, *kinds: str) -> bool:
@@ -44,7 +43,8 @@ def has_head_type(config: Any, head: Head, pooling: Pooling = "cls") -> bool:
 
 def get_head_dropout(config: Any) -> float:
     """Return the dropout probability of the head; its name in `config.json` depends on the architecture."""
-    probabilities = (getattr(config, key, None) for key in DROPOUT_KEYS)
+    keys = ("classifier_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout")
+    probabilities = (getattr(config, key, None) for key in keys)
     return next((p for p in probabilities if p is not None), 0.0)
 
 
@@ -138,7 +138,6 @@ def find_output_layer(model: Any) -> tuple[str, nn.Linear]:
 
 
 def set_output_bias(model: Any, value: float) -> None:
-    """Set the bias of a model's output layer."""
     _, output_layer = find_output_layer(model)
     if output_layer.bias is not None:
         nn.init.constant_(output_layer.bias, value)
@@ -189,7 +188,6 @@ def write_divided_weights(
 
 
 BILSTM = "bilstm"  # name of the submodule in a model, and prefix of the names of its weights
-ONNX_LSTM_OPSET = 14  # the opset that defines ONNX's LSTM
 
 
 class ScalarMix(nn.Module):
@@ -229,16 +227,14 @@ class BiLstm(nn.Module):
         # Rotations by `first`, without the modulo operator.
         to_front = torch.where(positions + first < seq_len, positions + first, positions + first - seq_len)
         to_back = torch.where(positions < first, positions - first + seq_len, positions - first)
-        run_lstm = self._run_onnx if is_exporting() else self._run_packed
-        outputs = run_lstm(gather_positions(vectors.float(), to_front), mask.sum(1))
+        rotated, lengths = gather_positions(vectors.float(), to_front), mask.sum(1)
+        if is_exporting():
+            return gather_positions(self._run_onnx(rotated, lengths), to_back)
+        with torch.autocast(vectors.device.type, enabled=False):  # some CPUs have no LSTM in bf16
+            packed = pack_padded_sequence(rotated, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            packed_outputs = self.lstm(packed)[0]
+        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=seq_len)
         return gather_positions(outputs, to_back)
-
-    def _run_packed(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Run the LSTM over packed sequences, in fp32 because some CPUs have no LSTM in bf16."""
-        with torch.autocast(vectors.device.type, enabled=False):
-            packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            outputs = self.lstm(packed)[0]
-        return pad_packed_sequence(outputs, batch_first=True, total_length=vectors.shape[1])[0]
 
     def _run_onnx(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Run the LSTM as ONNX operators. They take the lengths; packed sequences cannot be exported."""
@@ -261,7 +257,7 @@ class BiLstm(nn.Module):
                 "LSTM", (states, input_weights, recurrent_weights, biases, lengths.int()),
                 {"hidden_size": self.lstm.hidden_size, "direction": "bidirectional"},
                 dtype=states.dtype, shape=(seq_len, 2, batch, self.lstm.hidden_size),
-                version=ONNX_LSTM_OPSET,
+                version=14,  # the opset that defines ONNX's LSTM
             )  # fmt: skip
             states = outputs.transpose(1, 2).flatten(2)
         return states.transpose(0, 1)
@@ -270,12 +266,10 @@ class BiLstm(nn.Module):
 def load_with_pooling(
     auto_class: Any, source: ModelSource, config: Any, new_head: bool, head: Head, pooling: Pooling = "cls"
 ) -> Any:
-    """Load a transformers model, and add a BiLSTM and pooling if it needs them.
+    """Load a transformers model, and add a BiLSTM before its output layer and pooling if it needs them.
 
-    Args:
-        head: Type of the head; "bilstm" adds a BiLSTM between encoder and output layer.
-        pooling: What the head reads: "mean" for the mean over all tokens except padding, or "cls" for [CLS],
-            or the last token of a causal model.
+    The pooling is what the head reads: "mean" for the mean over all tokens except padding, or "cls" for [CLS]
+    or the last token of a causal model.
     """
     model = load_model(auto_class, source, config, new_head)
     if head == "bilstm":
@@ -288,24 +282,21 @@ def load_with_pooling(
         # its output has the model's hidden size, which the output layer expects
         model.add_module(BILSTM, BiLstm(size, size // 2, get_head_dropout(model.config)))
         if not new_head:
-            _load_bilstm(model, source)
+            prefix = BILSTM + "."
+            weights = read_weights(source.folder, lambda name: name.startswith(prefix))
+            weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+            try:
+                model.get_submodule(BILSTM).load_state_dict(weights)
+            except RuntimeError as error:
+                reason = str(error).strip().splitlines()[-1].strip()
+                raise UserError(
+                    f"{source.label}: its BiLSTM does not fit ({reason}); {source.head_fix}"
+                ) from error
     if pooling != "cls":
         model.config.update({POOLING_KEY: pooling})
     if is_causal(model.config):
         model.config.use_cache = False  # the key/value cache only serves generation
     return add_pooling(model)
-
-
-def _load_bilstm(model: Any, source: ModelSource) -> None:
-    prefix = BILSTM + "."
-    weights = read_weights(source.folder, lambda name: name.startswith(prefix))
-    try:
-        model.get_submodule(BILSTM).load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-        )
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(f"{source.label}: its BiLSTM does not fit ({reason}); {source.head_fix}") from error
 
 
 def run_pooler(encoder: Any, states: torch.Tensor) -> torch.Tensor:

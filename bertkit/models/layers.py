@@ -71,8 +71,7 @@ def find_layer_stack(model: Any, flag: str) -> str:
 def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
     """Return the parameters that follow the encoder's layers: the pooler, the last LayerNorm and the head.
 
-    An encoder registers its modules in the order of the forward pass. For the arguments and errors, see
-    `find_layer_stack`.
+    An encoder registers its modules in the order of the forward pass.
     """
     stack = find_layer_stack(model, flag).removeprefix(model.base_model_prefix + ".")
     modules = dict(model.base_model.named_children())
@@ -120,11 +119,7 @@ def count_trainable_parameters(model: Any) -> int:
 
 
 def freeze_layers(model: Any, count: int) -> int:
-    """Freeze the embeddings and the lowest `count` layers. If `count` is 0, freeze nothing.
-
-    Returns:
-        The number of frozen parameters.
-    """
+    """Freeze the embeddings and the lowest `count` layers, if it is not 0; return how many parameters."""
     if count == 0:
         return 0
     layer_by_parameter = map_parameters_to_layers(model, "--freeze")
@@ -146,7 +141,6 @@ def supports_activation_checkpointing(model: Any) -> bool:
 
 
 def check_activation_checkpointing(model: Any) -> None:
-    """Check that `--gradient-checkpointing` is possible."""
     if not supports_activation_checkpointing(model):
         raise UserError(
             f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
@@ -163,8 +157,7 @@ def compile_layers(model: Any) -> None:
     """
     for submodel in list_submodels(model):
         found = find_encoder_layers(submodel)
-        layers = submodel.get_submodule(found[0]) if found else [submodel.base_model]
-        for layer in layers:
+        for layer in submodel.get_submodule(found[0]) if found else [submodel.base_model]:
             layer.compile(dynamic=True)
 
 
@@ -175,18 +168,14 @@ SKIPPED_PARTS = {
     "mlp": ("mlp",),  # ModernBERT
     "ffn": ("ffn",),  # DistilBERT
 }
-PROBE_LENGTH = 4
 
 
 def compute_first_position_only(model: Any) -> None:
     """Make the last layer compute only position 0 after its attention, if the head reads no other position.
 
     The logits and the gradients do not change, except for rounding. The model's last hidden states are valid
-    at position 0 only.
-
-    Args:
-        model: Any model. It does not change if its head reads other positions, if its layers share their
-            weights, or if its architecture has an attention of its own.
+    at position 0 only. Models whose layers share their weights, or with an attention of their own, do not
+    change.
     """
     for submodel in list_submodels(model):
         if hasattr(submodel, "first_position"):  # its hook would hide from this function what the head reads
@@ -205,7 +194,9 @@ def compute_first_position_only(model: Any) -> None:
         names = dict(layer.named_modules())
         for part, skipped in SKIPPED_PARTS.items():
             if all(name in names for name in skipped):
-                hook = layer.get_submodule(part).register_forward_pre_hook(_keep_first_position)
+                hook = layer.get_submodule(part).register_forward_pre_hook(
+                    lambda _, inputs: tuple(states[:, :1] for states in inputs)
+                )
                 submodel.first_position = hook, [layer.get_submodule(name) for name in skipped]
                 break
 
@@ -218,7 +209,7 @@ def _reads_first_position_only(model: Any, layer: nn.Module) -> bool:
         states[:, 1:] = math.nan
         return (states, *output[1:]) if isinstance(output, tuple) else states
 
-    shape = (1, 1, PROBE_LENGTH) if type(model).__name__.endswith(CHOICE_HEAD) else (1, PROBE_LENGTH)
+    shape = (1, 1, 4) if type(model).__name__.endswith(CHOICE_HEAD) else (1, 4)
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
     # decoders such as GPT-2 read the last token that is not padding, and the first one if all are
     token = 1 if model.config.pad_token_id == 0 else 0
@@ -229,10 +220,6 @@ def _reads_first_position_only(model: Any, layer: nn.Module) -> bool:
     hook.remove()
     model.train(was_training)
     return bool(logits.isfinite().all())
-
-
-def _keep_first_position(_: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(states[:, :1] for states in inputs)
 
 
 class AutocastLayerNorm(nn.LayerNorm):

@@ -41,19 +41,12 @@ CPU_TOLERANCE, ACCELERATOR_TOLERANCE = 1e-4, 1e-2
 # Numbers of last layers that run. Layers are alike, so two are enough, and take less time. Some encoders do
 # not run without their other layers, and run with all of them (None).
 NUMS_OF_LAYERS = (2, None)
-NUM_SHOWN_TOKENS = 4
 # Errors of PyTorch and transformers for operations that are not possible.
 STEP_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 
 
 def warn_about_padding(model: Any, tokenizer: Any, max_length: int) -> None:
-    """Warn if the vectors of a text depend on the padding of its batch.
-
-    Args:
-        model: An encoder, or a model with one encoder.
-        tokenizer: Its tokenizer.
-        max_length: Maximum length in tokens.
-    """
+    """Warn if the vectors of a text depend on the padding of its batch, given a model with one encoder."""
     if depends_on_padding(model, tokenizer, max_length):
         report_warning(
             f"{model.config.model_type}: its outputs for a text depend on the padding of the batch; predict "
@@ -62,24 +55,31 @@ def warn_about_padding(model: Any, tokenizer: Any, max_length: int) -> None:
 
 
 def depends_on_padding(model: Any, tokenizer: Any, max_length: int) -> bool:
-    """Return whether the vectors of a text depend on the padding of its batch; see `warn_about_padding`."""
-    depends: bool = _load_or_compute(
-        ["padding", *_describe_model(model), max_length],
-        lambda: _depends_on_padding(model, _make_inputs(model, tokenizer, max_length)),
-    )
+    """Return whether the hidden states of a text differ in a batch by more than rounding.
+
+    An encoder that cannot run does not depend on padding.
+    """
+
+    def compute() -> bool:
+        inputs = _make_inputs(model, tokenizer, max_length)
+        for num_layers in NUMS_OF_LAYERS:
+            with _keep_state(model, num_layers), torch.no_grad(), suppress(*STEP_ERRORS):
+                model.eval()
+                alone, batched = (model.base_model(**one).last_hidden_state.float() for one in inputs)
+                length = inputs[0]["input_ids"].shape[1]
+                # Encoders that shorten sequences have other positions in a batch, except the first one.
+                count = length if alone.shape[1] >= length else 1
+                difference = (alone[:, :count] - batched[:1, :count]).abs().max()
+                tolerance = CPU_TOLERANCE if alone.device.type == "cpu" else ACCELERATOR_TOLERANCE
+                return bool(difference / alone[:, :count].abs().max() > tolerance)
+        return False
+
+    depends: bool = _load_or_compute(["padding", *_describe_model(model), max_length], compute)
     return depends
 
 
 def require_readable_lengths(model: Any, features: Features) -> None:
-    """Check that the encoder can read the shortest text; Funnel shortens sequences, and cannot shorten some.
-
-    Args:
-        model: A model with one encoder.
-        features: The texts.
-
-    Raises:
-        UserError: The text is too short.
-    """
+    """Check that the encoder can read the shortest text; Funnel shortens texts, and cannot shorten some."""
     input_ids, _ = features.get_sequence(int(features.sequence_lengths.argmin()))
     if error := _find_length_error(model, input_ids):
         raise UserError(
@@ -100,12 +100,7 @@ def report_length_errors(model: Any, features: Features) -> Iterator[None]:
 
 
 def _find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
-    """Return the error of a text that is too short for the encoder; None if the encoder can read it.
-
-    Args:
-        model: A model with one encoder.
-        input_ids: `[length]` the shortest text.
-    """
+    """Return the error of a text `[length]` that is too short for the encoder; None if it can be read."""
     if len(input_ids) > LONG_LENGTH:
         return None
 
@@ -128,14 +123,7 @@ def _find_length_error(model: Any, input_ids: np.ndarray) -> str | None:
 
 
 def find_precision_error(model: Any, tokenizer: Any, max_length: int, precision: str) -> str | None:
-    """Return the error of a step in a number format; None if it is possible, or fails in fp32 as well.
-
-    Args:
-        model: The model to train.
-        tokenizer: Its tokenizer.
-        max_length: Maximum length in tokens.
-        precision: Training precision: "fp32", "bf16" or "fp16".
-    """
+    """Return the error of a step in "bf16" or "fp16"; None if it is possible, or fails in "fp32" as well."""
     if precision == "fp32":
         return None
 
@@ -155,12 +143,7 @@ def warn_about_tokenizer(source: ModelSource, tokenizer: Any, texts: Sequence[st
     """Warn if texts become other tokens than with the `tokenizer.json` of the model.
 
     transformers builds tokenizers of many types from the vocabulary and some flags, and ignores other parts
-    of `tokenizer.json`.
-
-    Args:
-        source: The model.
-        tokenizer: Its tokenizer as loaded by transformers, possibly with more tokens.
-        texts: Texts to compare.
+    of `tokenizer.json`. The tokenizer may have more tokens.
     """
     path = source.folder / TOKENIZER_FILE
     if not path.is_file():
@@ -200,7 +183,6 @@ def _load_or_compute(key: Sequence[Any], compute: Callable[[], Any]) -> Any:
 
 
 def _summarize(error: Exception) -> str:
-    """Return the first line of an error."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -240,30 +222,6 @@ def _make_inputs(model: Any, tokenizer: Any, max_length: int) -> list[dict[str, 
     alone = {"input_ids": sequences[0].unsqueeze(0), "attention_mask": mask[:1, : len(sequences[0])]}
     batched = {"input_ids": batch, "attention_mask": mask}
     return [{name: tensor.to(device) for name, tensor in one.items()} for one in (alone, batched)]
-
-
-def _depends_on_padding(model: Any, inputs: list[dict[str, torch.Tensor]]) -> bool:
-    """Return whether the hidden states of a text differ in a batch; False if the encoder cannot run."""
-    for num_layers in NUMS_OF_LAYERS:
-        with _keep_state(model, num_layers), torch.no_grad(), suppress(*STEP_ERRORS):
-            model.eval()
-            alone, batched = (model.base_model(**one).last_hidden_state.float() for one in inputs)
-            return _differs(alone, batched, inputs[0]["input_ids"].shape[1])
-    return False
-
-
-def _differs(alone: torch.Tensor, batched: torch.Tensor, length: int) -> bool:
-    """Return whether the hidden states of the first text differ by more than rounding.
-
-    Args:
-        alone: `[1, seq_len, hidden_size]`.
-        batched: `[batch, seq_len, hidden_size]`.
-        length: Number of tokens of the text.
-    """
-    # Encoders that shorten sequences have other positions in a batch, except the first one.
-    count = length if alone.shape[1] >= length else 1
-    difference = (alone[:, :count] - batched[:1, :count]).abs().max() / alone[:, :count].abs().max()
-    return bool(difference > (CPU_TOLERANCE if alone.device.type == "cpu" else ACCELERATOR_TOLERANCE))
 
 
 def _try_step(
@@ -345,6 +303,5 @@ def _find_other_tokens(
         pairs = enumerate(zip_longest(own.tokens, expected.tokens))
         first = next((index for index, (token, other) in pairs if token != other), None)
         if first is not None:
-            shown = slice(first, first + NUM_SHOWN_TOKENS)
-            return own.tokens[shown], expected.tokens[shown]
+            return own.tokens[first : first + 4], expected.tokens[first : first + 4]
     return None

@@ -27,7 +27,6 @@ from bertkit.utils.files import expand_home, is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
 ONNX_FILE = "model.onnx"  # the weights of an exported model
-PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 HEAD_KEY = "bertkit_head"  # in config.json: the type of the head, if it is not linear
@@ -52,19 +51,13 @@ UNSUPPORTED_TYPES = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that `--model`, or another flag or argument, resolved to.
-
-    Attributes:
-        is_new: Whether the model is created from scratch. `find_model` cannot resolve its name then.
-        is_run: Whether it is a run that the user passed, and not a model for `--model`.
-        flag: The flag or argument that the model was passed to.
-    """
+    """A model that `--model`, or another flag or argument, resolved to."""
 
     name: str
     folder: Path
-    is_new: bool = False
-    is_run: bool = False
-    flag: str = "--model"
+    is_new: bool = False  # created from scratch; `find_model` cannot resolve its name
+    is_run: bool = False  # a run that the user passed, and not a model for `--model`
+    flag: str = "--model"  # the flag or argument that the model was passed to
 
     @property
     def label(self) -> str:
@@ -118,7 +111,8 @@ def find_model(
 def _describe_missing_weights(folder: Path) -> str:
     if (folder / ONNX_FILE).is_file():
         return "is an exported model; pass the run that it was exported from"
-    pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
+    suffixes = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+    pickles = sorted(path.name for path in folder.iterdir() if path.name.endswith(suffixes))
     content = (
         f"only pickled weights ({format_list(pickles)}), which may run code" if pickles else "no weights"
     )
@@ -137,7 +131,6 @@ def find_run_model(run: Path) -> ModelSource:
 
 
 def load_config(source: ModelSource) -> Any:
-    """Load the model's config."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     try:
@@ -295,7 +288,16 @@ def load_model(
             f"another size); {source.fix}"
         )
     if new_head:
-        _reinitialize_output_layer(model, auto_class, missing_keys)
+        # transformers keeps the saved output layer if its shape fits, even if it is that of another task.
+        output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
+        output_layer = {
+            name
+            for name, tensor in model.state_dict().items()
+            if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
+        }
+        if output_layer - missing_keys:
+            random_weights = auto_class.from_config(model.config).state_dict()
+            model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
     if hasattr(config, INITIALIZER_KEY):
         setattr(model.config, INITIALIZER_KEY, getattr(config, INITIALIZER_KEY))
     return model
@@ -319,59 +321,30 @@ def _load(
             ignore_mismatched_sizes=ignore_mismatched_sizes, output_loading_info=True,
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
-        if is_head_missing(error):
-            raise make_head_error(source, auto_class, config) from error
+        raise_if_head_is_missing(error, source, auto_class, config)
         raise UserError(
             f"{source.label}: its weights cannot be loaded ({summarize_error(error)}); {source.fix}"
         ) from error
-    missing_keys = set(info["missing_keys"])
-    is_of_custom_code = vars(model.config).pop(CUSTOM_CODE_KEY, None) is not None
-    if is_of_custom_code and _has_other_encoder_weights(model, missing_keys, info["unexpected_keys"]):
-        raise _make_custom_code_error(source, "its weights are those of custom code (auto_map)")
+    if vars(model.config).pop(CUSTOM_CODE_KEY, None) is not None:
+        # Models with other heads lack the pooler, so it does not count.
+        prefix = model.base_model_prefix + "."
+        missing = [key for key in info["missing_keys"] if model.base_model is model or key.startswith(prefix)]
+        unexpected = [key for key in info["unexpected_keys"] if key.startswith(prefix)]
+        if any("pooler" not in key and "position_ids" not in key for key in missing + unexpected):
+            raise _make_custom_code_error(source, "its weights are those of custom code (auto_map)")
     for key in (HEAD_KEY, POOLING_KEY, NORMALIZE_KEY):  # describe the saved head; a new head sets its own
         vars(model.config).pop(key, None)
     return model, {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
 
 
-def is_head_missing(error: BaseException) -> bool:
-    """Return whether transformers has no class for an architecture with the head of an auto class."""
-    return str(error).startswith("Unrecognized configuration class")
-
-
-def make_head_error(source: ModelSource, auto_class: Any, config: Any) -> UserError:
-    """Return the error for an architecture for which transformers has no class with a head."""
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", auto_class.__name__.removeprefix("AutoModelFor"))
-    head = " ".join(word if word.isupper() else word.lower() for word in words)
-    return UserError(
-        f"{source.label}: transformers has no {head} head for {config.model_type}; use another model"
-    )
-
-
-def _has_other_encoder_weights(model: Any, missing_keys: set[str], unexpected_keys: set[str]) -> bool:
-    """Return whether the file of weights has other parameters of the encoder than the model.
-
-    The pooler does not count, because models with other heads do not have it.
-    """
-    encoder = model.base_model_prefix + "."
-    missing = {name for name in missing_keys if model.base_model is model or name.startswith(encoder)}
-    unexpected = {name for name in unexpected_keys if name.startswith(encoder)}
-    return any("pooler" not in name and "position_ids" not in name for name in missing | unexpected)
-
-
-def _reinitialize_output_layer(model: Any, auto_class: Any, initialized: set[str]) -> None:
-    """Re-initialize the output layer, unless transformers has initialized all of its parameters already.
-
-    transformers keeps the saved output layer if its shape fits, even if it was trained for another task.
-    """
-    output_sizes = ((1,), (model.config.num_labels,))  # multiple-choice heads have one output
-    output_layer = {
-        name
-        for name, tensor in model.state_dict().items()
-        if not name.startswith(model.base_model_prefix + ".") and tensor.shape[:1] in output_sizes
-    }
-    if output_layer - initialized:
-        random_weights = auto_class.from_config(model.config).state_dict()
-        model.load_state_dict({name: random_weights[name] for name in output_layer}, strict=False)
+def raise_if_head_is_missing(error: BaseException, source: ModelSource, auto_class: Any, config: Any) -> None:
+    """Raise a `UserError` if transformers has no class for an architecture with the head of an auto class."""
+    if str(error).startswith("Unrecognized configuration class"):
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", auto_class.__name__.removeprefix("AutoModelFor"))
+        head = " ".join(word if word.isupper() else word.lower() for word in words)
+        raise UserError(
+            f"{source.label}: transformers has no {head} head for {config.model_type}; use another model"
+        ) from error
 
 
 # ---- names and tensors of a file of weights
@@ -383,7 +356,7 @@ def list_weight_names(folder: Path) -> set[str]:
     for path in folder.glob("*.safetensors"):
         try:
             with safe_open(path, "pt") as file:
-                names |= set(file.keys())
+                names.update(file.keys())
         except (OSError, SafetensorError) as error:
             raise UserError(
                 f"{path}: cannot be read ({summarize_error(error)}); download it again"
@@ -409,8 +382,7 @@ def get_max_positions(config: Any) -> int | None:
 
     DeBERTa without absolute positions has none: its relative positions are limited to a distance.
     """
-    has_absolute_positions = getattr(config, "position_biased_input", True)
-    return get_num_positions(config) if has_absolute_positions else None
+    return get_num_positions(config) if getattr(config, "position_biased_input", True) else None
 
 
 def get_num_positions(config: Any) -> int | None:

@@ -102,8 +102,18 @@ class CrossEntropy:
         return temperature**2 * divergence.sum()
 
 
+class MeanOverLabels:
+    """A loss of which each label is one item."""
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        labels = batch[
+            "labels"
+        ]  # `torch.full` starts a kernel; `torch.tensor` would wait for a copy to a GPU
+        return {"loss": torch.full((), float(labels.numel()), device=labels.device)}
+
+
 @dataclass(frozen=True)
-class BinaryCrossEntropy:
+class BinaryCrossEntropy(MeanOverLabels):
     """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
 
     Args:
@@ -113,10 +123,6 @@ class BinaryCrossEntropy:
 
     pos_weights: torch.Tensor | None = None
     smoothing: float = 0.0
-
-    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labels = batch["labels"]
-        return {"loss": make_scalar(labels.numel(), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
@@ -136,12 +142,8 @@ class BinaryCrossEntropy:
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(MeanOverLabels):
     """Squared error for regression: logits `[batch, 1]`, float labels `[batch]`."""
-
-    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labels = batch["labels"]
-        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         error = logits.float().squeeze(-1) - batch["labels"].float()
@@ -155,15 +157,11 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
-class CosineSimilarityLoss:
+class CosineSimilarityLoss(MeanOverLabels):
     """Squared error of the cosine similarity of pairs, as in sentence-transformers.
 
     The vectors `[2 * batch, size]` of a pair follow each other; labels `[batch]` are similarities.
     """
-
-    def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labels = batch["labels"]
-        return {"loss": make_scalar(len(labels), labels.device)}
 
     def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
@@ -185,8 +183,3 @@ def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
         return torch.tensor(weights, dtype=torch.float32)
     counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
     return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
-
-
-def make_scalar(value: int, device: torch.device) -> torch.Tensor:
-    """Return a scalar; `torch.full` starts a kernel, and `torch.tensor` would wait for a copy to a GPU."""
-    return torch.full((), float(value), device=device)

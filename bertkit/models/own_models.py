@@ -75,8 +75,7 @@ class EncoderWithHead(nn.Module):
                 f"{source.label}: its head does not match ({reason}); {source.head_fix}"
             ) from error
         missing_in_head = [name for name in missing if not name.startswith(encoder_prefix)]
-        mismatched = sorted([*unexpected, *missing_in_head])
-        if mismatched:
+        if mismatched := sorted([*unexpected, *missing_in_head]):
             raise UserError(
                 f"{source.label}: its head does not match "
                 f"(missing or unknown: {format_list(mismatched)}); {source.head_fix}"
@@ -127,18 +126,14 @@ def select_layers(config: Any, features: str | None) -> list[int]:
     None selects the last layer.
     """
     num_layers = config.num_hidden_layers
-    if features is not None and num_layers < _count_required_layers(features):
-        possible = format_list(name for name in FEATURE_LAYERS if num_layers >= _count_required_layers(name))
-        required = _count_required_layers(features)
+    required = {name: abs(layers.start) for name, (layers, _) in FEATURE_LAYERS.items()}
+    if features is not None and num_layers < required[features]:
+        possible = format_list(name for name in required if num_layers >= required[name])
         raise UserError(
-            f"--features {features}: requires {required} layers, and the model has {num_layers}; "
+            f"--features {features}: requires {required[features]} layers, and the model has {num_layers}; "
             f"use one of {possible}"
         )
     return list(range(num_layers + 1))[FEATURE_LAYERS[features or "last"][0]]
-
-
-def _count_required_layers(features: str) -> int:
-    return abs(FEATURE_LAYERS[features][0].start)
 
 
 class Tagger(EncoderWithHead):
@@ -200,12 +195,9 @@ class Tagger(EncoderWithHead):
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None, vectors: torch.Tensor | None = None, **_: Any,
     ) -> TokenClassifierOutput:  # fmt: skip
-        """Return logits [batch, seq_len, num_labels].
+        """Return logits [batch, seq_len, num_labels] of tokens or of the result of `compute_hidden_states`.
 
-        Args:
-            input_ids: [batch, seq_len] tokens, or None if `vectors` are passed, the result of
-                `compute_hidden_states`.
-            attention_mask: [batch, seq_len], 0 at padding; None without padding.
+        Without padding, the mask [batch, seq_len] may be None.
         """
         inputs = input_ids if vectors is None else vectors
         assert inputs is not None
@@ -230,7 +222,6 @@ def load_tagger(
     source: ModelSource, model_config: Any, features: str | None, head: Head, new_head: bool
 ) -> Tagger:
     """Load a tagger: the encoder, and also the head unless a new one is requested; see `Tagger`."""
-    select_layers(model_config, features)
     if not new_head:
         if not has_head(model_config, TAGGER_HEAD):
             fix = source.fix if source.is_run else "pass --new-head to initialize one"
@@ -254,12 +245,7 @@ def load_tagger(
 
 @dataclass
 class VectorClassifierOutput(ModelOutput):
-    """Output of `VectorClassifier`.
-
-    Attributes:
-        logits: [batch, num_labels].
-        vectors: [batch, hidden_size] the vector of each text, which the linear layer reads.
-    """
+    """Logits [batch, num_labels], and the vectors [batch, hidden_size] that the linear layer reads."""
 
     logits: torch.Tensor | None = None
     vectors: torch.Tensor | None = None

@@ -20,7 +20,7 @@ from bertkit.models.layers import get_attention_dropout
 from bertkit.utils.compat import has_varlen_attention
 from bertkit.utils.devices import copy_to_device, get_device
 
-AttentionFunction = Callable[..., tuple["torch.Tensor", Any]]
+AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
 
 
 def set_attention(model: Any, name: str, attention: AttentionFunction, mask_function: Any) -> None:
@@ -69,12 +69,8 @@ def get_lengths(encoder: Any) -> Sequence[int] | None:
     return getattr(encoder, LENGTHS, None)
 
 
-def map_inputs(
-    encoder: Any,
-    map_kwargs: Callable[[dict[str, Any]], dict[str, Any]],
-    edit_output: Callable[[Any], None] = lambda _: None,
-) -> None:
-    """Change the inputs of `encoder.forward`, which are passed by name, and edit its output in place.
+def map_inputs(encoder: Any, map_kwargs: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the inputs of `encoder.forward`, which are passed by name.
 
     Unlike in a forward pre-hook, the forward hooks of the encoder still receive the original inputs.
     """
@@ -85,9 +81,7 @@ def map_inputs(
     def forward_mapped(*args: Any, **kwargs: Any) -> Any:
         inputs = signature.bind(*args, **kwargs).arguments
         other_inputs = inputs.pop("kwargs", {})
-        output = forward(**map_kwargs(inputs | other_inputs))
-        edit_output(output)
-        return output
+        return forward(**map_kwargs(inputs | other_inputs))
 
     encoder.forward = forward_mapped
 
@@ -154,27 +148,9 @@ class Packing(NamedTuple):
         positions = torch.arange(len(sequences), device=device) - cu_seqlens[sequences]
         return cls(sequences.long() * seq_len + positions, cu_seqlens, seq_len, supports_varlen(device))
 
-    @classmethod
-    def from_mask(cls, attention_mask: torch.Tensor) -> "Packing":
-        """Build the packing of a batch from its mask `[batch, seq_len]`, which is 0 at padding."""
-        cu_seqlens = torch.nn.functional.pad(attention_mask.sum(1).cumsum(0), (1, 0)).int()
-        positions = attention_mask.flatten().nonzero().squeeze(1)
-        return cls(positions, cu_seqlens, attention_mask.shape[1], supports_varlen(attention_mask.device))
-
     @property
     def num_sequences(self) -> int:
-        """Number of sequences in the batch."""
         return self.cu_seqlens.shape[0] - 1
-
-    @property
-    def has_padding(self) -> bool:
-        """Whether the padded batch contains padding."""
-        return len(self.positions) < self.num_sequences * self.seq_len
-
-    @property
-    def position_ids(self) -> torch.Tensor:
-        """Position of each token in its padded sequence, `[1, num_tokens]`."""
-        return (self.positions % self.seq_len).unsqueeze(0)
 
     def pack(self, states: torch.Tensor) -> torch.Tensor:
         """Turn `[batch, seq_len, ...]` into `[1, num_tokens, ...]`."""
@@ -219,10 +195,7 @@ def enable_packing(model: Any) -> None:
         )
     packed_attention = _wrap_attention(ALL_ATTENTION_FUNCTIONS[name])
     set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])
-    if packs_token_ids:
-        _pack_token_ids(encoder)
-    else:
-        _pack_hidden_states(encoder, layer_stack)
+    _pack_batches(encoder, None if packs_token_ids else layer_stack)
 
 
 def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
@@ -254,13 +227,30 @@ def _find_further_inputs(encoder: Any, layer_stack: Any) -> list[str]:
     return names
 
 
-def _pack_hidden_states(encoder: Any, layer_stack: Any) -> None:
-    """Pack the embeddings, which already contain the positions of the tokens, and unpack the last layer."""
+def _pack_batches(encoder: Any, layer_stack: Any) -> None:
+    """Pack the embeddings, which already contain the positions of the tokens, and unpack the last layer.
+
+    Without `layer_stack`, pack the token ids and their positions, which the layers turn into rotary
+    embeddings.
+    """
     current: list[Packing] = []  # contains the packing of the current batch; empty outside training
 
     def start_batch(inputs: dict[str, Any]) -> dict[str, Any]:
-        current[:] = [_pack_batch(encoder, inputs)] if encoder.training else []
-        return inputs | {"attention_mask": None} if current else inputs
+        current.clear()
+        if not encoder.training:
+            return inputs
+        mask, lengths = inputs["attention_mask"], get_lengths(encoder)
+        lengths = mask.sum(1).tolist() if lengths is None else lengths  # without lengths, wait for a GPU
+        packing = Packing.from_lengths(lengths, mask.shape[1], mask.device)
+        current.append(packing)
+        if layer_stack is not None:
+            return inputs | {"attention_mask": None}
+        return inputs | {
+            **{name: packing.pack(inputs[name]) for name in TOKEN_INPUTS if inputs.get(name) is not None},
+            "position_ids": (packing.positions % packing.seq_len).unsqueeze(0),
+            "attention_mask": dict.fromkeys(encoder.config.layer_types),  # attention builds its masks
+            "packing": packing,
+        }
 
     def pack_inputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not current:
@@ -276,55 +266,18 @@ def _pack_hidden_states(encoder: Any, layer_stack: Any) -> None:
             output.last_hidden_state = current[0].unpack(output.last_hidden_state)
 
     map_inputs(encoder, start_batch)
-    layer_stack.register_forward_pre_hook(pack_inputs, with_kwargs=True)
-    layer_stack.register_forward_hook(unpack_output)
-
-
-def _pack_token_ids(encoder: Any) -> None:
-    """Pack the token ids and their positions, which the layers turn into rotary embeddings."""
-    current: list[Packing] = []
-
-    def pack_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
-        current[:] = [_pack_batch(encoder, inputs)] if encoder.training else []
-        if not current:
-            return inputs
-        packing = current[0]
-        return inputs | {
-            **{name: packing.pack(inputs[name]) for name in TOKEN_INPUTS if inputs.get(name) is not None},
-            "position_ids": packing.position_ids,
-            "attention_mask": dict.fromkeys(encoder.config.layer_types),  # attention builds its masks
-            "packing": packing,
-        }
-
-    def unpack_output(output: Any) -> None:
-        if current:
-            output.last_hidden_state = current[0].unpack(output.last_hidden_state)
-
-    map_inputs(encoder, pack_inputs, unpack_output)
-
-
-def _pack_batch(encoder: Any, inputs: dict[str, Any]) -> Packing:
-    """Build the packing of a batch, from the lengths if the host knows them."""
-    mask, lengths = inputs["attention_mask"], get_lengths(encoder)
-    if lengths is None:
-        return Packing.from_mask(mask)
-    return Packing.from_lengths(lengths, mask.shape[1], mask.device)
+    if layer_stack is None:
+        encoder.register_forward_hook(unpack_output, prepend=True)  # before those that read positions
+    else:
+        layer_stack.register_forward_pre_hook(pack_inputs, with_kwargs=True)
+        layer_stack.register_forward_hook(unpack_output)
 
 
 # ---- attention over a packed row
 
 Window = tuple[int, int]  # number of visible tokens to the left and to the right; -1 for all
 VARLEN_DTYPES = (torch.float16, torch.bfloat16)
-MIN_CAPABILITY = (8, 0)  # compute capability that the kernel requires (Ampere)
-MAX_HEAD_DIM = 256
 FULL_ATTENTION = (-1, -1)
-
-
-def get_window(module: Any, options: dict[str, Any]) -> Window:
-    """Return how far a token of this layer sees. The option `sliding_window` counts the token itself."""
-    size = options.get("sliding_window")
-    distance = -1 if size is None else size - 1
-    return distance, 0 if attends_causally(module, options) else distance
 
 
 def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
@@ -336,13 +289,16 @@ def _wrap_attention(attention: AttentionFunction) -> AttentionFunction:
     ) -> tuple[torch.Tensor, Any]:  # fmt: skip
         if packing is None:
             return attention(module, query, key, value, attention_mask, **kwargs)
-        window = get_window(module, kwargs)
+        size = kwargs.get("sliding_window")  # includes the token itself
+        distance = -1 if size is None else size - 1
+        window = distance, 0 if attends_causally(module, kwargs) else distance
         if packing.supports_varlen and can_use_varlen(query, kwargs.get("dropout", 0.0)):
             return attend_varlen(query, key, value, packing.cu_seqlens, packing.seq_len, window, kwargs), None
         query, key, value = (
             packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value)
         )
-        needs_mask = packing.has_padding or window != FULL_ATTENTION
+        has_padding = len(packing.positions) < packing.num_sequences * packing.seq_len
+        needs_mask = has_padding or window != FULL_ATTENTION
         mask = build_mask(packing.cu_seqlens, packing.seq_len, window) if needs_mask else None
         output, weights = attention(module, query, key, value, mask, **kwargs)
         return packing.pack(output), weights
@@ -357,7 +313,7 @@ def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
     regularization, so a model with dropout gets padded attention.
     """
     head_dim = query.shape[-1]
-    is_supported = query.dtype in VARLEN_DTYPES and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
+    is_supported = query.dtype in VARLEN_DTYPES and head_dim <= 256 and head_dim % 8 == 0
     return dropout == 0 and is_supported
 
 
@@ -365,7 +321,7 @@ def can_use_varlen(query: torch.Tensor, dropout: float) -> bool:
 def supports_varlen(device: torch.device) -> bool:
     """Return whether a device can run the kernel: an NVIDIA GPU of the generation Ampere or newer."""
     is_cuda = device.type == "cuda" and torch.version.hip is None
-    return is_cuda and has_varlen_attention() and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+    return is_cuda and has_varlen_attention() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def attend_varlen(
@@ -409,10 +365,9 @@ def describe_packed_attention(model: Any, precision: str) -> str | None:
     """Return a note if a GPU with a kernel for variable-length sequences cannot use it for a model."""
     if not supports_varlen(get_device()):
         return None
-    dropout = get_attention_dropout(model)
     if precision == "fp32":
         return "--pack: attention is padded, because the kernel for packed sequences does not compute in fp32"
-    if dropout == 0:
+    if (dropout := get_attention_dropout(model)) == 0:
         return None
     return (
         "--pack: attention is padded, because the kernel for packed sequences has no dropout, and this model "

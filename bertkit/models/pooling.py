@@ -87,11 +87,8 @@ def average_ranges(token_ranges: np.ndarray) -> PoolStates:
 
 # ---- modules of sentence-transformers
 
-MODULES_FILE, POOLING_FOLDER = "modules.json", "1_Pooling"
+MODULES_FILE = "modules.json"
 MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
-# Settings of the module `Transformer`: sentence_bert_config.json; older names have the architecture.
-TRANSFORMER_FILES = "sentence_*_config.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
 # Modes by the keys of older files, in the order in which their vectors are concatenated.
 MODES_BY_KEY = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
@@ -112,11 +109,6 @@ class DenseLayer:
     weight: torch.Tensor
     bias: torch.Tensor | None
     activation: Callable[[torch.Tensor], torch.Tensor]
-
-    def compute(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Turn `[batch, in_features]` into `[batch, out_features]`."""
-        bias = None if self.bias is None else self.bias.to(vectors.device)
-        return self.activation(torch.nn.functional.linear(vectors, self.weight.to(vectors.device), bias))
 
 
 @dataclass(frozen=True)
@@ -140,13 +132,13 @@ class SentenceModules:
     def compute(self, states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Return the vectors of texts before they are scaled to unit length, `[batch, dimension]`.
 
-        Args:
-            states: `[batch, seq_len, hidden_size]` in fp32; padding is on the right.
-            lengths: `[batch]` number of tokens of each text.
+        The states `[batch, seq_len, hidden_size]` are fp32; `lengths` are the numbers of tokens `[batch]`.
         """
         vectors = torch.cat([_pool(states, lengths, mode) for mode in self.modes], -1)
+        device = vectors.device
         for layer in self.linear_layers:
-            vectors = layer.compute(vectors)
+            bias = None if layer.bias is None else layer.bias.to(device)
+            vectors = layer.activation(torch.nn.functional.linear(vectors, layer.weight.to(device), bias))
         return vectors
 
     def get_dimension(self, hidden_size: int) -> int:
@@ -178,7 +170,7 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
     if pooling := getattr(config, POOLING_KEY, None):
         return SentenceModules((str(pooling),))
     if not (source.folder / MODULES_FILE).is_file():
-        folder = source.folder / POOLING_FOLDER
+        folder = source.folder / "1_Pooling"
         return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
     modes: tuple[str, ...] = ()
     linear_layers: list[DenseLayer] = []
@@ -211,7 +203,7 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
 
 def read_default_prompt(source: ModelSource) -> str | None:
     """Return the text that sentence-transformers puts before each text by default, or None."""
-    path = source.folder / PROMPTS_FILE
+    path = source.folder / "config_sentence_transformers.json"
     config = _read_json(path) if path.is_file() else {}
     return (config.get("prompts") or {}).get(config.get("default_prompt_name")) or None
 
@@ -228,7 +220,8 @@ def lowers_case(source: ModelSource) -> bool:
 
 
 def _read_transformer_settings(source: ModelSource) -> dict[str, Any]:
-    path = next(source.folder.glob(TRANSFORMER_FILES), None)
+    # sentence_bert_config.json; older names have the architecture
+    path = next(source.folder.glob("sentence_*_config.json"), None)
     settings = {} if path is None else _read_json(path)
     return settings if isinstance(settings, dict) else {}
 
@@ -248,7 +241,6 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
-    """Return the modes of a module `Pooling`."""
     config: Mapping[str, Any] = _read_json(folder / "config.json")
     value = config.get("pooling_mode")
     modes: Sequence[str] = [value] if isinstance(value, str) else value or []
@@ -260,7 +252,6 @@ def _read_modes(folder: Path, source: ModelSource) -> tuple[str, ...]:
 
 
 def _read_linear_layer(folder: Path, source: ModelSource) -> DenseLayer:
-    """Return the linear layer of a module `Dense`."""
     config = _read_json(folder / "config.json")
     activation = config.get("activation_function", "Tanh").split(".")[-1]
     if activation not in ACTIVATIONS:

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.models.loading import ModelSource, is_head_missing, list_weight_names, make_head_error
-from bertkit.models.losses import make_scalar
+from bertkit.models.loading import ModelSource, list_weight_names, raise_if_head_is_missing
 
-PRETRAINING_PARTS = ("mlm", "nsp")
 MASKED_POSITIONS = "masked_lm_positions"
 
 
@@ -63,13 +61,6 @@ def set_masked_positions(model: Any, positions: torch.Tensor) -> None:
     setattr(unwrapped.base_model, MASKED_POSITIONS, positions)
 
 
-def extract_logits(output: Any) -> PretrainingLogits:
-    """Return the logits of a transformers model's output. Their names depend on the architecture."""
-    prediction_logits = output.get("prediction_logits", output.get("logits"))
-    pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
-    return PretrainingLogits(prediction_logits, pair_logits)
-
-
 # ---- the loss
 
 
@@ -85,7 +76,7 @@ class PretrainingLoss:
         counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
-            counts["nsp"] = make_scalar(len(pairs), pairs.device)
+            counts["nsp"] = torch.full((), float(len(pairs)), device=pairs.device)
         return counts
 
     def sum_losses(
@@ -122,17 +113,16 @@ def pair_logits_with_labels(
 def reduce_pretraining_logits(
     logits: PretrainingLogits, batch: dict[str, torch.Tensor], num_examples: int
 ) -> torch.Tensor:
-    """Sum loss and predictions over each example.
+    """Return the loss, the correct predictions and the predictions of each example, `[examples, 6]`.
 
-    Returns:
-        `[examples, 6]`: the loss, the number of correct predictions and the number of predictions of the
-        masked LM. The last three columns are the same for sentence pairs, and 0 without pairs.
+    The first three columns are those of the masked LM, the last three those of sentence pairs, 0 without
+    pairs.
     """
     logits_and_labels = pair_logits_with_labels(logits, batch)
     zeros = torch.zeros(num_examples, 3, device=batch["input_ids"].device)
     sums = [
         sum_per_example(*logits_and_labels[part], num_examples) if part in logits_and_labels else zeros
-        for part in PRETRAINING_PARTS
+        for part in ("mlm", "nsp")
     ]
     return torch.cat(sums, 1)
 
@@ -156,8 +146,7 @@ def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> lis
         with torch.device("meta"):
             model = auto_class.from_config(config)
     except ValueError as error:
-        if is_head_missing(error):
-            raise make_head_error(source, auto_class, config) from error
+        raise_if_head_is_missing(error, source, auto_class, config)
         raise
     encoder_prefix, weight_names = model.base_model_prefix + ".", list_weight_names(source.folder)
     missing = [
@@ -165,6 +154,5 @@ def find_missing_heads(auto_class: Any, source: ModelSource, config: Any) -> lis
         for name, weight in model.named_parameters()  # excludes output weights tied to the embeddings
         if weight.ndim > 1 and not name.startswith(encoder_prefix) and name not in weight_names
     ]
-    is_pair_head = [len(weight) == 2 for weight in missing]
-    heads = {"tokens": not all(is_pair_head), "sentence pairs": any(is_pair_head)}
-    return [name for name, is_missing in heads.items() if is_missing]
+    names = {"sentence pairs" if len(weight) == 2 else "tokens" for weight in missing}
+    return [name for name in ("tokens", "sentence pairs") if name in names]

@@ -22,7 +22,6 @@ GENERATOR_FOLDER = "generator"  # subdirectory of a run
 DEFAULT_GENERATOR_SIZE = 0.25  # Clark et al. 2020, 3.2: the best generators have 1/4 to 1/2 of the size
 NUM_COUNTS = 2**30  # resolution of the probabilities of sampled tokens; their sum fits into 32 bits
 MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of counts is below this sum
-HEAD_SIZE = 64  # hidden units per attention head of a generator, as in google-research/electra
 
 
 class ReplacedTokenLogits(NamedTuple):
@@ -161,12 +160,11 @@ class ReplacedTokenLoss:
 def reduce_replaced_token_logits(
     logits: ReplacedTokenLogits, batch: dict[str, torch.Tensor], num_examples: int
 ) -> torch.Tensor:
-    """Return sums of losses, predictions and decisions for each example.
+    """Return sums of each example, `[examples, 9]`.
 
-    Returns:
-        `[examples, 9]`: loss, correct predictions and predictions of the generator; loss, correct decisions
-        and decisions of the discriminator; numbers of true positives, of tokens that are predicted to be
-        replaced, and of tokens that are replaced.
+    They are loss, correct predictions and predictions of the generator; loss, correct decisions and decisions
+    of the discriminator; and numbers of true positives, of tokens that are predicted to be replaced, and of
+    tokens that are replaced.
     """
     mask = batch["attention_mask"].bool()
     is_positive, is_replaced = logits.replaced_logits > 0, logits.is_replaced
@@ -198,7 +196,7 @@ def build_generator_config(config: Any, size: float) -> Any:
     head, and the embedding size of the discriminator.
     """
     hidden = max(1, round(config.hidden_size * size))
-    heads = max(count for count in range(1, max(1, hidden // HEAD_SIZE) + 1) if hidden % count == 0)
+    heads = max(count for count in range(1, max(1, hidden // 64) + 1) if hidden % count == 0)
     generator_config = copy.deepcopy(config)
     generator_config.update({
         "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden,

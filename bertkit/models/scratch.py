@@ -38,19 +38,6 @@ BASE_HIDDEN_SIZE = 768  # hidden size of BERT-base
 NOTES_FILE = "notes.json"  # notes of the tokenizer's training, repeated when the tokenizer is reused
 
 
-def resolve_model_shape(config: Any, sizes: dict[str, ModelShape]) -> tuple[str, ModelShape]:
-    """Return the name and the shape of the model, from the settings and the shapes of named sizes."""
-    size = config.size or ("base" if devices.has_accelerator() else "tiny")
-    requested = (config.num_layers, config.hidden_size, config.num_heads)
-    layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))
-    if hidden % heads:
-        raise UserError(
-            f"--num-heads {heads}: does not divide --hidden-size {hidden}; pass a divisor of {hidden}"
-        )
-    name = f"{layers}-{hidden}" if any(requested) else size
-    return f"{config.model_type}-{name}", (layers, hidden, heads)
-
-
 def create_model_folder(
     config: Any, sizes: dict[str, ModelShape], text: TextSource, options: TextOptions
 ) -> ModelSource:
@@ -58,7 +45,13 @@ def create_model_folder(
 
     The tokenizer is the one that `--tokenizer` names, or else it is trained on the text.
     """
-    name, shape = resolve_model_shape(config, sizes)
+    size = config.size or ("base" if devices.has_accelerator() else "tiny")
+    requested = (config.num_layers, config.hidden_size, config.num_heads)
+    layers, hidden, heads = (value or default for value, default in zip(requested, sizes[size], strict=True))
+    if hidden % heads:
+        raise UserError(
+            f"--num-heads {heads}: does not divide --hidden-size {hidden}; pass a divisor of {hidden}"
+        )
     if config.tokenizer:
         for flag, is_set in {"--vocab-size": config.vocab_size is not None, "--cased": config.cased}.items():
             if is_set:
@@ -70,51 +63,42 @@ def create_model_folder(
         tokenizer = add_segments(tokenizer)
     folder = create_process_directory()
     tokenizer.save_pretrained(folder)
-    build_config = build_electra_config if config.model_type == "electra" else build_bert_config
-    model_config = build_config(count_token_ids(tokenizer), shape, tokenizer.pad_token_id)
+    model_config = build_config(
+        config.model_type, count_token_ids(tokenizer), (layers, hidden, heads), tokenizer.pad_token_id
+    )
     model_config.type_vocab_size = max(model_config.type_vocab_size, count_token_types(tokenizer))
     model_config.save_pretrained(folder)
-    return ModelSource(name, folder, is_new=True)
+    shape_name = f"{layers}-{hidden}" if any(requested) else size
+    return ModelSource(f"{config.model_type}-{shape_name}", folder, is_new=True)
 
 
 # ---- configs and weights
 
 
-def build_bert_config(vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
-    """Return the config of a BERT of any shape, with intermediate size 4 * hidden and dropout 0.1.
+def build_config(model_type: str, vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
+    """Return the config of a BERT or an ELECTRA discriminator with intermediate size 4 * hidden, dropout 0.1.
 
     A model with a smaller hidden size than BERT-base gets initial weights with a larger standard deviation.
     The outputs of its layers then vary as much as in BERT-base. With a standard deviation of 0.02, a
-    narrow model is slow to learn tasks that need several layers, above all next sentence prediction.
+    narrow model is slow to learn tasks that need several layers, above all next sentence prediction. As in
+    ELECTRA-Base, the embeddings have the hidden size.
     """
-    from transformers import BertConfig
+    from transformers import BertConfig, ElectraConfig
 
-    return BertConfig(vocab_size=vocab_size, pad_token_id=pad_token_id, **_list_sizes(shape))
-
-
-def build_electra_config(vocab_size: int, shape: ModelShape, pad_token_id: int) -> Any:
-    """Return the config of an ELECTRA discriminator of the same shape as a BERT, see `build_bert_config`.
-
-    As in ELECTRA-Base, the embeddings have the hidden size.
-    """
-    from transformers import ElectraConfig
-
-    return ElectraConfig(
-        vocab_size=vocab_size, embedding_size=shape[1], pad_token_id=pad_token_id, **_list_sizes(shape)
-    )
-
-
-def _list_sizes(shape: ModelShape) -> dict[str, Any]:
     layers, hidden, heads = shape
-    return {
-        "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden, "max_position_embeddings": MAX_POSITION_EMBEDDINGS,
+    sizes = {
+        "vocab_size": vocab_size, "pad_token_id": pad_token_id, "num_hidden_layers": layers,
+        "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
+        "max_position_embeddings": MAX_POSITION_EMBEDDINGS,
         "initializer_range": compute_initializer_range(hidden),
     }  # fmt: skip
+    if model_type == "electra":
+        return ElectraConfig(embedding_size=hidden, **sizes)
+    return BertConfig(**sizes)
 
 
 def compute_initializer_range(hidden_size: int) -> float:
-    """Return the standard deviation of the initial weights; see `build_bert_config`."""
+    """Return the standard deviation of the initial weights; see `build_config`."""
     return INITIALIZER_RANGE * math.sqrt(max(1.0, BASE_HIDDEN_SIZE / hidden_size))
 
 

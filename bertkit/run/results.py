@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -95,7 +95,7 @@ class MetricModules:
         return {
             "with": name,
             "validation": self.score(other),
-            "difference": {score: difference.to_dict() for score, difference in differences.items()},
+            "difference": {score: asdict(difference) for score, difference in differences.items()},
         }
 
     def _iter_scores(self, evaluation: Evaluation) -> Iterator[tuple[MetricModule, Scores, dict[str, str]]]:

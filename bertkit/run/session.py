@@ -12,7 +12,7 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.methods.base import TrainingInputs
-from bertkit.models.cpu_modules import accelerate_on_cpu
+from bertkit.models.cpu import accelerate_on_cpu
 from bertkit.models.layers import (
     check_activation_checkpointing,
     compile_layers,

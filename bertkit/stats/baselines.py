@@ -74,12 +74,10 @@ def predict_ending_only(
     """
     sampled = sample_tfidf_rows(len(train), seed)
     sampled_endings = as_column(train).take(sampled)
-    is_correct = np.concatenate(
-        [
-            np.arange(len(endings)) == index
-            for endings, index in zip(sampled_endings, correct[sampled], strict=True)
-        ]
-    )
+    is_correct = np.concatenate([
+        np.arange(len(endings)) == index
+        for endings, index in zip(sampled_endings, correct[sampled], strict=True)
+    ])  # fmt: skip
     train_endings = [ending for endings in sampled_endings for ending in endings]
     model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64))
     if model is None:

@@ -113,8 +113,8 @@ class Calibration:
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return the fields as a JSON object; NaN becomes None."""
         return {
-            name: [None if np.isnan(value) else value for value in getattr(self, name).tolist()]
-            for name in ("count", "confidence", "accuracy")
+            name: [None if np.isnan(value) else value for value in values.tolist()]
+            for name, values in vars(self).items()
         }
 
     @classmethod
@@ -271,7 +271,6 @@ def cross_fit(
 
 # ---- abstention
 
-NUM_CURVE_POINTS = 20  # coverages 0.05, 0.1, ... 1
 SELECTIVE_SCORES = ("coverage", "answered_accuracy", "aurc")
 
 
@@ -289,9 +288,9 @@ def fit_min_confidence(confidence: np.ndarray, coverage: float) -> float:
 
 
 def compute_risk_coverage(confidence: np.ndarray, is_correct: np.ndarray) -> dict[str, list[float]]:
-    """Return `coverage`, `risk` and `min_confidence` of points of the risk-coverage curve, up to all rows."""
+    """Return `coverage`, `risk` and `min_confidence` of 20 points of the curve, at coverages 0.05 to 1."""
     order = np.argsort(-confidence, kind="stable")
-    num_answered = np.ceil(np.arange(1, NUM_CURVE_POINTS + 1) / NUM_CURVE_POINTS * len(order)).astype(int)
+    num_answered = np.ceil(np.arange(1, 21) / 20 * len(order)).astype(int)
     risk = np.cumsum(~is_correct[order])[num_answered - 1] / num_answered
     return {
         "coverage": (num_answered / len(order)).tolist(),
@@ -364,15 +363,15 @@ def compute_margins(logits: np.ndarray) -> np.ndarray:
     return logits - np.where(is_best, second, best)
 
 
-def fit_set_margin(logits: np.ndarray, gold: np.ndarray, level: float = SET_LEVEL) -> float:
+def fit_set_margin(logits: np.ndarray, gold: np.ndarray) -> float:
     """Return the margin that a class of a prediction set has at least.
 
-    Let k = floor((n + 1)(1 - level)). If all n + 1 rows are exchangeable, the gold class of a new row has a
-    margin below the k-th lowest of these n margins with a probability of at most k / (n + 1). The result is
-    halfway between this margin and the next lower one, so that rounding does not change a set.
+    Let k = floor((n + 1)(1 - `SET_LEVEL`)). If all n + 1 rows are exchangeable, the gold class of a new row
+    has a margin below the k-th lowest of these n margins with a probability of at most k / (n + 1). The
+    result is halfway between this margin and the next lower one, so that rounding does not change a set.
     """
     margins = np.sort(compute_margins(logits)[np.arange(len(gold)), gold])
-    num_missed = int(np.floor((len(gold) + 1) * (1 - level) + 1e-9))
+    num_missed = int(np.floor((len(gold) + 1) * (1 - SET_LEVEL) + 1e-9))
     if num_missed == 0:
         return -np.inf
     lower = margins[max(num_missed - 2, 0)]
@@ -393,7 +392,6 @@ def score_sets(is_member: np.ndarray, gold: np.ndarray) -> Scores:
 # ---- decision thresholds
 
 DEFAULT_THRESHOLD = 0.5
-CRITERIA_WITH_VALUE = ("recall", "precision")
 
 
 @dataclass(frozen=True)
@@ -419,7 +417,7 @@ def parse_criterion(text: str) -> ThresholdCriterion:
         minimum = float(value)
     except ValueError:
         minimum = -1.0
-    if name not in CRITERIA_WITH_VALUE or not 0 < minimum <= 1:
+    if name not in ("recall", "precision") or not 0 < minimum <= 1:
         raise UserError(
             f"--threshold {text}: is not a criterion; use f1, macro_f1, recall=R or precision=P, with a "
             "number above 0 and up to 1"

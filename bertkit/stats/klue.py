@@ -14,9 +14,7 @@ import numpy as np
 from bertkit.errors import UserError
 
 Records = Sequence[dict[str, Any]]
-SIMILARITY_THRESHOLD = 3.0  # sentences with at least this similarity, from 0 to 5, are paraphrases
 NO_RELATION = "no_relation"
-OUTSIDE = "O"
 REMOVE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -29,13 +27,13 @@ def score_topics(records: Records) -> dict[str, float]:
 
 
 def score_similarity(records: Records) -> dict[str, float]:
-    """Return `pearson`, and `paraphrase_f1` of the pairs with a similarity of at least 3."""
+    """Return `pearson`, and `paraphrase_f1` of the pairs with a similarity of at least 3 of 5."""
     from scipy.stats import pearsonr
     from sklearn.metrics import f1_score
 
     gold, predicted = (np.array(values, float) for values in _read_labels(records))
     is_constant = gold.std() == 0 or predicted.std() == 0
-    f1 = f1_score(gold >= SIMILARITY_THRESHOLD, predicted >= SIMILARITY_THRESHOLD, zero_division=0)
+    f1 = f1_score(gold >= 3.0, predicted >= 3.0, zero_division=0)
     return {
         "pearson": 0.0 if is_constant else float(pearsonr(gold, predicted)[0]),
         "paraphrase_f1": float(f1),
@@ -43,7 +41,6 @@ def score_similarity(records: Records) -> dict[str, float]:
 
 
 def score_inference(records: Records) -> dict[str, float]:
-    """Return `accuracy`."""
     gold, predicted = _read_labels(records)
     return {"accuracy": float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))}
 
@@ -61,15 +58,15 @@ def score_entities(records: Records) -> dict[str, float]:
         {(index, *entity) for index, record in enumerate(records) for entity in _iter_entities(record[key])}
         for key in ("gold", "predicted")
     ]
-    types = sorted({entity[1] for spans in entities for entity in spans})
-    per_type = [
-        _compute_f1(*({entity for entity in spans if entity[1] == name} for spans in entities))
-        for name in types
-    ]
+    per_type = []
+    for name in sorted({entity[1] for spans in entities for entity in spans}):
+        gold_spans, predicted_spans = ({span for span in spans if span[1] == name} for spans in entities)
+        num_correct = len(gold_spans & predicted_spans)
+        per_type.append(2 * num_correct / (len(gold_spans) + len(predicted_spans)))
     characters = f1_score(
         gold, predicted, labels=sorted({*gold, *predicted}), average="macro", zero_division=1.0
     )
-    return {"entity_f1": float(np.mean(per_type)) if types else 0.0, "character_f1": float(characters)}
+    return {"entity_f1": float(np.mean(per_type)) if per_type else 0.0, "character_f1": float(characters)}
 
 
 def score_relations(records: Records) -> dict[str, float]:
@@ -146,14 +143,10 @@ def _read_labels(records: Records) -> tuple[list[Any], list[Any]]:
 def _iter_entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Yield type, start and stop of each entity in IOB2. Tags that do not continue an entity are ignored."""
     start, entity_type = 0, ""
-    for index, tag in enumerate([*tags, OUTSIDE]):
+    for index, tag in enumerate([*tags, "O"]):
         prefix, _, name = tag.partition("-")
         if prefix == "I" and name == entity_type:
             continue
         if entity_type:
             yield entity_type, start, index
         start, entity_type = index, name if prefix == "B" else ""
-
-
-def _compute_f1(gold: set[Any], predicted: set[Any]) -> float:
-    return 2 * len(gold & predicted) / (len(gold) + len(predicted))

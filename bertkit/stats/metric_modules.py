@@ -52,14 +52,14 @@ class DecodedPredictions:
 
     def select(self, rows: np.ndarray) -> "DecodedPredictions":
         """Return a sample of the rows. Each answer gets its own id: modules count a repeated id only once."""
-
-        def sample(values: list[Any]) -> list[Any]:
-            sampled = [values[row] for row in rows]
-            return [v | {"id": str(i)} if isinstance(v, dict) else v for i, v in enumerate(sampled)]
-
-        return dataclasses.replace(
-            self, predictions=sample(self.predictions), references=sample(self.references)
+        predictions, references = (
+            [
+                values[row] | {"id": str(number)} if isinstance(values[row], dict) else values[row]
+                for number, row in enumerate(rows)
+            ]
+            for values in (self.predictions, self.references)
         )
+        return dataclasses.replace(self, predictions=predictions, references=references)
 
     def use_label_names(self) -> "DecodedPredictions":
         """Return the values with label names in place of label ids."""
@@ -74,17 +74,13 @@ class DecodedPredictions:
 
 @dataclass(frozen=True)
 class MetricModule:
-    """A module that computes scores of decoded predictions.
-
-    Attributes:
-        features: The features of its inputs, which `bind` chooses.
-    """
+    """A module that computes scores of decoded predictions."""
 
     flag: str
     name: str
     module: Any
     arguments: Mapping[str, Any]
-    features: Mapping[str, Any] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)  # of its inputs; `bind` chooses them
     takes_label_names: bool = False
 
     def bind(self, examples: DecodedPredictions) -> "MetricModule":
@@ -241,11 +237,7 @@ def parse_arguments(value: str) -> tuple[str, dict[str, Any]]:
 
 
 def load_module(value: str) -> MetricModule:
-    """Load a module from a file, the cache of `evaluate` or the Hub, in this order.
-
-    Raises:
-        HubUnreachable: The module is not cached, and the Hub cannot be reached. Raised within seconds.
-    """
+    """Load a module from a file, the cache of `evaluate` or the Hub, in this order."""
     flag, (source, arguments) = f"--metric {value}", parse_arguments(value)
     with _report_errors(flag, "correct the module"):
         from evaluate.loading import evaluation_module_factory, import_main_class

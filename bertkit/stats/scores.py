@@ -148,8 +148,7 @@ def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
 
 def score_majority(replaced: float) -> dict[str, float]:
     """Return the scores of a discriminator that gives each token the same probability of being replaced."""
-    probabilities = [fraction for fraction in (replaced, 1 - replaced) if fraction > 0]
-    entropy = -sum(probability * math.log(probability) for probability in probabilities)
+    entropy = -sum(p * math.log(p) for p in (replaced, 1 - replaced) if p > 0)
     return {"rtd_loss": entropy, "rtd_accuracy": max(replaced, 1 - replaced)}
 
 

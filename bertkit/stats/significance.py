@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,6 @@ class ScoreDifference:
     p: float
     test: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
     """Return the difference between two models in each score that both have.
@@ -145,17 +142,12 @@ def compute_t_interval(scores: Sequence[float]) -> list[float] | None:
     return [mean - half_width, mean + half_width]
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """Second minus first mean of paired runs, with Student's 95 % interval and p of the paired t-test."""
+def compare_paired_scores(first: Sequence[float], second: Sequence[float]) -> dict[str, Any] | None:
+    """Return the difference of the means of paired runs, or None for fewer than three pairs.
 
-    difference: float
-    interval: list[float]
-    p: float
-
-
-def compare_paired_scores(first: Sequence[float], second: Sequence[float]) -> PairedDifference | None:
-    """Return the paired difference of scores, or None for fewer than three pairs."""
+    It has the keys `difference`, second minus first; `interval`, Student's 95 % interval; and `p`, of the
+    paired t-test.
+    """
     from scipy.stats import ttest_1samp
 
     differences = [b - a for a, b in zip(first, second, strict=True)]
@@ -163,6 +155,6 @@ def compare_paired_scores(first: Sequence[float], second: Sequence[float]) -> Pa
     if interval is None:
         return None
     mean = statistics.fmean(differences)
-    if min(differences) == max(differences):  # the t-test divides by their standard deviation
-        return PairedDifference(mean, interval, float(mean == 0))
-    return PairedDifference(mean, interval, float(ttest_1samp(differences, 0).pvalue))
+    is_constant = min(differences) == max(differences)  # the t-test divides by their standard deviation
+    p = float(mean == 0) if is_constant else float(ttest_1samp(differences, 0).pvalue)
+    return {"difference": mean, "interval": interval, "p": p}

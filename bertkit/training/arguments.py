@@ -4,7 +4,7 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 # ---- TrainingArguments, and what `--set` may change
 
 # Arguments that turn off Trainer's evaluation, checkpoint schedule and selection of the best model. bertkit
-# evaluates in fp32, writes checkpoints atomically and selects the best checkpoint itself.
+# evaluates in fp32, writes checkpoints atomically and selects the best checkpoint itself. `--set` may change
+# only `logging_steps`.
 FIXED_ARGUMENTS: dict[str, Any] = {
     "output_dir": None, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
     "remove_unused_columns": False, "label_names": [], "disable_tqdm": True, "push_to_hub": False,
     "logging_nan_inf_filter": False, "logging_steps": 10, "data_seed": None,
 }  # fmt: skip
 VALUE_TYPES = {bool: "true or false", int: "an integer", float: "a number"}
-OVERRIDABLE_ARGUMENTS = {"logging_steps"}  # fixed arguments that --set may change
 # Arguments that --set refuses, with the fix. They would have no effect, or break a guarantee of bertkit.
 REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
@@ -66,53 +66,44 @@ def parse_extra_arguments(config: RunConfig) -> dict[str, Any]:
         key, _, value = pair.partition("=")
         if key in flag_by_argument:
             raise UserError(f"--set {key}: has its own flag; use {flag_by_argument[key]}")
-        _check_argument(key, value)
-        try:
-            arguments[key] = _parse_value(value)
-        except yaml.YAMLError as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"--set {pair}: cannot parse the value as YAML ({reason}); quote it") from error
-        _check_type(key, arguments[key])
+        arguments[key] = _parse_argument(key, value)
     return arguments
 
 
-def _check_argument(key: str, value: str) -> None:
-    """Check that `TrainingArguments` has the field `key`, and that `--set` may change it to `value`."""
-    if key in FIXED_ARGUMENTS and key not in OVERRIDABLE_ARGUMENTS:
+def _parse_argument(key: str, text: str) -> Any:
+    """Return the value of a field of `TrainingArguments`, if `--set` may change it.
+
+    Numbers such as 1e-6 are texts in YAML 1.1. Trainer would fail in the first step if a number or a boolean
+    had another type.
+    """
+    if key in FIXED_ARGUMENTS and key != "logging_steps":
         raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
     if fix := {get_argument_name(name): fix for name, fix in REFUSED_ARGUMENTS.items()}.get(key):
         raise UserError(f"--set {key}: {fix}")
-    if key == "train_sampling_strategy" and value not in ("random", "sequential"):
-        raise UserError(f"--set {key}={value}: use random or sequential; bertkit groups by length by default")
+    if key == "train_sampling_strategy" and text not in ("random", "sequential"):
+        raise UserError(f"--set {key}={text}: use random or sequential; bertkit groups by length by default")
     from transformers import TrainingArguments  # here, because its import takes a second
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     if key not in fields:
         fix = suggest_similar(key, fields) or "; leave it out"
         raise UserError(f"--set {key}: TrainingArguments has no such field{fix}")
-
-
-def _check_type(key: str, value: Any) -> None:
-    """Check the value of a field that is a number or a boolean; Trainer would fail in the first step."""
-    from transformers import TrainingArguments
-
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--set {key}={text}: cannot parse the value as YAML ({reason}); quote it") from error
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
     hint = get_type_hints(TrainingArguments)[key]
     types = set(get_args(hint) or (hint,)) - {NoneType}
     expected = next((name for kind, name in VALUE_TYPES.items() if types == {kind}), None)
-    if value is None or expected is None:
-        return
-    is_valid = isinstance(value, (int, float) if types == {float} else tuple(types))
-    if not is_valid or (isinstance(value, bool) and types != {bool}):
-        raise UserError(f"--set {key}: expected {expected}, found {value!r}; change the value")
-
-
-def _parse_value(text: str) -> Any:
-    """Parse a value as YAML; also parse numbers such as 1e-6, which YAML 1.1 reads as strings."""
-    value = yaml.safe_load(text)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    if value is not None and expected is not None:
+        is_valid = isinstance(value, (int, float) if types == {float} else tuple(types))
+        if not is_valid or (isinstance(value, bool) and types != {bool}):
+            raise UserError(f"--set {key}: expected {expected}, found {value!r}; change the value")
+    return value
 
 
 def build_training_arguments(config: RunConfig, checkpoints: Path, precision: str) -> "TrainingArguments":
@@ -177,10 +168,6 @@ def describe_tf32(config: RunConfig) -> str | None:
 
 # ---- experiment trackers
 
-# Trackers that the messages suggest. Each needs the package of the same name. Trainer supports other
-# trackers.
-WANDB_OFFLINE_MODES = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that send nothing
-
 
 def check_tracker(name: str | None) -> None:
     """Refuse an experiment tracker that would fail or prompt for an API key when training begins."""
@@ -214,7 +201,7 @@ def _check_wandb() -> None:
     import wandb
 
     alternative = "or set WANDB_MODE=offline to keep everything on this machine"
-    if wandb.setup().settings.mode in WANDB_OFFLINE_MODES:
+    if wandb.setup().settings.mode in ("offline", "disabled", "dryrun"):  # these modes send nothing
         return
     try:
         is_logged_in = wandb.login(prompt=False)
@@ -256,13 +243,7 @@ FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
 def suggest_hyperparameters(
     rows: int, model_config: Any, unit: str = "row", is_lora: bool = False
 ) -> tuple[dict[str, Any], str]:
-    """Suggest values for `epochs`, `learning_rate` and `batch_size`.
-
-    Returns:
-        The values by setting, and the reason in one line.
-    """
-    layers = format_count(model_config.num_hidden_layers, "layer")
-    size = f"{format_count(rows, f'training {unit}')} and {layers} of size {model_config.hidden_size}"
+    """Suggest values for `epochs`, `learning_rate` and `batch_size`, with the reason in one line."""
     if rows < FEW_ROWS:
         epochs, batch_size = 4.0, 16
     elif rows <= MANY_ROWS:
@@ -272,7 +253,9 @@ def suggest_hyperparameters(
     learning_rate = _suggest_learning_rate(rows, model_config)
     if is_lora:
         learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
-    return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, f"for {size}"
+    layers = format_count(model_config.num_hidden_layers, "layer")
+    reason = f"for {format_count(rows, f'training {unit}')} and {layers} of size {model_config.hidden_size}"
+    return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, reason
 
 
 def _suggest_learning_rate(rows: int, model_config: Any) -> float:
@@ -340,7 +323,6 @@ def compute_layer_parameters(model_config: Any) -> int:
 
 
 def check_precision(config: RunConfig) -> None:
-    """Check `--fp16` and `--bf16`."""
     if config.fp16 and config.bf16:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")
     if config.fp16 and not devices.supports_fp16():
@@ -352,11 +334,7 @@ def check_precision(config: RunConfig) -> None:
 
 
 def choose_precision(config: RunConfig) -> tuple[str, str]:
-    """Choose the training precision; evaluation always uses fp32.
-
-    Returns:
-        "fp32", "bf16" or "fp16", and the reason.
-    """
+    """Return "fp32", "bf16" or "fp16" for training, and the reason; evaluation always uses fp32."""
     if config.fp16:
         return "fp16", "set with --fp16"
     if config.bf16 is not None:

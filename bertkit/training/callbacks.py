@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -36,9 +36,7 @@ class StopRequest:
                 self._previous_handlers[signal_number] = signal.signal(signal_number, self._handle_signal)
         return self
 
-    def __exit__(
-        self, error_type: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for signal_number, handler in self._previous_handlers.items():
             signal.signal(signal_number, handler)
 
@@ -123,14 +121,10 @@ class TrainBeginCallback(TrainerCallback):
 
 
 class FirstStepTimer(TrainerCallback):
-    """Timer for the start-up of the process, including imports, and compilation in the first step.
-
-    Attributes:
-        seconds: Time from the start of the process to the end of the first step. None until then.
-    """
+    """The time from the start of the process to the end of the first step, with imports and compilation."""
 
     def __init__(self) -> None:
-        self.seconds: float | None = None
+        self.seconds: float | None = None  # until then
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.seconds is None:
@@ -218,9 +212,6 @@ class LossMeter:
     def load_sums(self, saved: dict[str, list[list[float]]], rank: int, device: torch.device) -> None:
         """Restore the sums of this rank from `saved`: for each part, the sums of each rank."""
         self.sums = {part: torch.tensor(sums[rank], device=device) for part, sums in saved.items()}
-
-    def reset(self) -> None:
-        self.sums = {}
 
 
 def compute_part_metrics(sums: dict[str, list[list[float]]]) -> dict[str, float]:

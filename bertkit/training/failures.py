@@ -109,16 +109,14 @@ def get_peak_memory_mb() -> float:
 
 # ---- errors of PyTorch
 
-PRECISION_FIXES = {"bf16": "pass --no-bf16", "fp16": "omit --fp16"}
 # In errors of operations that mix number formats, or do not have one of them.
 PRECISION_ERROR = re.compile(r"BFloat16|Half\b|\bdtypes?\b|scalar type")
-NO_DETERMINISTIC_ALGORITHM = " does not have a deterministic implementation"
 
 
 def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
     """Return the error for the user; None if the error is a bug. A resumed run has a checkpoint."""
     first, *others = message.splitlines() or [""]
-    operation, separator, _ = first.partition(NO_DETERMINISTIC_ALGORITHM)
+    operation, separator, _ = first.partition(" does not have a deterministic implementation")
     if separator:
         return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
     if first.startswith("Deterministic behavior was enabled"):
@@ -142,8 +140,8 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
 
 def make_precision_error(model: Any, precision: str, reason: str) -> UserError:
     """Return the error for an architecture whose operations do not run in a number format."""
-    name, fix = model.config.model_type, PRECISION_FIXES[precision]
-    return UserError(f"{name}: cannot be trained in {precision} ({reason}); {fix}")
+    fix = "pass --no-bf16" if precision == "bf16" else "omit --fp16"
+    return UserError(f"{model.config.model_type}: cannot be trained in {precision} ({reason}); {fix}")
 
 
 @contextmanager

@@ -287,16 +287,13 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Padding of batches to a length from a short list, so that few different shapes occur."""
+    """Padding of batches to a length from a short list, so that few different shapes occur.
 
-    multiple: int
+    The list has at most `NUM_PADDED_LENGTHS` lengths, multiples of 8, which matrix products prefer.
+    """
+
     longest: int
     pad_token_id: int
-
-    @classmethod
-    def from_longest(cls, longest: int, pad_token_id: int) -> "LengthPadding":
-        """Choose at most `NUM_PADDED_LENGTHS` lengths, multiples of 8, which matrix products prefer."""
-        return cls(8 * math.ceil(longest / NUM_PADDED_LENGTHS / 8), longest, pad_token_id)
 
     def __call__(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Pad sequences on the right to the next length of the list, and predictions of words likewise.
@@ -304,7 +301,8 @@ class LengthPadding:
         Padded predictions have the label `IGNORE_INDEX`, which the losses leave out.
         """
         seq_len = batch["attention_mask"].shape[1]
-        padded_len = min(math.ceil(seq_len / self.multiple) * self.multiple, max(self.longest, seq_len))
+        multiple = 8 * math.ceil(self.longest / NUM_PADDED_LENGTHS / 8)
+        padded_len = min(math.ceil(seq_len / multiple) * multiple, max(self.longest, seq_len))
         num_missing = padded_len - seq_len
         amounts = dict.fromkeys(("attention_mask", "token_type_ids", *TOKEN_IDS), num_missing)
         if MASKED_POSITIONS in batch and batch[MASKED_POSITIONS].shape[1] >= seq_len - 1:

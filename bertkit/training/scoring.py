@@ -9,7 +9,7 @@ import torch
 
 from bertkit.data.features import Features
 from bertkit.errors import UserError
-from bertkit.models.forward import EnsembleModel, batch_by_length, compute_logits
+from bertkit.models.forward import Collator, EnsembleModel, batch_by_length, collate_on_device, compute_logits
 from bertkit.models.losses import Loss, sum_parts
 from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
 from bertkit.utils import distributed
@@ -46,7 +46,7 @@ class MeanLoss:
 def predict_logits(
     model: Any,
     features: Features,
-    collator: Callable[..., dict[str, torch.Tensor]],
+    collator: Collator,
     batch_size: int,
     what: str = "scoring",
     is_sharded: bool = False,
@@ -70,8 +70,7 @@ def predict_logits(
     model.eval()
 
     def score(examples: np.ndarray) -> np.ndarray:
-        batch = collator([features[index] for index in examples])
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        batch = collate_on_device(features, examples, collator, device)
         logits = compute(batch).float()
         if mean_loss is not None:
             mean_loss.add(examples, logits, batch)
@@ -107,26 +106,10 @@ def bind_logits(model: Any, is_sharded: bool = False) -> Callable[[dict[str, Any
     return partial(compute_logits, model if is_sharded else type(model).forward.__get__(model))
 
 
-def predict_batches(
-    model: Any, features: Features, collator: Callable[..., dict[str, torch.Tensor]], batch_size: int
-) -> None:
-    """Run a model on all examples in this process, to measure its speed."""
-    compute, device = bind_logits(model), next(model.parameters()).device
-    with torch.no_grad():
-        for examples in batch_by_length(features, batch_size):
-            batch = collator([features[index] for index in examples])
-            logits = compute({name: tensor.to(device) for name, tensor in batch.items()})
-            features.reduce_logits(logits.float(), examples, batch).cpu()
-
-
 def score_with_halving(
     score: Callable[[np.ndarray], np.ndarray], examples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Score a batch; if memory runs out, score each half of the batch in the same way.
-
-    Yields:
-        Example indices and logits of each scored batch.
-    """
+    """Score a batch, or each half if memory runs out; yield example indices and logits of what is scored."""
     try:
         with report_out_of_memory(
             "out of memory for a single row; shorten the texts or use a machine with more memory"

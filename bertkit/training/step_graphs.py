@@ -18,9 +18,6 @@ from bertkit.training.failures import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph
 
-Counts = Mapping[str, torch.Tensor]
-RunPass = Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
-
 
 class CaptureError(Exception):
     """A pass cannot be recorded, because it reads a value from the device or from pageable memory."""
@@ -92,8 +89,9 @@ class StepGraphs:
     """
 
     def __init__(
-        self, run_pass: RunPass, parameters: Sequence[torch.nn.Parameter], is_compiled: bool = False
-    ) -> None:
+        self, run_pass: Callable[..., Any], parameters: Sequence[torch.nn.Parameter],
+        is_compiled: bool = False,
+    ) -> None:  # fmt: skip
         self.run_pass = run_pass
         self.is_compiled = is_compiled
         self.graphs: dict[Any, RecordedPass] = {}
@@ -163,7 +161,7 @@ def can_record(batch: Mapping[str, Any]) -> bool:
     return shape is not None and shape.sequences_per_example is None
 
 
-def describe_shapes(batch: Mapping[str, Any], counts: Counts) -> tuple[Any, ...]:
+def describe_shapes(batch: Mapping[str, Any], counts: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
     """Return a key that is equal for batches whose passes run the same kernels on the same shapes."""
     shape: BatchShape = batch[BATCH_SHAPE]
     has_padding = min(shape.lengths) < batch["attention_mask"].shape[1]  # without it, there is no mask

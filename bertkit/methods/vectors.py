@@ -1,4 +1,4 @@
-"""`--method contrastive` and `--method linear-probe`: a head that is fitted to the vectors of texts."""
+"""Methods whose head reads the vectors of an encoder: `--features`, and `--method` with its two values."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from bertkit.data.features import Features, VectorCollator
 from bertkit.data.split import to_membership
 from bertkit.methods.base import Method, TrainingInputs
-from bertkit.models.encoder import POOLINGS, FrozenEncoder
+from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.stats.linear_probe import LinearProbe as FittedProbe
 from bertkit.stats.linear_probe import fit_linear_layer
@@ -21,6 +21,24 @@ if TYPE_CHECKING:
     from bertkit.run.prepare import PreparedRun
 
 
+class FrozenFeatures(Method):
+    """Vectors of a frozen encoder are computed once; only the head is trained (Devlin et al. 2018, 5.3)."""
+
+    flag = "--features"
+    # A head on a frozen encoder needs a higher learning rate and more epochs than fine-tuning.
+    default_hyperparameters = {"learning_rate": 1e-3, "epochs": 10.0}
+
+    def precompute(
+        self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
+    ) -> dict[str, Features]:
+        inputs: dict[str, Any] = dict(features)
+        batch_size = run.config.eval_batch_size
+        return {
+            split: VectorFeatures(part, compute_vectors(model, part, collator, batch_size))
+            for split, part in inputs.items()
+        }
+
+
 class Contrastive(Method):
     """The encoder learns from pairs of rows, and the head is fitted to its vectors (Tunstall et al. 2022)."""
 
@@ -29,14 +47,12 @@ class Contrastive(Method):
     needs_all_weights = True
 
     def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
-        """Return pairs of rows with the cosine similarity of their vectors."""
         task: Any = run.task  # with classes, like every task that has the setting `method`
         membership = to_membership(_require_labels(inputs.examples), len(task.labels))
         pairs = PairFeatures.from_rows(inputs.examples, membership, run.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
     def before_evaluation(self, run: "PreparedRun", model: Any, features: Features, collator: Any) -> None:
-        """Fit a head by logistic regression to the vectors of the current weights."""
         task: Any = run.task
         config = run.config
         vectors = predict_logits(
@@ -57,7 +73,6 @@ class LinearProbe(Method):
     needs_all_weights = True
 
     def before_evaluation(self, run: "PreparedRun", model: Any, features: Any, collator: Any) -> None:
-        """Fit a head to the vectors of the encoder as it was loaded, and choose the pooling."""
         task: Any = run.task
         config = run.config
         encoder = FrozenEncoder(config.model, collator.pad_token_id)
@@ -148,19 +163,13 @@ class PairFeatures(Features):
     The key of an example is `epoch * n + index`. It determines the example in every worker, rank and resumed
     run.
 
-    Attributes:
-        row_features: The rows, with one sequence each.
-        membership: [rows, labels] whether a row has a label.
-        repeats: Number of pairs of each kind per row and epoch.
-        seed: Seed of the pairs.
-        cached_pairs: The pairs of the most recent epoch, by epoch.
     """
 
-    row_features: Features
-    membership: np.ndarray
-    repeats: int
+    row_features: Features  # the rows, with one sequence each
+    membership: np.ndarray  # [rows, labels] whether a row has a label
+    repeats: int  # pairs of each kind per row and epoch
     seed: int
-    cached_pairs: dict[int, Pairs] = field(default_factory=dict)
+    cached_pairs: dict[int, Pairs] = field(default_factory=dict)  # of the most recent epoch
 
     @classmethod
     def from_rows(cls, row_features: Features, membership: np.ndarray, seed: int) -> "PairFeatures":
@@ -187,16 +196,13 @@ class PairFeatures(Features):
         return {**sequences, "labels": pairs.similarity[index_in_epoch]}
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `input_ids` and `token_type_ids` of one sequence of the first epoch, both [length]."""
         return self.row_features.get_sequence(self.get_pairs(0).rows.flat[number])
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """[2 * n] number of tokens of each sequence of the first epoch."""
         return self.row_features.sequence_lengths[self.get_pairs(0).rows.ravel()]
 
     def length_keys_for_epoch(self, epoch: int) -> np.ndarray:
-        """Return [n] the length of the longer sequence of each pair of this epoch."""
         return self.row_features.sequence_lengths[self.get_pairs(epoch).rows].max(1)
 
     def batch_size_for(self, tokens: int) -> int:

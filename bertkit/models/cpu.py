@@ -1,20 +1,267 @@
-"""Dropout on a CPU: random masks, the module, and attention with dropout.
-
-Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
-NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
-"""
+"""Equivalents of PyTorch's modules that are faster on a CPU, and where a model gets them."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from bertkit.models.layers import list_submodels
 from bertkit.models.packing import attends_causally, set_attention
 from bertkit.utils.compat import Self
+
+MAX_HEAD_SIZE = 1024  # outputs of a head in fp32; the output layer of a masked language model has more
+
+
+def accelerate_on_cpu(model: Any, is_single_process: bool) -> None:
+    """Replace attention, dropout, linear layers and embeddings of `model` by faster equivalents.
+
+    On an accelerator, and in other number formats than fp32 and bf16, they do what the stock modules do. The
+    names of the parameters do not change. `FastEmbedding` needs a single process.
+    """
+    for submodel in list_submodels(model):
+        enable_fast_attention(submodel)
+    replace_modules(model, is_single_process)
+    # Small linear layers outside of the encoders compute in fp32, which takes hardly any time.
+    encoders = [submodel.base_model for submodel in list_submodels(model)]
+    in_encoder = {id(module) for encoder in encoders for module in encoder.modules()}
+    for module in model.modules():
+        is_head = isinstance(module, FastLinear) and id(module) not in in_encoder
+        if is_head and module.out_features <= MAX_HEAD_SIZE:
+            module.keeps_fp32 = True
+
+
+def replace_modules(model: nn.Module, is_single_process: bool) -> None:
+    """Replace the dropout, linear layers and embeddings of `model`; see `accelerate_on_cpu`.
+
+    Subclasses of the stock modules stay, because they may compute something else.
+    """
+    uses = Counter(id(module.weight) for module in model.modules() if hasattr(module, "weight"))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+        elif type(module) is nn.Linear:
+            module.__class__ = FastLinear
+            vars(module).update(weight_copy=FormatCopy(), bias_copy=FormatCopy())
+        elif type(module) is nn.Embedding and is_single_process:
+            has_options = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+            is_tied = uses[id(module.weight)] > 1  # it is also the output layer
+            if module.weight.numel() >= MIN_VALUES and not has_options and not is_tied:
+                module.__class__ = FastEmbedding
+
+
+# ---- embeddings, and the gradients of their tables
+
+MIN_VALUES = 2**20  # in smaller tables, filling the gradient with zeros takes no time
+
+
+class FastEmbedding(nn.Embedding):
+    """`nn.Embedding` that writes its gradient into a buffer, and clears only the rows of the previous step.
+
+    PyTorch fills a new gradient of the size of the table with zeros in each step, although a batch contains
+    only a few hundred distinct tokens. The gradient is written to `weight.grad` directly, so hooks on
+    `weight` do not see it (DDP): use this class in a single process only.
+    """
+
+    buffer: torch.Tensor | None = None
+    used_rows: torch.Tensor | None = None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        is_training = torch.is_grad_enabled() and self.weight.requires_grad
+        if not is_training or self.weight.device.type != "cpu":
+            return super().forward(input)
+        output: torch.Tensor = EmbeddingFunction.apply(self.weight, input, self)  # type: ignore[no-untyped-call]
+        return output
+
+    def get_used_rows(self) -> torch.Tensor | None:
+        """Return the sorted indices of the rows of the gradient that can differ from 0, or None for all."""
+        if self.weight.grad is not self.buffer or self.used_rows is None:
+            return None
+        return torch.unique(self.used_rows)
+
+
+class EmbeddingFunction(torch.autograd.Function):
+    """Look up rows of a table; the backward pass adds the gradient to the table's `grad`."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, ids: torch.Tensor, module: FastEmbedding) -> torch.Tensor:
+        ctx.module = module
+        ctx.save_for_backward(ids)
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[None, None, None]:
+        (ids,), module = ctx.saved_tensors, ctx.module
+        rows, positions = torch.unique(ids.flatten(), return_inverse=True)
+        grad_output = grad_output.flatten(0, -2)
+        sums = torch.ops.aten.embedding_dense_backward(grad_output, positions, len(rows), -1, False)
+        if module.padding_idx is not None:
+            sums[rows == module.padding_idx] = 0
+        if module.weight.grad is None:
+            if module.buffer is None:
+                module.buffer = torch.zeros_like(module.weight)
+            elif module.used_rows is not None:
+                module.buffer[module.used_rows] = 0
+            module.used_rows = None
+            module.weight.grad = module.buffer
+        if module.weight.grad is module.buffer:
+            module.used_rows = rows if module.used_rows is None else torch.cat([module.used_rows, rows])
+        module.weight.grad[rows] += sums
+        return None, None, None
+
+
+class GradientClipper:
+    """Scale the gradients of a model so that their norm does not exceed a maximum.
+
+    Of the gradient of a `FastEmbedding`, only the rows that can differ from 0 are read and scaled. If the
+    norm is small enough, no gradient is changed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights = list(model.parameters())
+        self.tables = {
+            id(module.weight): module for module in model.modules() if isinstance(module, FastEmbedding)
+        }
+
+    def clip(self, max_norm: float) -> torch.Tensor:
+        """Clip the gradients, and return their norm before that, as `torch.nn.utils.clip_grad_norm_` does."""
+        gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # with the rows that can differ from 0
+        for weight in self.weights:
+            if weight.grad is not None:
+                table = self.tables.get(id(weight))
+                gradients.append((weight.grad, None if table is None else table.get_used_rows()))
+        norms = [torch.linalg.vector_norm(grad if rows is None else grad[rows]) for grad, rows in gradients]
+        total_norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+        factor = max_norm / (float(total_norm) + 1e-6)  # 1e-6 as in PyTorch
+        if factor < 1:
+            for grad, rows in gradients:
+                if rows is None:
+                    grad.mul_(factor)
+                else:
+                    grad[rows] *= factor
+        return total_norm
+
+
+# ---- linear layers
+
+HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+USES_ONEDNN_IN_FP32 = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
+MIN_PRODUCTS = 2**19  # multiplications; for fewer, preparing a call of oneDNN takes longer than MKL's product
+
+
+class FormatCopy:
+    """A copy of a tensor in another number format, made again only when the tensor has changed.
+
+    PyTorch's fused optimizers do not increase the version of the weights that they change, so each step of
+    any optimizer makes all copies outdated. The source is a weak reference, which does not keep the graph of
+    the tensor in memory.
+    """
+
+    num_optimizer_steps = 0
+
+    def __init__(self) -> None:
+        self.source: Callable[[], torch.Tensor | None] = lambda: None
+        self.state: tuple[int, int, torch.dtype] | None = None
+        self.copy: torch.Tensor
+
+    def get(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return `tensor` in the format `dtype`, detached from the graph."""
+        if tensor.dtype == dtype:
+            return tensor.detach()
+        state = tensor._version, FormatCopy.num_optimizer_steps, dtype
+        if self.source() is not tensor or self.state != state:
+            self.source, self.state, self.copy = ref(tensor), state, tensor.detach().to(dtype)
+        return self.copy
+
+
+def _count_optimizer_step(*_: Any) -> None:
+    FormatCopy.num_optimizer_steps += 1
+
+
+register_optimizer_step_post_hook(_count_optimizer_step)
+
+
+INPUT_COPY = FormatCopy()  # the projections of an attention layer share their input
+
+
+class FastLinear(nn.Linear):
+    """`nn.Linear` with faster matrix products on a CPU, in fp32 and under autocast to bf16.
+
+    The bf16 copy of the weight is made once per optimizer step. Stock autocast makes it in each forward pass.
+    """
+
+    weight_copy: FormatCopy
+    bias_copy: FormatCopy
+    keeps_fp32 = False  # even under autocast
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return `input @ weight.T + bias`, `[..., out_features]`; in bf16 under autocast."""
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+        dtype = torch.float32 if self.keeps_fp32 else dtype
+        is_supported = dtype in (torch.float32, torch.bfloat16) and self.weight.dtype == torch.float32
+        is_stock = dtype == torch.float32 and not (USES_ONEDNN_IN_FP32 or torch.is_autocast_enabled("cpu"))
+        if self.weight.device.type != "cpu" or not is_supported or is_stock:
+            return super().forward(input)
+        output: torch.Tensor = LinearFunction.apply(  # type: ignore[no-untyped-call]
+            input.reshape(-1, input.shape[-1]), self.weight, self.bias,
+            INPUT_COPY.get(input, dtype).reshape(-1, input.shape[-1]),
+            self.weight_copy.get(self.weight, dtype),
+            None if self.bias is None else self.bias_copy.get(self.bias, dtype),
+        )  # fmt: skip
+        return output.view(*input.shape[:-1], self.out_features)
+
+
+class LinearFunction(torch.autograd.Function):
+    """`F.linear` on copies of its inputs in another format; autograd converts the gradients back.
+
+    The products of the backward pass have the format of the copies, as under stock autocast.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, _rows: torch.Tensor, _weight: torch.Tensor, _bias: torch.Tensor | None,
+        rows_copy: torch.Tensor, weight_copy: torch.Tensor, bias_copy: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return `[num_rows, out_features]` for rows `[num_rows, in_features]`."""
+        needs_weight = ctx.needs_input_grad[1]  # a frozen weight needs no inputs in the backward pass
+        ctx.save_for_backward(rows_copy if needs_weight else None, weight_copy)
+        return multiply(rows_copy, weight_copy, bias_copy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        return (
+            multiply(grad_output, weight.t()) if needs_rows else None,
+            multiply(grad_output.t(), rows.t()) if needs_weight else None,
+            grad_output.sum(0) if needs_bias else None,
+            *(None, None, None),
+        )
+
+
+def multiply(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return `rows @ weight.T + bias`, computed by oneDNN; in bf16, `F.linear` itself calls it."""
+    # Under autocast, small products need oneDNN too: `F.linear` would compute in bf16 what must stay in fp32.
+    is_small = rows.numel() * len(weight) < MIN_PRODUCTS and not torch.is_autocast_enabled("cpu")
+    if HAS_ONEDNN and rows.dtype == torch.float32 and rows.numel() and not is_small:
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return product
+    return F.linear(rows, weight, bias)
+
+
+# ---- dropout
+#
+# Random numbers take most of dropout's time: PyTorch draws them one after the other with a Mersenne Twister.
+# NumPy's SFC64 takes half the time for a 64-bit number, and each 64-bit number decides on four values.
 
 RANDOM_LEVELS = 2**16  # number of values that 16 random bits can have
 
@@ -84,7 +331,6 @@ class FastDropoutFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dropout: float) -> torch.Tensor:
-        """Zero each value with probability `dropout`, and divide the values kept by `KeepMasks.keep_prob`."""
         keep_masks = KeepMasks(dropout, draw_seed())
         mask = keep_masks.draw(x.shape, torch.int16)
         ctx.scale = 1 / keep_masks.keep_prob
@@ -94,7 +340,6 @@ class FastDropoutFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the gradient with respect to `x`; it is 0 for dropped values."""
         (mask,) = ctx.saved_tensors
         return drop_(grad_output * ctx.scale, mask.to(mask_dtype(grad_output))), None
 
@@ -120,12 +365,9 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         dropout: float, scaling: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the attention output `[batch, heads, seq_len, head_dim]`.
+        """Return the attention output `[batch, heads, seq_len, head_dim]`, like queries, keys and values.
 
-        Args:
-            q, k, v: `[batch, heads, seq_len, head_dim]`.
-            mask: A bool mask that is true for pairs that attend, a float mask that is added to the scores,
-                or None.
+        The mask is bool and true for pairs that attend, or float and added to the scores, or None.
         """
         ctx.dropout, ctx.scaling, ctx.seed = dropout, scaling, draw_seed()
         keep_masks = KeepMasks(dropout, ctx.seed)
@@ -214,13 +456,10 @@ class ScoreInputs(NamedTuple):
         return self._replace(queries=self.queries[block], keys=self.keys[block], mask=mask)
 
     def exponentiate(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Compute the exponentials of the scores.
+        """Return the exponentials of the scores, their sums over keys in fp32, and the subtracted maxima.
 
-        The maximum of each row is subtracted only if a sum of the block would overflow or vanish without it.
-
-        Returns:
-            The exponentials `[batch * heads, seq_len, seq_len]`, their sums over keys
-            `[batch * heads, seq_len, 1]` in fp32, and the maxima that were subtracted, or None.
+        The shapes are `[batch * heads, seq_len, seq_len]`, and twice `[batch * heads, seq_len, 1]`. The
+        maximum of each row is subtracted only if a sum of the block would overflow or vanish without it.
         """
         exps = self.compute_exponentials(None)
         sums = exps.sum(-1, keepdim=True, dtype=torch.float32)
@@ -232,11 +471,7 @@ class ScoreInputs(NamedTuple):
         return exps, exps.sum(-1, keepdim=True, dtype=torch.float32), shift
 
     def compute_exponentials(self, shift: torch.Tensor | None) -> torch.Tensor:
-        """Return the exponentials of the scores minus `shift`, `[batch * heads, seq_len, seq_len]`.
-
-        Args:
-            shift: None, or the maximum of each row of scores, `[batch * heads, seq_len, 1]`.
-        """
+        """Return the exponentials of the scores minus `shift`, `[batch * heads, seq_len, 1]` or None."""
         scores = self._compute_scores()
         if shift is not None:
             scores.sub_(shift)
@@ -316,11 +551,10 @@ def enable_fast_attention(model: Any) -> None:
 
 
 def make_mask(**kwargs: Any) -> torch.Tensor | None:
-    """Return the bool mask of transformers' `sdpa_mask`, without its dimension of queries if possible.
+    """Return the bool mask of transformers' `sdpa_mask`, or None if nothing is masked.
 
-    Returns:
-        `[batch, 1, 1, seq_len]` if only padding is masked, because the mask is then the same for all queries.
-        Else `[batch, 1, seq_len, seq_len]`, or None if nothing is masked.
+    It is `[batch, 1, seq_len, seq_len]`; `[batch, 1, 1, seq_len]` if only padding is masked, for all queries
+    alike.
     """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
@@ -335,10 +569,8 @@ def attend_fast(
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     """Compute attention as transformers' `sdpa_attention_forward` does, faster where possible.
 
-    Query, key and value are `[batch, heads, seq_len, head_dim]`.
-
-    Returns:
-        The output `[batch, seq_len, heads, head_dim]`, and None instead of attention weights.
+    Query, key and value are `[batch, heads, seq_len, head_dim]`. The output is
+    `[batch, seq_len, heads, head_dim]`, with None instead of attention weights.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
