@@ -58,9 +58,8 @@ def _accept_reporter(function: Callable[..., R_co]) -> Callable[..., R_co]:
 
     signature = inspect.signature(function)
     *parameters, settings = signature.parameters.values()
-    accepted = inspect.Parameter("reporter", inspect.Parameter.KEYWORD_ONLY, default=None)
-    parameters = [*parameters, accepted, settings]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    parameters.append(inspect.Parameter("reporter", inspect.Parameter.KEYWORD_ONLY, default=None))
+    call.__signature__ = signature.replace(parameters=[*parameters, settings])  # type: ignore[attr-defined]
     return call
 
 
@@ -90,11 +89,7 @@ def accepts(config: Callable[P, Settings]) -> Callable[[Callable[..., R_co]], Ap
     def decorate(api_function: Callable[..., R_co]) -> Any:
         function = _accept_reporter(api_function)
         signature = inspect.signature(function)
-        own_parameters = [
-            parameter
-            for parameter in signature.parameters.values()
-            if parameter.kind != parameter.VAR_KEYWORD
-        ]
+        *own_parameters, _ = signature.parameters.values()
         fields = inspect.signature(config).parameters
         settings = {
             name: setting

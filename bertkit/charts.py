@@ -51,21 +51,15 @@ MISSING_CHART = Markup(
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as inline SVG.
-
-    Attributes:
-        title: Heading of the chart.
-        svg: The `<svg>` element.
-        note: How to read the chart.
-        names: Labels of a confusion matrix, in the order of its rows and columns.
-        table: The values of the chart: the header and the rows; empty for no table.
-    """
+    """A chart as inline SVG."""
 
     title: str
-    svg: Markup
-    note: str = ""
-    names: Sequence[str] = ()
-    table: Sequence[Sequence[str]] = ()
+    svg: Markup  # the `<svg>` element
+    note: str = ""  # how to read the chart
+    names: Sequence[str] = ()  # labels of a confusion matrix, in the order of its rows and columns
+    table: Sequence[
+        Sequence[str]
+    ] = ()  # the values of the chart: the header and the rows; empty for no table
 
 
 def render_chart(
@@ -167,10 +161,7 @@ def plot_intervals(
     baseline: float | None = None,
     note: str = "",
 ) -> Chart:
-    """Plot a point for each score, from top to bottom, with a line for its interval, if it has one.
-
-    The chart has a dashed line at the baseline.
-    """
+    """Plot a point and an interval for each score, from top to bottom, and a dashed line at the baseline."""
 
     def draw(axes: Any) -> None:
         for position, (name, score) in enumerate(scores.items()):

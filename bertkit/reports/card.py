@@ -113,12 +113,9 @@ def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     comparison = metrics.get("compared", {})
     rows: list[tuple[str, ...]] = []
     for name, result in comparison.get("difference", {}).items():
-        low, high = result["interval"]
-        other_score = f"{comparison['validation'][name]:.3f}"
-        p_value = f"{result['p']:.3g} ({result['test']})"
-        rows.append(
-            (name, other_score, f"{result['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}", p_value)
-        )
+        other_score, difference = f"{comparison['validation'][name]:.3f}", f"{result['difference']:+.3f}"
+        interval = "{:+.3f} to {:+.3f}".format(*result["interval"])
+        rows.append((name, other_score, difference, interval, f"{result['p']:.3g} ({result['test']})"))
     return rows
 
 
@@ -132,15 +129,12 @@ def format_distillation_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str,
     if "distillation" not in metrics:
         return []
     models = metrics["distillation"]["models"]
+    teacher, student = models["teacher"], models["student"]
     formats = {
-        "parameters": ("parameters", "{:,}"),
-        "size in MB": ("megabytes", "{:,.1f}"),
-        "rows per second": ("rows_per_second", "{:,.1f}"),
-    }
-    return [
-        (name, *(form.format(models[role][key]) for role in ("teacher", "student")))  # type: ignore[misc]
-        for name, (key, form) in formats.items()
-    ]
+        "parameters": "{parameters:,}", "size in MB": "{megabytes:,.1f}",
+        "rows per second": "{rows_per_second:,.1f}",
+    }  # fmt: skip
+    return [(name, text.format(**teacher), text.format(**student)) for name, text in formats.items()]
 
 
 def format_distillation_table(metrics: Mapping[str, Any]) -> str:
@@ -168,10 +162,7 @@ def format_distillation_table(metrics: Mapping[str, Any]) -> str:
 def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Return (name, values by score) for each label or entity type; counts are whole numbers."""
     return [
-        (
-            name,
-            {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()},
-        )
+        (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
         for name, scores in metrics.get("details", {}).get("validation", {}).items()
     ]
 
@@ -275,11 +266,6 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
 
 
 # ---- for the Hub
-
-
-def uses_pipeline(card: str) -> bool:
-    """Return whether the card loads the model with `transformers.pipeline`."""
-    return PIPELINE_CALL.search(card) is not None
 
 
 def rewrite_for_hub(card: str, repo: str) -> str:

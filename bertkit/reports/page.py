@@ -53,17 +53,11 @@ TEMPLATE_DIR = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ExampleExplanation:
-    """The attributions of one example.
+    """The attributions of one example."""
 
-    Attributes:
-        target: What is explained, such as the predicted label.
-        error: Completeness error, as a fraction.
-        attributions: The attributions of the words that are shaded, by the name of the field.
-    """
-
-    target: str
-    error: float
-    attributions: Mapping[str, list[Attribution]]
+    target: str  # what is explained, such as the predicted label
+    error: float  # completeness error, as a fraction
+    attributions: Mapping[str, list[Attribution]]  # of the words that are shaded, by the name of the field
 
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
@@ -110,9 +104,8 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
 def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """Return the positions of a score, its interval and its baselines on a bar, in percent of its length.
 
-    Returns:
-        `score`, `low` and `high`, and `baselines` by name. None if the metric has no interval or no upper
-        bound (such as a loss or an error), or if a value is outside of the scale.
+    The result is None if the metric has no interval or no upper bound (such as a loss or an error), or if a
+    value is outside of the scale.
     """
     value, interval = metrics["validation"][name], metrics["intervals"].get(name)
     if interval is None or is_lower_better(name):
@@ -136,10 +129,7 @@ def compute_interval_bar(metrics: Mapping[str, Any], name: str) -> dict[str, Any
 def render_template(template: str, script_name: str = "browser.js", **values: Any) -> str:
     """Render a page with inline style and script; its security policy allows nothing else to be loaded.
 
-    Args:
-        template: File name of the template.
-        script_name: File name of the script, which follows that of all pages.
-        **values: Variables of the template.
+    The script follows that of all pages. `values` are the variables of the template.
     """
     style, common, own = (
         Markup((TEMPLATE_DIR / name).read_text("utf-8"))  # noqa: S704 (our own files)

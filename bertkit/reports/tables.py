@@ -16,29 +16,17 @@ STATES = {"complete": (ACCENT, "o"), "pruned": (MUTED, "v"), "failed": (INK, "x"
 
 @dataclass(frozen=True)
 class ResultTable:
-    """The table of several runs, with its caption and notes.
-
-    Attributes:
-        title: The title of the printed table.
-        headings: The column headings.
-        rows: The cells of each row.
-        caption: Explanation of the scores and their sources.
-        run_notes: One line about the runs of each row or task.
-        text_columns: Number of columns at the left that contain text instead of numbers.
-        page_title: The title of the Markdown page; if empty, `title` is used.
-        notes: Lines below the printed table.
-        failures: Reason of each failed run by name.
-    """
+    """The table of several runs, with its caption and notes."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    caption: str
-    run_notes: Sequence[str]
-    text_columns: int = 1
-    page_title: str = ""
-    notes: Sequence[str] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
+    caption: str  # explanation of the scores and their sources
+    run_notes: Sequence[str]  # one line about the runs of each row or task
+    text_columns: int = 1  # columns at the left that contain text instead of numbers
+    page_title: str = ""  # of the Markdown page; if empty, `title` is used
+    notes: Sequence[str] = ()  # lines below the printed table
+    failures: Mapping[str, str] = field(default_factory=dict)  # reason of each failed run by name
 
     def describe_failures(self) -> list[str]:
         return [f"{name} failed: {reason}" for name, reason in self.failures.items()]

@@ -38,19 +38,12 @@ EVALUATED_BATCHES = 10
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredTimes:
-    """Durations in seconds.
+    """Durations in seconds."""
 
-    Attributes:
-        step: Duration of an optimizer step, as the mean over the phases.
-        evaluation: Duration of an evaluation, including the probe.
-        probe: Duration of the probe; 0 without one.
-        measurement: Duration of the measurement itself.
-    """
-
-    step: float
-    evaluation: float
-    probe: float
-    measurement: float
+    step: float  # of an optimizer step, as the mean over the phases
+    evaluation: float  # including the probe
+    probe: float  # 0 without one
+    measurement: float  # the duration of the measurement itself
 
     @property
     def sufficient_limit(self) -> float:
@@ -72,9 +65,6 @@ def plan_time_limit(session: Session) -> None:
 
     The steps of the measurement are discarded, and `max_steps` is saved, so a resumed run is bit-identical to
     an uninterrupted one.
-
-    Raises:
-        UserError: Not a single step fits into the time, or a step does not fit into the memory.
     """
     config = session.prepared.config
     limit = config.time_limit
@@ -196,9 +186,6 @@ def dry_run(prepared: PreparedRun) -> dict[str, Any]:
 
     The time is a rough estimate: the duration of this step, scaled by the number of tokens. With `compile`,
     the measured step is the second one.
-
-    Returns:
-        Summary of the data and the model, number of steps, and estimates of time and memory.
     """
     config, task, features = prepared.config, prepared.task, prepared.features["train"]
     with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory

@@ -141,9 +141,7 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
 def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
     """Load a finished run, an exported model or an ensemble, also that of a study, for prediction.
 
-    Args:
-        run: The directory.
-        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU, to be exported.
+    With `keep_stock_layers`, the model stays as transformers builds it, on the CPU, to be exported.
     """
     run_dir = expand_home(run)
     if folders := RunDir(run_dir).find_members():
@@ -163,7 +161,7 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     task.use_cache = False
     with silence_libraries():
         task.load_state(loading.load_config(onnx_source))
-        model, tokenizer = load_onnx_model(onnx_source).eval(), loading.load_tokenizer(onnx_source)
+        model, tokenizer = _load_onnx_model(onnx_source.folder), loading.load_tokenizer(onnx_source)
     resume_collection()
     return Predictor(task, model, tokenizer)
 
@@ -230,14 +228,13 @@ def find_onnx_model(folder: Path) -> ModelSource | None:
     return ModelSource(folder.resolve().name, folder, is_run=True) if is_exported else None
 
 
-def load_onnx_model(source: ModelSource) -> OnnxModel:
-    """Load the model that `find_onnx_model` returned."""
-    require_extra("onnx", ["onnxruntime"], f"{source.folder}")
+def _load_onnx_model(folder: Path) -> OnnxModel:
+    require_extra("onnx", ["onnxruntime"], f"{folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    path = source.folder / ONNX_FILE
+    path = folder / ONNX_FILE
     try:
-        return OnnxModel(path)
+        return OnnxModel(path).eval()
     except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NoSuchFile) as error:
         raise UserError(
             f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"

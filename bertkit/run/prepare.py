@@ -48,61 +48,34 @@ UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the tr
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a command that trains several runs determines for each of them, in addition to the settings.
+    """What a command that trains several runs determines for each of them, in addition to the settings."""
 
-    Attributes:
-        has_report: Whether the run has a report, a model card, baselines and intervals.
-        score_baselines: Returns the scores of the baselines on the validation split, and reports progress; by
-            default, those of the task are computed.
-        callbacks: Further callbacks of the trainer.
-        has_logits: Whether the logits of the test split are written into the run directory.
-    """
-
-    has_report: bool = True
+    has_report: bool = True  # a report, a model card, baselines and intervals
+    # Returns the scores on the validation split; by default, the baselines of the task are computed.
     score_baselines: Callable[[], dict[str, Scores]] | None = None
-    callbacks: Sequence[Any] = ()
-    has_logits: bool = False
+    callbacks: Sequence[Any] = ()  # further callbacks of the trainer
+    has_logits: bool = False  # whether the logits of the test split are written into the run directory
 
 
 @dataclass
 class PreparedRun:
-    """Everything that a run determines before it loads weights.
-
-    Attributes:
-        task: The task. `task.config` holds the resolved settings.
-        dataset: The parsed dataset, before validation rows are held out and rows are sampled.
-        splits: Rows by split, after validation rows are held out and rows are sampled.
-        methods: How the weights learn; empty for fine-tuning.
-        model_source: Origin of the model.
-        model_config: The transformers config of the model.
-        tokenizer: The tokenizer of the model.
-        precision: Training precision: "fp32", "bf16" or "fp16".
-        is_precision_requested: Whether the user chose it with --bf16 or --fp16.
-        is_model_requested: Whether the user chose the model.
-        requested_max_length: Value of `--max-length`, or None if it is not set.
-        trained_length: Length up to which the positions of the model were trained; None for a new model.
-        probe: The dataset of `--probe`; None without it.
-        features: Features by split.
-        loss: The loss of the predictions, by which the task evaluates the model.
-        metric_modules: The modules of `--metric`.
-        options: What the command determines for this run; the defaults are those of a single run.
-    """
+    """Everything that a run determines before it loads weights."""
 
     task: Task
-    dataset: LoadedDataset
-    splits: Splits
-    methods: list[Method]
+    dataset: LoadedDataset  # parsed, before validation rows are held out and rows are sampled
+    splits: Splits  # afterwards
+    methods: list[Method]  # how the weights learn; empty for fine-tuning
     model_source: ModelSource
-    model_config: Any
+    model_config: Any  # the config of transformers
     tokenizer: Any
-    precision: str
+    precision: str  # of training: "fp32", "bf16" or "fp16"
     is_precision_requested: bool
     is_model_requested: bool
-    requested_max_length: int | None
-    trained_length: int | None
-    probe: Probe | None
+    requested_max_length: int | None  # value of `--max-length`, or None if it is not set
+    trained_length: int | None  # up to which the positions of the model were trained; None for a new model
+    probe: Probe | None  # None without `--probe`
     features: dict[str, Features] = field(init=False)
-    loss: Loss = field(init=False)
+    loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
 
@@ -155,9 +128,6 @@ def prepare(
         loaded_modules: The modules of `--metric`. None to ignore this setting and the metric for the best
             model, for runs that are not trained.
         data: The data with its splits, or None to load it.
-
-    Raises:
-        UserError: The data, the model or a setting is not usable.
     """
     check_precision(config)
     if config.deterministic:
@@ -182,20 +152,13 @@ def prepare(
     select_layers(model_config, task.config, source.name)
     tokenizer = _load_tokenizer(task, methods, source, model_config)
     prepared = PreparedRun(
-        task=task,
-        dataset=dataset,
-        splits=splits,
-        methods=methods,
-        model_source=source,
-        model_config=model_config,
-        tokenizer=tokenizer,
-        precision=precision,
+        task, dataset, splits, methods, source, model_config, tokenizer, precision,
         is_precision_requested=bool(config.bf16 or config.fp16),
         is_model_requested=config.model is not None,
         requested_max_length=data.requested.max_length,
         trained_length=None if source.is_new else loading.get_trained_length(model_config, tokenizer),
         probe=probe,
-    )
+    )  # fmt: skip
     report_info(f"data: {dataset.name} from {dataset.source}; {task.describe()}")
     _report_model(prepared, checkpoint_has_head, precision_reason)
     _fill_model_settings(prepared)

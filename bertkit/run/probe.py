@@ -2,9 +2,7 @@
 
 import dataclasses
 import re
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from bertkit.data.table import Splits
 from bertkit.errors import UserError
@@ -14,27 +12,16 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.tasks import task_definition
 from bertkit.tasks.text.task import SequenceTask, score_probe
-from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info, silence_reports
-
-if TYPE_CHECKING:
-    from bertkit.training.callbacks import EvaluateAndSaveCallback
-    from bertkit.training.trainer import BertkitTrainer
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A labeled dataset on which a linear probe of the encoder is scored.
-
-    Attributes:
-        name: Name of the dataset.
-        task: The classification task of the dataset.
-        splits: At most `MAX_PROBE_ROWS` rows for training, and as many for validation.
-    """
+    """A labeled dataset on which a linear probe of the encoder is scored."""
 
     name: str
     task: SequenceTask
-    splits: Splits
+    splits: Splits  # at most `MAX_PROBE_ROWS` rows for training, and as many for validation
 
     @property
     def metric(self) -> str:
@@ -58,9 +45,7 @@ class Probe:
     def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
         """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
 
-        Args:
-            log_history: The log of the trainer.
-            best_step: Step of the weights that the run keeps; None for those of the last step.
+        The final weights are those of `best_step`; if it is None, those of the last step.
         """
         key = PROBE_PREFIX + self.metric
         scores = {entry["step"]: entry[key] for entry in log_history if key in entry}
@@ -103,22 +88,3 @@ def load_probe(config: RunConfig) -> Probe | None:
     sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
     report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
     return probe
-
-
-def add_probe(
-    trainer: "BertkitTrainer", probe: Probe, schedule: "EvaluateAndSaveCallback",
-    score: Callable[[], float],
-) -> None:  # fmt: skip
-    """Score a probe before training, and whenever the trainer evaluates or saves; log the scores."""
-    from bertkit.training.callbacks import ProbeCallback  # imports Trainer, which `check` does not need
-
-    def log_score() -> None:
-        started = time.perf_counter()
-        value = distributed.on_main_process(score)
-        trainer.evaluation_seconds += time.perf_counter() - started
-        step = trainer.state.global_step
-        when = f"at step {step}" if step else "before training"
-        report_info(f"probe: {probe.name}, {probe.metric} {value:.3f} {when}")
-        trainer.log({PROBE_PREFIX + probe.metric: value})
-
-    trainer.add_callback(ProbeCallback(schedule, log_score))

@@ -79,11 +79,7 @@ class MetricModules:
     ) -> dict[str, Any]:
         """Return the section "compared" of `metrics.json`: how an evaluation differs from another one.
 
-        Args:
-            name: Name of the other run.
-            other: Evaluation of the other run on the same rows.
-            evaluation: Evaluation of this run.
-            seed: Seed of the resampling.
+        `other` is the evaluation of the run `name` on the same rows. The seed is that of the resampling.
         """
         differences: dict[str, ScoreDifference] = compare_scorers(
             other.make_scorer(), evaluation.make_scorer(), seed
@@ -187,30 +183,13 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
     return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
 
 
-def evaluate_splits(task: Task, outputs: Mapping[str, Outputs]) -> dict[str, Evaluation]:
-    """Fit the decision parameters of a task on the validation split, and evaluate every split with them.
-
-    The validation split is evaluated only once, before the fit. The result is the same as after the fit:
-    without fitted parameters, `evaluate` already uses the parameters that fit the evaluated split best.
-    """
-    validation = task.evaluate(outputs["validation"])
-    task.fit_decision(validation)
-    return {
-        split: validation if split == "validation" else task.evaluate(split_outputs)
-        for split, split_outputs in outputs.items()
-    }
-
-
 def compute_scores(
     task: Task,
     evaluations: Mapping[str, Evaluation],
     modules: MetricModules,
     has_intervals: bool = True,
 ) -> dict[str, Any]:
-    """Return the scores and details of each labeled split, and the intervals of validation.
-
-    The intervals take up to some seconds.
-    """
+    """Return the scores and details of each labeled split, and the intervals of validation."""
     labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}
     validation, seed = evaluations["validation"], task.config.seed
     intervals = {}

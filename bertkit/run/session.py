@@ -33,14 +33,20 @@ from bertkit.models.load_check import (
 from bertkit.models.loading import resize_embeddings
 from bertkit.models.packing import build_masks_from_lengths, describe_packed_attention, enable_packing
 from bertkit.run.prepare import PreparedRun, build_model, get_num_layers
-from bertkit.run.probe import add_probe
 from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.linear_probe import PROBE_PREFIX
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import Outputs
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
-from bertkit.training.callbacks import EvaluateAndSaveCallback, FirstStepTimer, ReporterCallback, StopRequest
+from bertkit.training.callbacks import (
+    EvaluateAndSaveCallback,
+    FirstStepTimer,
+    ProbeCallback,
+    ReporterCallback,
+    StopRequest,
+)
 from bertkit.training.failures import (
     get_batch_settings,
     get_peak_memory_mb,
@@ -102,9 +108,7 @@ def check_sharding(prepared: PreparedRun) -> None:
 class Session:
     """Model and trainer of a run, and the model outputs for each split.
 
-    Args:
-        prepared: The prepared run.
-        folder: The run directory. Nothing is written there before `train`.
+    Nothing is written into the run directory before `train`.
     """
 
     def __init__(self, prepared: PreparedRun, folder: Path) -> None:
@@ -169,7 +173,7 @@ class Session:
         trainer.add_callback(self.first_step_timer)
         schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
         if prepared.probe is not None:
-            add_probe(trainer, prepared.probe, schedule, self.score_probe)
+            trainer.add_callback(ProbeCallback(schedule, self._log_probe_score))
         trainer.add_callback(schedule)
         trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in prepared.options.callbacks:
@@ -252,10 +256,7 @@ class Session:
     # ---- training
 
     def train(self, resume: bool) -> dict[str, Any]:
-        """Train to the end, and load the best weights.
-
-        Args:
-            resume: Whether to resume from the last checkpoint, if there is one.
+        """Train to the end, from the last checkpoint if `resume` is true, and load the best weights.
 
         Returns:
             The section "training" of `metrics.json`.
@@ -322,12 +323,7 @@ class Session:
         }
 
     def _build_metrics(self, seconds: float, steps_before_resume: int) -> dict[str, Any]:
-        """Return the section "training" of `metrics.json`.
-
-        Args:
-            seconds: Duration of the training loop, including checkpoints but not evaluation.
-            steps_before_resume: Number of steps of the checkpoint from which training was resumed, else 0.
-        """
+        """Return the section "training" of `metrics.json`; `seconds` include checkpoints, not evaluation."""
         state, batch_sampler = self.trainer.state, self.trainer.build_batch_sampler()
         input_stats, world_size = self.trainer.input_stats, distributed.get_world_size()
         epochs = (state.global_step - steps_before_resume) / batch_sampler.steps_per_epoch
@@ -358,6 +354,17 @@ class Session:
         assert self.prepared.probe is not None
         return self.prepared.probe.score(self.model, self.prepared.tokenizer, self.prepared.config.max_length)
 
+    def _log_probe_score(self) -> None:
+        trainer, probe = self.trainer, self.prepared.probe
+        assert probe is not None
+        started = time.perf_counter()
+        value = distributed.on_main_process(self.score_probe)
+        trainer.evaluation_seconds += time.perf_counter() - started
+        step = trainer.state.global_step
+        when = f"at step {step}" if step else "before training"
+        report_info(f"probe: {probe.name}, {probe.metric} {value:.3f} {when}")
+        trainer.log({PROBE_PREFIX + probe.metric: value})
+
     def _evaluate_validation(self) -> Scores:
         """Return the validation scores and loss of the current weights, and keep the logits of the best."""
         task, mean_loss = self.prepared.task, MeanLoss(self.prepared.loss)
@@ -373,10 +380,9 @@ class Session:
         return scores
 
     def finish(self) -> dict[str, Outputs]:
-        """Complete the best weights, and return their outputs for each evaluation split.
+        """Complete the best weights, and return their outputs for each evaluation split, on all ranks.
 
-        The validation logits of the best step are reused if this process computed them. All ranks must call
-        this.
+        The validation logits of the best step are reused if this process computed them.
         """
         prepared, best_step = self.prepared, self.trainer.state.best_global_step
         for method in prepared.methods:

@@ -93,10 +93,7 @@ def resolve_settings(
 def _check_settings(name: str, config: RunConfig, arguments: Mapping[str, Any]) -> None:
     """Check that data is passed, packages are installed, and settings do not exclude each other.
 
-    Args:
-        name: Name of the command.
-        config: The settings.
-        arguments: Further arguments of the Python call that passes missing data again.
+    `arguments` are further arguments of the Python call that passes missing data again.
     """
     require_data_objects(config, format_python_call(name, arguments, list_passed_data(config)))
     arguments_by_name = parse_extra_arguments(config)
@@ -129,9 +126,7 @@ def _require_peft(config: RunConfig) -> None:
 def require_data_objects(config: RunConfig, call: str) -> None:
     """Refuse the settings of a run that was trained on data objects, unless they were passed again.
 
-    Args:
-        config: The settings.
-        call: The Python call that passes them again.
+    `call` is the Python call that passes them again.
     """
     for name, kind in list_passed_data(config).items():
         if getattr(config, name).is_missing:

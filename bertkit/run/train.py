@@ -17,7 +17,6 @@ from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.run.results import (
     Run,
     compute_scores,
-    evaluate_splits,
     summarize_baselines,
     summarize_data,
     write_predictions,
@@ -190,12 +189,7 @@ def _create_directory(prepared: PreparedRun, run_dir: RunDir) -> None:
 def _train_with_retry(session: Session) -> dict[str, Any]:
     """Train to the end; if memory runs out, retry once with smaller batches of the same effective size.
 
-    Returns:
-        The section "training" of `metrics.json`.
-
-    Raises:
-        OutOfMemory: Memory ran out again, or a retry is not possible.
-        RunInterrupted: See `Session.train`.
+    The result is the section "training" of `metrics.json`.
     """
     prepared, run_dir = session.prepared, session.run_dir
     config = prepared.config
@@ -232,23 +226,24 @@ def _train_with_retry(session: Session) -> dict[str, Any]:
 def _write_results(
     session: Session, outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
 ) -> dict[str, Any]:
-    """Write all results into the run directory, with `metrics.json` last.
+    """Write all results into the run directory, with `metrics.json` last, and return its content.
 
-    Args:
-        session: The trained session.
-        outputs: Model outputs by split.
-        training_metrics: The section "training" of `metrics.json`.
-        weights: Complete state dict of sharded weights, else None.
-
-    Returns:
-        Content of `metrics.json`.
+    `weights` is the complete state dict of sharded weights, else None.
     """
     from bertkit.reports.page import write_page  # charts are slow to import
 
     prepared, run_dir = session.prepared, session.run_dir
     task, splits, options = prepared.task, prepared.splits, prepared.options
     run_dir.delete_backup()
-    evaluations = evaluate_splits(task, outputs)
+    # The validation split is evaluated only once, before the decision parameters are fitted on it. The result
+    # is the same as after the fit: without fitted parameters, `evaluate` already uses the parameters that fit
+    # the evaluated split best.
+    validation = task.evaluate(outputs["validation"])
+    task.fit_decision(validation)
+    evaluations = {
+        split: validation if split == "validation" else task.evaluate(split_outputs)
+        for split, split_outputs in outputs.items()
+    }
     session.model.config.update(task.state.fitted_params)
     for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
@@ -265,7 +260,7 @@ def _write_results(
         metrics["probe"] = prepared.probe.summarize(state.log_history, state.best_global_step)
     _write_model(session, weights)
     for method in prepared.methods:
-        metrics |= method.summarize(prepared, evaluations["validation"], session.folder)
+        metrics |= method.summarize(prepared, validation, session.folder)
     write_predictions(run_dir, task, evaluations)
     run_dir.write_log(merge_log_history(state.log_history))
     if options.has_report:

@@ -15,7 +15,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from bertkit.data.hub import HubUnreachable, explain_unreachable, summarize_error, translate_errors
 from bertkit.data.sources import find_dataset_spec, parse_hub_name
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.reports.card import rewrite_for_hub, uses_pipeline
+from bertkit.reports.card import PIPELINE_CALL, rewrite_for_hub
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import PACKAGED_MODELS, RunConfig
 from bertkit.tasks import task_class
@@ -68,11 +68,7 @@ def _check_repo_name(name: str, where: str) -> None:
 
 
 def create_hub_repo(config: RunConfig, folder: Path) -> str:
-    """Create the repository of a run if it does not exist, and check that the token can write to it.
-
-    Returns:
-        Full name of the repository, `ORG/NAME`.
-    """
+    """Create the repository of a run unless it exists, check write access, and return its name `ORG/NAME`."""
     from huggingface_hub import HfApi, whoami
 
     name = config.hub_model_id or folder.resolve().name
@@ -91,10 +87,7 @@ def create_hub_repo(config: RunConfig, folder: Path) -> str:
 
 
 def upload_run(task: str, folder: Path, config: RunConfig) -> None:
-    """Upload the model of a finished run with its card, metrics and settings.
-
-    An error contains the command that uploads the run later.
-    """
+    """Upload a finished run; an error contains the command that uploads it later."""
     from huggingface_hub import HfApi
 
     problem = f"{folder}: the run is finished, but was not uploaded"
@@ -138,7 +131,7 @@ def build_hub_card(folder: Path, repo: str) -> str:
     """Return the model card of a finished run with the metadata of the Hub; `repo` is `ORG/NAME`."""
     run_dir = RunDir(folder)
     metrics, text = run_dir.require_metrics(), rewrite_for_hub(run_dir.read_card() or "", repo)
-    library = "transformers" if uses_pipeline(text) else "bertkit"
+    library = "transformers" if PIPELINE_CALL.search(text) else "bertkit"
     metadata = build_card_metadata(metrics, run_dir.read_settings(), repo, library)
     return f"---\n{metadata.to_yaml()}\n---\n\n{text}"
 
