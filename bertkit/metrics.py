@@ -27,14 +27,30 @@ from bertkit.tasks.qa.predictions import (
 )
 
 TEXT_FEATURE = datasets.Value("string")
+SQUAD_REFERENCE = {
+    "id": TEXT_FEATURE,
+    "answers": {"text": [TEXT_FEATURE], "answer_start": [datasets.Value("int32")]},
+}
 
 
-class Classification(evaluate.Metric):
-    """Metric of label ids that computes the scores of `score_single_label`."""
+class _Metric(evaluate.Metric):
+    """Base class of the metrics, which declare what they compute and the features of a prediction."""
+
+    summary: str
+    prediction: Any
+    reference: Any = None  # the features of a reference; None if they are the same
 
     def _info(self) -> evaluate.MetricInfo:
-        description = "Classification scores; see bertkit.stats.scores.score_single_label."
-        return _build_info(description, datasets.Value("int64"))
+        references = self.reference or self.prediction
+        features = datasets.Features({"predictions": self.prediction, "references": references})
+        return evaluate.MetricInfo(description=self.summary, citation="", features=features)
+
+
+class Classification(_Metric):
+    """Metric of label ids that computes the scores of `score_single_label`."""
+
+    summary = "Classification scores; see bertkit.stats.scores.score_single_label."
+    prediction = datasets.Value("int64")
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         gold, predicted = np.asarray(references), np.asarray(predictions)
@@ -42,27 +58,25 @@ class Classification(evaluate.Metric):
         return score_single_label(gold, predicted, classes, positive=1 if classes == 2 else None)
 
 
-class Regression(evaluate.Metric):
+class Regression(_Metric):
     """Metric of numbers that computes the scores of `score_regression`."""
 
-    def _info(self) -> evaluate.MetricInfo:
-        description = "Correlations; see bertkit.stats.scores.score_regression."
-        return _build_info(description, datasets.Value("float64"))
+    summary = "Correlations; see bertkit.stats.scores.score_regression."
+    prediction = datasets.Value("float64")
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         return score_regression(np.asarray(references), np.asarray(predictions))
 
 
-class Entities(evaluate.Metric):
+class Entities(_Metric):
     """Metric of tags that computes precision, recall and F1 of entities, and the accuracy of words.
 
     Predictions and references are lists of tags for each sentence. Both must use the same tag scheme, which
     `detect_scheme` detects.
     """
 
-    def _info(self) -> evaluate.MetricInfo:
-        description = "Entity scores; see bertkit.tasks.ner.predictions.score_entities."
-        return _build_info(description, [TEXT_FEATURE])
+    summary = "Entity scores; see bertkit.tasks.ner.predictions.score_entities."
+    prediction = [TEXT_FEATURE]
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         offsets = compute_sentence_offsets(references)
@@ -81,17 +95,16 @@ class Entities(evaluate.Metric):
         return scores | {"accuracy": compute_word_accuracy(original_gold, original_predicted)}
 
 
-class Squad(evaluate.Metric):
+class Squad(_Metric):
     """Metric of answers that computes the scores of SQuAD 1.1, see `average_scores_v1`.
 
     A prediction is `{"id": ..., "prediction_text": ...}`. A reference is
     `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}`. The order of both is arbitrary.
     """
 
-    def _info(self) -> evaluate.MetricInfo:
-        description = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v1."
-        predictions = {"id": TEXT_FEATURE, "prediction_text": TEXT_FEATURE}
-        return _build_info(description, predictions, _build_reference_features())
+    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v1."
+    prediction = {"id": TEXT_FEATURE, "prediction_text": TEXT_FEATURE}
+    reference = SQUAD_REFERENCE
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         text_by_id = {row["id"]: row["prediction_text"] for row in predictions}
@@ -99,7 +112,7 @@ class Squad(evaluate.Metric):
         return average_scores_v1(score_answers_v1([row["answers"]["text"] for row in references], answers))
 
 
-class SquadV2(evaluate.Metric):
+class SquadV2(_Metric):
     """Metric of answers that computes the scores of SQuAD 2.0.
 
     They are those of `average_scores_v2` and `compute_best_scores`. Compared with `Squad`, a prediction also
@@ -107,14 +120,9 @@ class SquadV2(evaluate.Metric):
     `no_answer_threshold`.
     """
 
-    def _info(self) -> evaluate.MetricInfo:
-        description = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v2."
-        predictions = {
-            "id": TEXT_FEATURE,
-            "prediction_text": TEXT_FEATURE,
-            "no_answer_probability": datasets.Value("float64"),
-        }
-        return _build_info(description, predictions, _build_reference_features())
+    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v2."
+    prediction = {**Squad.prediction, "no_answer_probability": datasets.Value("float64")}
+    reference = SQUAD_REFERENCE
 
     def _compute(self, predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> Scores:
         prediction_by_id = {row["id"]: row for row in predictions}
@@ -128,20 +136,3 @@ class SquadV2(evaluate.Metric):
         best = compute_best_scores(scores, odds, has_answer, is_empty)
         scores = apply_threshold(scores, odds, has_answer, no_answer_threshold)
         return average_scores_v2(scores, has_answer) | best
-
-
-def _build_reference_features() -> dict[str, Any]:
-    answers = {"text": [TEXT_FEATURE], "answer_start": [datasets.Value("int32")]}
-    return {"id": TEXT_FEATURE, "answers": answers}
-
-
-def _build_info(description: str, predictions: Any, references: Any = None) -> evaluate.MetricInfo:
-    """Build the description of a metric.
-
-    Args:
-        description: A sentence about the metric.
-        predictions: The features of the predictions.
-        references: The features of the references, or None if they are the same.
-    """
-    features = datasets.Features({"predictions": predictions, "references": references or predictions})
-    return evaluate.MetricInfo(description=description, citation="", features=features)

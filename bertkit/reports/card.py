@@ -40,6 +40,10 @@ def build_model_card(
     """Return the model card in Markdown: data, scores, usage, settings and versions."""
     settings, data, training = serialize_settings(task.config), metrics["data"], metrics["training"]
     validation_rows = format_count(data["validation"], f"validation {task.definition.unit}")
+    detail_table = ""
+    if details := format_detail_rows(metrics):
+        rows = [[name, *values.values()] for name, values in details]
+        detail_table = format_markdown_table(["validation", *details[0][1]], rows)
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
@@ -50,7 +54,7 @@ def build_model_card(
         f"{training['precision']}.",
         "## Scores\n\n" + format_score_table(metrics),
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
-        format_detail_table(metrics),
+        detail_table,
         format_distillation_table(metrics),
         "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
         _describe_long_texts(task, settings),
@@ -165,16 +169,6 @@ def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, 
         (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
         for name, scores in metrics.get("details", {}).get("validation", {}).items()
     ]
-
-
-def format_detail_table(metrics: Mapping[str, Any]) -> str:
-    """Return the details as a Markdown table, or the empty string if the task has none."""
-    rows = format_detail_rows(metrics)
-    if not rows:
-        return ""
-    return format_markdown_table(
-        ["validation", *rows[0][1]], [[name, *values.values()] for name, values in rows]
-    )
 
 
 # ---- usage

@@ -90,13 +90,17 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
     """Upload a finished run; an error contains the command that uploads it later."""
     from huggingface_hub import HfApi
 
+    run_dir = RunDir(folder)
     problem = f"{folder}: the run is finished, but was not uploaded"
     fix = f"upload it with: {format_resume_command(task, folder, config)}"
     try:
         repo = create_hub_repo(config, folder)
         report_info(f"uploading to {repo}")
         with translate_errors(problem, hint=fix, more_errors=UPLOAD_ERRORS):
-            card = build_hub_card(folder, repo)
+            text, settings = rewrite_for_hub(run_dir.read_card() or "", repo), run_dir.read_settings()
+            library = "transformers" if PIPELINE_CALL.search(text) else "bertkit"
+            metadata = build_card_metadata(run_dir.require_metrics(), settings, repo, library)
+            card = f"---\n{metadata.to_yaml()}\n---\n\n{text}"
             files = {path for pattern in RunDir.UPLOADED_PATTERNS for path in folder.glob(pattern)}
             operations = [
                 CommitOperationAdd(RunDir.CARD_FILE, card.encode()),
@@ -125,15 +129,6 @@ def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
 
 
 # ---- the model card
-
-
-def build_hub_card(folder: Path, repo: str) -> str:
-    """Return the model card of a finished run with the metadata of the Hub; `repo` is `ORG/NAME`."""
-    run_dir = RunDir(folder)
-    metrics, text = run_dir.require_metrics(), rewrite_for_hub(run_dir.read_card() or "", repo)
-    library = "transformers" if PIPELINE_CALL.search(text) else "bertkit"
-    metadata = build_card_metadata(metrics, run_dir.read_settings(), repo, library)
-    return f"---\n{metadata.to_yaml()}\n---\n\n{text}"
 
 
 def build_card_metadata(

@@ -24,12 +24,6 @@ _group: Any = None  # gloo group of all ranks, or None if there is no process gr
 _num_groups = 0  # number of groups created so far, for a separate store key of each group
 
 
-class RankLost(UserError):
-    """Error on the remaining ranks after another rank has ended."""
-
-    exit_code = 1
-
-
 def is_rank_unset() -> bool:
     """Return whether WORLD_SIZE is set without RANK. Such a process would wait forever for other ranks."""
     return read_int("WORLD_SIZE", 1) > 1 and "RANK" not in os.environ
@@ -92,9 +86,10 @@ def use_process_group() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
             raise
-        lost = RankLost(
+        lost = UserError(
             "another process of this run has ended; use --resume to resume from the last checkpoint"
         )
+        lost.exit_code = 1
         lost.should_report = not is_launched_by_bertkit() and _is_first_to_report()
         raise lost from error
     finally:

@@ -80,12 +80,6 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
         ) from error
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove the partial files of a process that was killed while it wrote them."""
-    for path in folder.glob(f".*-*{PARTIAL}"):
-        shutil.rmtree(path, ignore_errors=True)  # if a permission is missing, the next write reports it
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_chunks(path, [text])

@@ -3,6 +3,7 @@
 A lock is a file in the directory. The operating system releases it when its process ends, however it ends.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from bertkit.errors import UserError
 from bertkit.utils import distributed
-from bertkit.utils.files import LOCK_FILE, OUTPUT_DIR_FLAG, create_directory, remove_partial_files
+from bertkit.utils.files import LOCK_FILE, OUTPUT_DIR_FLAG, PARTIAL, create_directory
 
 
 class DirectoryInUse(UserError):
@@ -42,7 +43,8 @@ def _lock_and_clean_up(folder: Path, is_new: bool) -> Iterator[None]:
                 with suppress(FileNotFoundError):  # another run has just removed the directory
                     stack.enter_context(_hold(folder / LOCK_FILE))
                     has_lock = True
-            remove_partial_files(folder)
+            for path in folder.glob(f".*-*{PARTIAL}"):  # of `replace_file`
+                shutil.rmtree(path, ignore_errors=True)  # if permission is missing, the next write reports it
             yield
     finally:
         # Without the lock, `folder` itself belongs to another run, so only its parents may be removed.
