@@ -6,8 +6,8 @@ from conftest import write_rows
 from test_report import labelled, write_run
 
 from bertkit.commands.report import compare_runs
-from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
+from bertkit.tasks.view import load_finished_run
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 SCRIPT = "</script><script>window.hacked = 1</script>"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_report import labelled, write_run
 
-from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import render_page
 from bertkit.reports.tables import ResultTable, render_study_page
+from bertkit.tasks.view import load_finished_run
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
 FIND_CLIPPED_TEXTS = """

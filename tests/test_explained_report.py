@@ -12,9 +12,8 @@ from test_report import labelled, write_run
 
 import bertkit
 from bertkit.commands.configs import NUM_EXPLAINED
-from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import ExampleExplanation, compute_strengths, render_page
-from bertkit.tasks.view import Attribution, Example, Field, build_error_browser
+from bertkit.tasks.view import Attribution, Example, Field, build_error_browser, load_finished_run
 
 
 def read_examples(page):

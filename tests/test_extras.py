@@ -61,8 +61,8 @@ def run(tmp_path):
 
 @pytest.mark.charts
 def test_without_matplotlib_a_page_says_how_to_get_its_charts(run, hide):
-    from bertkit.reports.finished_run import load_finished_run
     from bertkit.reports.page import render_page
+    from bertkit.tasks.view import load_finished_run
 
     with_charts = render_page(load_finished_run(run))
     hide("matplotlib")

@@ -12,10 +12,17 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 from bertkit.charts import plot_curves
-from bertkit.reports.finished_run import load_finished_run
 from bertkit.reports.page import create_view, render_page
 from bertkit.tasks import TASKS, task_definition
-from bertkit.tasks.view import MAX_BYTES, Example, Field, Mark, build_error_browser, overlay_spans
+from bertkit.tasks.view import (
+    MAX_BYTES,
+    Example,
+    Field,
+    Mark,
+    build_error_browser,
+    load_finished_run,
+    overlay_spans,
+)
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow]
 

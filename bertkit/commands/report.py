@@ -15,7 +15,6 @@ from bertkit.commands.configs import NUM_EXPLAINED, ReportConfig
 from bertkit.commands.explain import explain, require_explainable
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_list
-from bertkit.reports.finished_run import FinishedRun, load_finished_run
 from bertkit.reports.page import (
     ExampleExplanation,
     compute_interval_bar,
@@ -35,8 +34,10 @@ from bertkit.tasks.view import (
     Attribution,
     Example,
     Field,
+    FinishedRun,
     View,
     build_error_browser,
+    load_finished_run,
     sort_worst_first,
 )
 from bertkit.utils import devices

@@ -31,12 +31,11 @@ from bertkit.reports.card import (
     format_score_rows,
     name_compared_run,
 )
-from bertkit.reports.finished_run import FinishedRun
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
 from bertkit.tasks import TASKS, task_definition
-from bertkit.tasks.view import Attribution, View, build_error_browser
+from bertkit.tasks.view import Attribution, FinishedRun, View, build_error_browser
 
 RISK_NOTE = (
     "Fraction of wrong predictions among the answered rows, if the model answers only the most confident "
