@@ -16,11 +16,10 @@ from bertkit.errors import UserError
 from bertkit.tasks.qa.config import QaConfig
 from bertkit.tasks.qa.rows import (
     NESTED_COLUMNS,
-    choose_split_unit,
-    compute_group_keys,
     describe_location,
     find_unanswerable,
     fix_offsets,
+    group_questions,
     normalize_questions,
     resolve_columns,
 )
@@ -468,7 +467,7 @@ def get_groups(rows):
         for column in ("title", "context")
         for name in rows.columns.get(column, [])
     }
-    return [names[key] for key in compute_group_keys(rows).tolist()]
+    return [names[key] for key in group_questions(rows)[0].tolist()]
 
 
 def test_articles_with_the_same_paragraph_are_in_the_same_group():
@@ -481,14 +480,14 @@ def test_articles_with_the_same_paragraph_are_in_the_same_group():
         ),
     )
     assert get_groups(rows) == ["Rain", "Rain", "Oslo", "Rome"]
-    assert choose_split_unit(rows) == "article"
+    assert group_questions(rows)[1] == "article"
 
 
 def test_fewer_than_three_articles_are_split_by_paragraph():
     rows = read_questions(
         make_article(make_question("a")), make_article(make_question("b"), title="Dry", context="Dry.")
     )
-    assert (get_groups(rows), choose_split_unit(rows)) == ([RAIN, "Dry."], "paragraph")
+    assert (get_groups(rows), group_questions(rows)[1]) == ([RAIN, "Dry."], "paragraph")
 
 
 @pytest.mark.parametrize(("titles", "what"), [("abc", "3 articles"), ("aab", "4 paragraphs")])

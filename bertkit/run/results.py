@@ -18,7 +18,7 @@ from bertkit.stats.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers
+from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers, compute_intervals
 from bertkit.tasks.base import Evaluation, Outputs, RowEvaluation, Task, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -194,7 +194,9 @@ def compute_scores(
     validation, seed = evaluations["validation"], task.config.seed
     intervals = {}
     if has_intervals:
-        intervals = validation.compute_intervals(seed) | modules.compute_intervals(validation, seed)
+        intervals = compute_intervals(validation.make_scorer(), seed) | modules.compute_intervals(
+            validation, seed
+        )
     results: dict[str, Any] = {
         "validation": {},
         "test": {},

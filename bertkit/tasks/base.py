@@ -35,7 +35,7 @@ from bertkit.stats.calibration import (
 )
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import Scorer, average_values, compute_intervals
+from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks import TaskDef
 from bertkit.utils.reporting import report_warning
 
@@ -271,10 +271,6 @@ class Evaluation(ABC):
     @abstractmethod
     def make_scorer(self) -> Scorer:
         """Return a function that scores any selection of the rows, for intervals and paired tests."""
-
-    def compute_intervals(self, seed: int) -> dict[str, list[float]]:
-        """Return the 95 % interval of each score, as [low, high], from a bootstrap with this seed."""
-        return compute_intervals(self.make_scorer(), seed)
 
     def compute_details(self) -> dict[str, Scores]:
         """Return the scores of parts of the predictions by name of the part, such as an entity type."""

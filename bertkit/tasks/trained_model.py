@@ -1,7 +1,7 @@
 """The trained model of a finished run or of an ensemble, with its task and its tokenizer."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +27,7 @@ OUTPUT_ATTRIBUTES = ("id2label", "problem_type", "tag_scheme", "first_ending", "
 def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     """Return the task of a finished run, with the settings of the run.
 
-    Args:
-        folder: The run directory.
-        accepts_ensemble: Whether the directory may be an ensemble, which has the task of its first member.
-
-    Raises:
-        UserError: The directory does not contain exactly one finished training run, or is an ensemble.
+    With `accepts_ensemble`, the directory may be an ensemble, which has the task of its first member.
     """
     run = RunDir(folder)
     if not accepts_ensemble:
@@ -78,18 +73,16 @@ class TrainedModel:
         return Outputs(logits, features, rows)
 
 
-def load_trained_model(run: Path, keep_stock_layers: bool = False) -> TrainedModel:
-    """Load the model of a finished run.
-
-    Args:
-        run: The run directory.
-        keep_stock_layers: Whether the model stays as transformers builds it, on the CPU.
-    """
-    return build_trained_model(load_run_task(run), loading.find_run_model(run), keep_stock_layers)
+def load_trained_model(run: Path) -> TrainedModel:
+    """Load the model of a finished run."""
+    return build_trained_model(load_run_task(run), loading.find_run_model(run))
 
 
 def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool = False) -> TrainedModel:
-    """Build the model that a run saved; the task receives its labels and its fitted parameters."""
+    """Build the model that a run saved; the task receives its labels and its fitted parameters.
+
+    With `keep_stock_layers`, the model stays as transformers builds it, on the CPU.
+    """
     task.use_cache = False
     with silence_libraries():
         config, tokenizer = loading.load_config(source), loading.load_tokenizer(source)
@@ -115,31 +108,23 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
 
     Truncation, windows and decoding are those of the first member. Thresholds are the means of the members'
     thresholds. An ensemble neither abstains nor has prediction sets.
-
-    Raises:
-        UserError: The members differ in their task, labels, tokenizer or maximum length.
     """
     first = members[0]
+    must_agree: dict[str, Callable[[M], Any]] = {
+        "another task": lambda member: member.task.definition.name,
+        "other labels": lambda member: [
+            getattr(member.model.config, name, None) for name in OUTPUT_ATTRIBUTES
+        ],
+        "another tokenizer": lambda member: serialize_tokenizer(member.tokenizer),
+        "another maximum length": lambda member: member.task.config.max_length,
+    }
     for folder, member in zip(folders[1:], members[1:], strict=True):
-        if difference := _find_difference(first, member):
-            raise UserError(
-                f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the same"
-            )
+        for difference, get_value in must_agree.items():
+            if get_value(member) != get_value(first):
+                raise UserError(
+                    f"{folder}: has {difference} than {folders[0]}; the members of an ensemble must have the "
+                    "same"
+                )
     first.task.state.average([member.task.state for member in members])
     model = EnsembleModel([member.model for member in members], first.task.combine_logits)
     return dataclasses.replace(first, model=model.eval())
-
-
-def _find_difference(first: TrainedModel, other: TrainedModel) -> str | None:
-    """Return what distinguishes two members that cannot be combined; None if they can."""
-    configs = first.model.config, other.model.config
-    if first.task.definition.name != other.task.definition.name:
-        return "another task"
-    for name in OUTPUT_ATTRIBUTES:
-        if getattr(configs[0], name, None) != getattr(configs[1], name, None):
-            return "other labels"
-    if serialize_tokenizer(first.tokenizer) != serialize_tokenizer(other.tokenizer):
-        return "another tokenizer"
-    if first.task.config.max_length != other.task.config.max_length:
-        return "another maximum length"
-    return None

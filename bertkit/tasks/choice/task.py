@@ -461,7 +461,19 @@ def encode_ending_labels(
         else:
             index = _parse_position(text, len(row_endings), first_label)
         if index is None:
-            raise UserError(_describe_label_error(rows, row, column, row_endings, first_label))
+            location = rows.format_location(row)
+            if (label := normalize_label(value)) is None:
+                raise UserError(
+                    f"{location}: no label in column {column!r}; fill in the label, or remove the row"
+                )
+            # Endings that are numbers cannot be labels, so such a label is probably meant as a text.
+            is_text = label in row_endings
+            hint = "; it is read as a number, so write the letter of the ending instead" if is_text else ""
+            raise UserError(
+                f"{location}: label {shorten_repr(value)} is none of the {len(row_endings)} endings (a "
+                f"number from {first_label} to {len(row_endings) - 1 + first_label}, a letter, or the ending "
+                f"itself){hint}"
+            )
         indices.append(index)
     return np.array(indices, dtype=np.int64)
 
@@ -491,21 +503,6 @@ def find_ambiguous_labels(
 def _is_ending_number(text: str) -> bool:
     """Return whether a text can be the number of an ending."""
     return text.isdecimal() and len(text) < 10  # a longer text cannot be an index
-
-
-def _describe_label_error(
-    rows: Rows, index: int, column: str, endings: Sequence[str], first_label: int
-) -> str:
-    value, location = rows[column][index], rows.format_location(index)
-    if (text := normalize_label(value)) is None:
-        return f"{location}: no label in column {column!r}; fill in the label, or remove the row"
-    # Endings that are numbers cannot be labels, so such a label is probably meant as a text.
-    hint = "; it is read as a number, so write the letter of the ending instead" if text in endings else ""
-    return (
-        f"{location}: label {shorten_repr(value)} is none of the {len(endings)} endings "
-        f"(a number from {first_label} to {len(endings) - 1 + first_label}, a letter, or the ending itself)"
-        f"{hint}"
-    )
 
 
 def infer_first_label(values: Sequence[Any], endings: Sequence[Sequence[str]]) -> int:

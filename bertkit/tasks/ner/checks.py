@@ -104,8 +104,7 @@ def find_lost_entities(rows: Rows, first_token: np.ndarray) -> LostEntities:
     """
     offsets = compute_sentence_offsets(rows["tokens"])
     tags = TagSet(build_iob2_labels(find_types(rows)))
-    is_first, is_last = tags.find_entity_bounds(tags.encode(rows["iob2"]), offsets)
-    first, last = np.flatnonzero(is_first), np.flatnonzero(is_last)
+    first, last = tags.find_entities(tags.encode(rows["iob2"]), offsets)
     has_no_token = first_token < 0
     with_earlier, with_later = mark_shared_tokens(first_token)
     is_lost = (has_no_token | with_earlier)[first] | (has_no_token | with_later)[last]

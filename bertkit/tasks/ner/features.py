@@ -83,16 +83,15 @@ def build_word_features(
     if documents is not None:
         document_bounds = np.repeat(offsets[documents], np.diff(windows.window_offsets), axis=0)
         windows = expand_windows(windows, offsets, document_bounds, max_tokens)
-    predictions = _assign_predictions(tokens, rows, windows, labels)
+    counts, position, index, labels = _assign_predictions(tokens, rows, windows, labels)
     text_position = template.count_special_tokens_before(~0)  # ~0 is the slot of the text
     longest = int(tokens.ids.lengths[rows].max(initial=0))
     return WordFeatures(
-        template=template, columns=[tokens.ids], labels=predictions.labels,
+        template=template, columns=[tokens.ids], labels=labels,
         ranges=TokenRanges((0,), windows.start[:, None], windows.stop[:, None]),
         sequence_offsets=np.arange(len(windows.start) + 1), window_offsets=windows.window_offsets,
         word_offsets=compute_offsets(np.diff(tokens.word_offsets)[rows]),
-        positions=Ragged(predictions.position + text_position, compute_offsets(predictions.counts)),
-        prediction_index=predictions.index,
+        positions=Ragged(position + text_position, compute_offsets(counts)), prediction_index=index,
         max_untruncated_length=longest + template.num_special_tokens,
         unk_fraction=compute_unk_fraction([tokens.ids], tokenizer),
     )  # fmt: skip
@@ -150,74 +149,53 @@ def encode_words(
 # ---- predictions
 
 
-@dataclass(frozen=True)
-class _Predictions:
-    """The predictions of the words of some rows.
-
-    Attributes:
-        counts: [windows] number of predictions of each window.
-        position: [predictions] index of each predicted token in its window.
-        index: [words] index of each word's prediction; -1 for a word without tokens.
-        labels: [predictions] label id of the first word of each prediction, or None.
-    """
-
-    counts: np.ndarray
-    position: np.ndarray
-    index: np.ndarray
-    labels: np.ndarray | None
-
-
 def _assign_predictions(
     tokens: WordTokens, rows: np.ndarray, windows: "Windows", labels: np.ndarray | None
-) -> _Predictions:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Assign the first token of each word to the window that predicts it.
 
     Args:
         rows: [n] index of each row's sentence.
         labels: [words] label ids of the words of all rows, or None.
+
+    Returns:
+        [windows] number of predictions of each window; [predictions] index of each predicted token in its
+        window; [words] index of each word's prediction, or -1 for a word without tokens; and [predictions]
+        label id of the first word of each prediction, or None.
     """
-    parts = []
+    counts, positions, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], []
+    predicted_labels = [] if labels is None else [labels[:0]]
     num_predictions = num_words = 0
     for start in range(0, len(rows), CHUNK_ROWS):
         part_rows = rows[start : start + CHUNK_ROWS]
         words = concat_ranges(tokens.word_offsets[part_rows], tokens.word_offsets[part_rows + 1])
-        part_labels = None if labels is None else labels[num_words : num_words + len(words)]
-        part_windows = windows.select_sentences(start, start + len(part_rows))
-        part = _assign_part(tokens.first_token[words], part_windows, part_labels)
-        part.index[part.index >= 0] += num_predictions
-        num_predictions += len(part.position)
+        first_token, part = tokens.first_token[words], windows.select_sentences(start, start + len(part_rows))
+        has_tokens = first_token >= 0
+        distinct, first_words, token_index = np.unique(
+            first_token[has_tokens], return_index=True, return_inverse=True
+        )
+        bounds = np.searchsorted(distinct, part.predict_start), np.searchsorted(distinct, part.predict_stop)
+        predicted = concat_ranges(*bounds)  # indices into `distinct`
+        counts.append(bounds[1] - bounds[0])
+        position = distinct[predicted] - np.repeat(part.start, counts[-1])
+        positions.append(position.astype(np.int32))
+        prediction_by_token = np.full(len(distinct), -1)
+        prediction_by_token[predicted] = num_predictions + np.arange(len(predicted))
+        index = np.full(len(words), -1)
+        index[has_tokens] = prediction_by_token[token_index]
+        indices.append(index)
+        if labels is not None:
+            part_labels = labels[num_words : num_words + len(words)]
+            predicted_labels.append(part_labels[has_tokens][first_words[predicted]])
+        num_predictions += len(predicted)
         num_words += len(words)
-        parts.append(part)
     index_dtype = get_index_dtype(num_predictions)
-    return _Predictions(
-        np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)]),
-        np.concatenate([np.zeros(0, np.int32), *(part.position for part in parts)]),
-        np.concatenate([np.zeros(0, index_dtype), *(part.index.astype(index_dtype) for part in parts)]),
-        None if labels is None else np.concatenate([labels[:0], *(part.labels for part in parts)]),  # type: ignore[list-item]
+    return (
+        np.concatenate(counts),
+        np.concatenate(positions),
+        np.concatenate([np.zeros(0, index_dtype), *(index.astype(index_dtype) for index in indices)]),
+        None if labels is None else np.concatenate(predicted_labels),
     )
-
-
-def _assign_part(first_token: np.ndarray, windows: "Windows", labels: np.ndarray | None) -> _Predictions:
-    """Assign the first token of each word to a window.
-
-    Args:
-        first_token: [words] index of each word's first token; -1 for a word without tokens.
-        labels: [words] label ids, or None.
-    """
-    has_tokens = first_token >= 0
-    tokens, first_words, token_index = np.unique(
-        first_token[has_tokens], return_index=True, return_inverse=True
-    )
-    start = np.searchsorted(tokens, windows.predict_start)
-    stop = np.searchsorted(tokens, windows.predict_stop)
-    predicted = concat_ranges(start, stop)  # indices into `tokens`
-    position = tokens[predicted] - np.repeat(windows.start, stop - start)
-    prediction_by_token = np.full(len(tokens), -1)
-    prediction_by_token[predicted] = np.arange(len(predicted))
-    index = np.full(len(first_token), -1)
-    index[has_tokens] = prediction_by_token[token_index]
-    part_labels = None if labels is None else labels[has_tokens][first_words[predicted]]
-    return _Predictions(stop - start, position.astype(np.int32), index, part_labels)
 
 
 # ---- windows

@@ -332,7 +332,7 @@ def count_entities(gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray,
     Returns:
         [n, types, 3] int, the numbers of correct, predicted and gold entities.
     """
-    gold_starts, _ = _find_entities(gold, offsets, tags)
+    gold_starts, _ = tags.find_entities(gold, offsets)
     predicted_starts, _, is_correct = find_predicted_entities(gold, predicted, offsets, tags)
     correct_starts = predicted_starts[is_correct]
 
@@ -355,8 +355,8 @@ def find_predicted_entities(
 
     The arguments are those of `count_entities`.
     """
-    gold_starts, gold_ends = _find_entities(gold, offsets, tags)
-    starts, ends = _find_entities(predicted, offsets, tags)
+    gold_starts, gold_ends = tags.find_entities(gold, offsets)
+    starts, ends = tags.find_entities(predicted, offsets)
     gold_end_by_start = np.full(len(gold), -1)
     gold_end_by_start[gold_starts] = gold_ends
     has_gold_type = tags.type_ids[gold[starts]] == tags.type_ids[predicted[starts]]
@@ -406,9 +406,3 @@ def score_types(counts: np.ndarray, tags: TagSet) -> dict[str, Scores]:
 def compute_word_accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the fraction of words with the correct tag, including O; 0 without words."""
     return float((gold == predicted).mean()) if len(gold) else 0.0
-
-
-def _find_entities(tag_ids: np.ndarray, offsets: np.ndarray, tags: TagSet) -> tuple[np.ndarray, np.ndarray]:
-    """Return the flat indices of the first and the last word of each entity."""
-    is_start, is_end = tags.find_entity_bounds(tag_ids, offsets)
-    return np.flatnonzero(is_start), np.flatnonzero(is_end)

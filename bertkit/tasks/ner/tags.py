@@ -101,11 +101,6 @@ class TagSet:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Parse the names of the tags.
-
-        Raises:
-            ValueError: A name is not an IOB2 tag, a name occurs twice, or O is missing.
-        """
         parts = [name.partition("-") for name in names]
         non_entity_names = [
             name for name, (letter, _, _) in zip(names, parts, strict=True) if letter not in ("B", "I")
@@ -136,9 +131,10 @@ class TagSet:
         """Return the indices of sentence and word for the first tag that is not in the set, or None."""
         return find_first(sentences, set(chain.from_iterable(sentences)) - set(self.names))
 
-    def find_entity_bounds(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the result of `find_entity_bounds` for flat tag ids."""
-        return find_entity_bounds(self.type_ids[tag_ids], self.is_begin[tag_ids], offsets)
+    def find_entities(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the flat indices of the first and the last word of each entity; see `find_entity_bounds`."""
+        is_first, is_last = find_entity_bounds(self.type_ids[tag_ids], self.is_begin[tag_ids], offsets)
+        return np.flatnonzero(is_first), np.flatnonzero(is_last)
 
     def build_transitions(self, allow_adjacent: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Return the tags that may begin a sentence, and the tags that may follow each other.
@@ -268,19 +264,12 @@ def to_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
 
     Illegal sequences are read by conlleval's rule. B, S and U always begin an entity. I, M, E and L begin an
     entity after O, after another type, and after the end of an entity (E, L, S, U).
-
-    Raises:
-        ValueError: A tag does not belong to the scheme.
     """
     return _ParsedTags.parse(sentences, scheme).convert(Scheme())
 
 
 def from_iob2(sentences: TagSequences, scheme: Scheme) -> list[list[str]]:
-    """Convert IOB2 tags to another scheme. In IO, adjacent entities of one type become one entity.
-
-    Raises:
-        ValueError: A tag is not an IOB2 tag.
-    """
+    """Convert IOB2 tags to another scheme. In IO, adjacent entities of one type become one entity."""
     return _ParsedTags.parse(sentences, Scheme()).convert(scheme)
 
 
@@ -359,11 +348,7 @@ class _ParsedTags:
         return np.where(self.types >= 0, letters, LETTERS.index(OUTSIDE))
 
     def convert(self, scheme: Scheme) -> list[list[str]]:
-        """Return the tags of each sentence in another scheme.
-
-        Raises:
-            ValueError: A tag is invalid.
-        """
+        """Return the tags of each sentence in another scheme."""
         if (self.letters == LETTERS.index("?")).any():
             raise ValueError("a tag does not belong to the scheme; see find_invalid_tag")
         types = [*self.names, ""]  # O has the type index -1, which selects the last entry

@@ -103,8 +103,7 @@ class NerView(View):
         types = {tag[2:] for sentence_tags in iob2 for tag in sentence_tags if tag != OUTSIDE}
         offsets, tag_set = compute_sentence_offsets(words), TagSet(build_iob2_labels(types))
         tag_ids = tag_set.encode(iob2)
-        is_first, is_last = tag_set.find_entity_bounds(tag_ids, offsets)
-        first, last = np.flatnonzero(is_first), np.flatnonzero(is_last)  # words of each entity
+        first, last = tag_set.find_entities(tag_ids, offsets)
         spans = WordSpans.from_words(words, texts)
         entities: list[list[Span]] = [[] for _ in self.records]
         for sentence, start, stop, type_id in zip(

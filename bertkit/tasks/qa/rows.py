@@ -445,33 +445,23 @@ def find_unanswerable(rows: Rows) -> int | None:
 # ---- groups of questions that stay in one split
 
 
-def choose_split_unit(rows: Rows) -> str:
-    """Return the unit whose questions stay in one split: "article", or "paragraph" below three articles."""
-    has_title, titles = _hash_titles(rows)
-    return "article" if len(np.unique(titles[has_title])) > 2 else "paragraph"
+def group_questions(rows: Rows) -> tuple[np.ndarray, str]:
+    """Return [n] keys of the groups whose questions stay in one split, and the unit of the groups.
 
-
-def compute_group_keys(rows: Rows) -> np.ndarray:
-    """Return [n] keys of the group of each question: the title of its article, or its paragraph.
-
-    `choose_split_unit` decides between the two. A question without a title is grouped by its paragraph. A
-    paragraph that occurs in several articles belongs to the first of them, so no paragraph is in two splits.
+    A group is an "article", or a "paragraph" below three articles. A question without a title is grouped by
+    its paragraph. A paragraph that occurs in several articles belongs to the first of them, so none is in two
+    splits.
     """
     contexts = rows.hash_columns(["context"])
-    if choose_split_unit(rows) == "paragraph":
-        return contexts
-    paragraph, first_questions = number_groups(contexts)
-    keys = np.where(*_hash_titles(rows), contexts)
-    return keys[first_questions][paragraph]
-
-
-def _hash_titles(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return [n] bool, whether each question has a title, and [n] uint64, the hashes of the titles."""
     if "title" not in rows.columns:
-        return np.zeros(len(rows), bool), np.zeros(len(rows), np.uint64)
-    codes, titles = rows.factorize("title")
-    has_title = np.array([isinstance(title, str) and bool(title.strip()) for title in titles], bool)
-    return has_title[codes], rows.hash_columns(["title"])
+        return contexts, "paragraph"
+    codes, values = rows.factorize("title")
+    has_title = np.array([isinstance(title, str) and bool(title.strip()) for title in values], bool)[codes]
+    titles = rows.hash_columns(["title"])
+    if len(np.unique(titles[has_title])) <= 2:
+        return contexts, "paragraph"
+    paragraph, first_questions = number_groups(contexts)
+    return np.where(has_title, titles, contexts)[first_questions][paragraph], "article"
 
 
 def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:

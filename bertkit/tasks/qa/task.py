@@ -32,11 +32,10 @@ from bertkit.tasks.qa.predictions import QaEvaluation, get_gold_texts, score_bas
 from bertkit.tasks.qa.rows import (
     ANSWER_COLUMNS,
     QuestionRows,
-    choose_split_unit,
-    compute_group_keys,
     describe_location,
     find_unanswerable,
     fix_offsets,
+    group_questions,
     match_split_columns,
     normalize_questions,
     resolve_columns,
@@ -139,12 +138,8 @@ class Qa(Task):
         self.resolve(**{**dict(matched), **named})
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        return SplitKeys(
-            identity=rows.hash_columns(["question", "context"]),
-            group=compute_group_keys(rows),
-            stratum=np.zeros(len(rows), int),
-            group_unit=choose_split_unit(rows),
-        )
+        identity, (group, unit) = rows.hash_columns(["question", "context"]), group_questions(rows)
+        return SplitKeys(identity, group, stratum=np.zeros(len(rows), int), group_unit=unit)
 
     def validate_splits(self, splits: Splits) -> None:
         for name, rows in splits.items():

@@ -18,8 +18,7 @@ from bertkit.data.columns import (
 )
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_list, shorten_repr
-from bertkit.models.heads import set_output_bias
-from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError, compute_class_weights
+from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from bertkit.stats.calibration import (
     DEFAULT_THRESHOLD,
     Decisions,
@@ -35,7 +34,6 @@ from bertkit.stats.scores import (
     sigmoid,
     softmax,
 )
-from bertkit.utils import devices
 
 
 class LabelType(ABC):
@@ -69,26 +67,13 @@ class LabelType(ABC):
         return normalize_label(value)
 
     @abstractmethod
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
+    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
         """Return the loss.
 
         Args:
-            targets: The encoded training labels.
-            balanced: Whether to weight classes by the inverse of their frequency in `targets`.
+            weights: [labels] weight of each class, or None.
             smoothing: Fraction of the target probability spread over all classes.
         """
-
-    def observe_training_labels(self, targets: np.ndarray) -> None:
-        """Store what `initialize_head` needs of the encoded training labels; by default nothing."""
-        return
-
-    def initialize_head(self, model: Any) -> None:
-        """Initialize a new head further than transformers does; by default not."""
-        return
-
-    def describe_class_weights(self, targets: np.ndarray) -> list[str]:
-        """Return warnings about the class weights for these encoded training labels; by default none."""
-        return []
 
     @abstractmethod
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -158,8 +143,7 @@ class SingleLabel(LabelType):
         """Return the label ids, [rows]."""
         return encode_labels(rows, column, self.labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
-        weights = _compute_weights(targets, len(self.labels)) if balanced else None
+    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
         return CrossEntropy(weights, smoothing)
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -226,8 +210,7 @@ class MultiLabel(LabelType):
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
-        weights = _compute_weights(targets, len(self.labels)) if balanced else None
+    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
         return BinaryCrossEntropy(weights, smoothing)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
@@ -237,11 +220,6 @@ class MultiLabel(LabelType):
                 f"{format_list(self.labels)}"
             )
         return [list(row_labels) for row_labels in labels]
-
-    def describe_class_weights(self, targets: np.ndarray) -> list[str]:
-        names = [label for label, column in zip(self.labels, targets.T, strict=True) if column.all()]
-        problem = "--class-weights balanced: labels that every training row has get the weight 1"
-        return [f"{problem}: {format_list(names)}"] if names else []
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
         """Return 1 for each label with a probability above its threshold, else 0; [rows, labels].
@@ -293,17 +271,6 @@ class Regression(LabelType):
     default_metric = "pearson"
     training_mean: float | None = None
 
-    def observe_training_labels(self, targets: np.ndarray) -> None:
-        self.training_mean = float(targets.mean())
-
-    def initialize_head(self, model: Any) -> None:
-        """Set the output bias to the mean of the training labels.
-
-        With a bias of 0, training would first have to move the outputs to the range of the labels.
-        """
-        if self.training_mean is not None:
-            set_output_bias(model, self.training_mean)
-
     def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         """Return the numbers, [rows]."""
         return parse_regression_labels(rows, column)
@@ -318,7 +285,7 @@ class Regression(LabelType):
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
-    def make_loss(self, targets: np.ndarray, balanced: bool, smoothing: float) -> Loss:
+    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -333,11 +300,6 @@ class Regression(LabelType):
 
     def decode_label(self, value: Any) -> float:
         return float(value)
-
-
-def _compute_weights(targets: np.ndarray, num_classes: int) -> torch.Tensor:
-    """Return the weight of each class on the device, to which a CUDA graph could not copy it."""
-    return compute_class_weights(targets, num_classes).to(devices.get_device())
 
 
 NEGATIONS = ("not", "non", "un", "no")

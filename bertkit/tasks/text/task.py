@@ -40,10 +40,11 @@ from bertkit.models.heads import (
     load_with_pooling,
     match_labels,
     set_labels,
+    set_output_bias,
     verify_label_order,
 )
 from bertkit.models.loading import ModelSource
-from bertkit.models.losses import Loss
+from bertkit.models.losses import Loss, compute_class_weights
 from bertkit.models.pooling import is_causal
 from bertkit.settings.setting import Pooling, get_column_settings, get_flag, get_settings, select_unset
 from bertkit.stats.baselines import predict_majority, predict_tfidf
@@ -73,6 +74,7 @@ from bertkit.tasks.text.relations import (
     list_markers,
     mark_rows,
 )
+from bertkit.utils import devices
 
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
@@ -388,10 +390,15 @@ class SequenceTask(Task):
         )  # fmt: skip
         if not training or labels is None:
             return features
-        self.label_type.observe_training_labels(labels)
-        is_weighted = self.config.class_weights is not None
-        warnings = self.label_type.describe_class_weights(labels) if is_weighted else []
-        return dataclasses.replace(features, warnings=warnings)
+        if isinstance(self.label_type, Regression):
+            self.label_type.training_mean = float(labels.mean())
+        if self.config.class_weights is not None and isinstance(self.label_type, MultiLabel):
+            names = [label for label, column in zip(self.labels, labels.T, strict=True) if column.all()]
+            problem = "--class-weights balanced: labels that every training row has get the weight 1"
+            features = dataclasses.replace(
+                features, warnings=[f"{problem}: {format_list(names)}"] if names else []
+            )
+        return features
 
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         from transformers import AutoModelForSequenceClassification
@@ -400,8 +407,10 @@ class SequenceTask(Task):
             AutoModelForSequenceClassification, source, model_config, self.state.has_new_head,
             self.config.head, self.config.pooling,
         )  # fmt: skip
-        if self.state.has_new_head:
-            self.label_type.initialize_head(model)
+        mean = self.label_type.training_mean if isinstance(self.label_type, Regression) else None
+        if self.state.has_new_head and mean is not None:
+            # With a bias of 0, training would first have to move the outputs to the range of the labels.
+            set_output_bias(model, mean)
         return model
 
     def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
@@ -413,9 +422,12 @@ class SequenceTask(Task):
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
     def make_loss(self, features: Features) -> Loss:
-        assert features.labels is not None
-        balanced = self.config.class_weights == "balanced"
-        return self.label_type.make_loss(features.labels, balanced, self.config.label_smoothing)
+        weights = None
+        if self.config.class_weights == "balanced":
+            assert features.labels is not None
+            # On the device, to which a CUDA graph could not copy them.
+            weights = compute_class_weights(features.labels, len(self.labels)).to(devices.get_device())
+        return self.label_type.make_loss(weights, self.config.label_smoothing)
 
     # ---- results
 
