@@ -188,11 +188,11 @@ FORMATTERS: dict[str, Callable[[Any, Any], Iterable[dict[str, Any]]]] = {
 
 def compute_squad_f1(folder: Path, answers: dict[str, str]) -> float:
     """Compute the F1 of SQuAD 1.1."""
-    from bertkit.tasks.qa.predictions import average_scores_v1, score_answers_v1
+    from bertkit.tasks.qa.predictions import average_scores, score_answers
 
     articles = json.loads((folder / "validation.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
     gold = [[answer["text"] for answer in question["answers"]] for question in questions]
     predicted = [answers[question["id"]] for question in questions]
-    return average_scores_v1(score_answers_v1(gold, predicted))["f1"]
+    return average_scores(score_answers(gold, predicted, "v1"))["f1"]

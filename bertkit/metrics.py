@@ -19,11 +19,9 @@ from bertkit.tasks.ner.tags import (
 )
 from bertkit.tasks.qa.predictions import (
     apply_threshold,
-    average_scores_v1,
-    average_scores_v2,
+    average_scores,
     compute_best_scores,
-    score_answers_v1,
-    score_answers_v2,
+    score_answers,
 )
 
 TEXT_FEATURE = datasets.Value("string")
@@ -96,31 +94,31 @@ class Entities(_Metric):
 
 
 class Squad(_Metric):
-    """Metric of answers that computes the scores of SQuAD 1.1, see `average_scores_v1`.
+    """Metric of answers that computes the scores of SQuAD 1.1, see `average_scores`.
 
     A prediction is `{"id": ..., "prediction_text": ...}`. A reference is
     `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}`. The order of both is arbitrary.
     """
 
-    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v1."
+    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores."
     prediction = {"id": TEXT_FEATURE, "prediction_text": TEXT_FEATURE}
     reference = SQUAD_REFERENCE
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         text_by_id = {row["id"]: row["prediction_text"] for row in predictions}
         answers = [text_by_id.get(row["id"]) for row in references]
-        return average_scores_v1(score_answers_v1([row["answers"]["text"] for row in references], answers))
+        return average_scores(score_answers([row["answers"]["text"] for row in references], answers, "v1"))
 
 
 class SquadV2(_Metric):
     """Metric of answers that computes the scores of SQuAD 2.0.
 
-    They are those of `average_scores_v2` and `compute_best_scores`. Compared with `Squad`, a prediction also
+    They are those of `average_scores` and `compute_best_scores`. Compared with `Squad`, a prediction also
     has a `no_answer_probability`, and the lists of a reference may be empty. `compute` accepts a
     `no_answer_threshold`.
     """
 
-    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores_v2."
+    summary = "Answer scores; see bertkit.tasks.qa.predictions.average_scores."
     prediction = {**Squad.prediction, "no_answer_probability": datasets.Value("float64")}
     reference = SQUAD_REFERENCE
 
@@ -131,8 +129,8 @@ class SquadV2(_Metric):
         odds = np.array([row.get("no_answer_probability", 0.0) for row in rows])
         gold = [row["answers"]["text"] for row in references]
         has_answer = np.array([bool(texts) for texts in gold])
-        scores = score_answers_v2(gold, answers)
+        scores = score_answers(gold, answers, "v2")
         is_empty = np.array([answer == "" for answer in answers])
         best = compute_best_scores(scores, odds, has_answer, is_empty)
         scores = apply_threshold(scores, odds, has_answer, no_answer_threshold)
-        return average_scores_v2(scores, has_answer) | best
+        return average_scores(scores, has_answer) | best

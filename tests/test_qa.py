@@ -31,9 +31,9 @@ from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa.features import Limits, build_question_features
 from bertkit.tasks.qa.predictions import (
     QaEvaluation,
-    average_scores_v2,
+    average_scores,
     merge_windows,
-    score_answers_v2,
+    score_answers,
     score_baselines,
 )
 from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans
@@ -440,8 +440,8 @@ def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp
             assert record["answer"] == ("" if record["null_odds"] > tau else best["text"])
             assert sum(entry["probability"] for entry in nbest[record["id"]]) == pytest.approx(1)
         gold = [record["gold"] for record in records]
-        marks = score_answers_v2(gold, [record["answer"] for record in records])
-        official = average_scores_v2(marks, np.array([bool(some) for some in gold]))
+        marks = score_answers(gold, [record["answer"] for record in records], "v2")
+        official = average_scores(marks, np.array([bool(some) for some in gold]))
         assert {key: run.metrics[name][key] for key in official} == official
     answers = list(model.predict([{"question": QUESTION, "context": "the film was dull"}]))
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)

@@ -18,13 +18,11 @@ from bertkit.tasks.qa.predictions import (
     AnswerScores,
     ThresholdSweep,
     apply_threshold,
-    average_scores_v1,
-    average_scores_v2,
+    average_scores,
     compute_best_scores,
     compute_char_f1,
     fit_threshold,
-    score_answers_v1,
-    score_answers_v2,
+    score_answers,
     split_normalized,
     sweep_thresholds,
 )
@@ -147,19 +145,19 @@ def test_normalization(text, wanted):
 
 def test_answers_are_scored_by_the_rules_of_version_1():
     gold = [["the red cat", "a dog"], ["The!"], ["x"], ["red red cat"]]
-    marks = score_answers_v1(gold, ["Cat red", "an", None, "red cat cat"])
+    marks = score_answers(gold, ["Cat red", "an", None, "red cat cat"], "v1")
     assert marks.exact.tolist() == [0, 1, 0, 0]
     assert marks.f1.tolist() == [1, 0, 0, 2 / 3]  # 0: both sides of the second are empty
     assert marks.is_answered.tolist() == [True, True, False, True]
-    assert average_scores_v1(marks) == {"exact": 25.0, "f1": 100.0 * (1 + 2 / 3) / 4}
+    assert average_scores(marks) == {"exact": 25.0, "f1": 100.0 * (1 + 2 / 3) / 4}
 
 
 def test_answers_are_scored_by_the_rules_of_version_2():
     gold = [["the", "red cat"], ["the", "?"], [], [], ["x"], ["y"]]
-    marks = score_answers_v2(gold, ["the", "", "", "z", "the x", None])
+    marks = score_answers(gold, ["the", "", "", "z", "the x", None], "v2")
     assert marks.exact.tolist() == [0, 1, 1, 0, 1, 0]
     assert marks.f1.tolist() == [0, 1, 1, 0, 1, 0]
-    assert average_scores_v2(marks, np.array([True, True, False, False, True, True])) == {
+    assert average_scores(marks, np.array([True, True, False, False, True, True])) == {
         "exact": 60.0,
         "f1": 60.0,
         "HasAns_exact": 100.0 * 2 / 3,
@@ -170,28 +168,28 @@ def test_answers_are_scored_by_the_rules_of_version_2():
 
 
 def test_scores_of_no_questions_are_zero():
-    nothing, none = score_answers_v2([], []), np.zeros(0, bool)
-    assert average_scores_v1(nothing) == average_scores_v2(nothing, none) == {"exact": 0.0, "f1": 0.0}
+    nothing, none = score_answers([], [], "v2"), np.zeros(0, bool)
+    assert average_scores(nothing) == average_scores(nothing, none) == {"exact": 0.0, "f1": 0.0}
 
 
 @pytest.mark.slow
 def test_version_1_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, _ = sample_questions(seed, no_answer=False)
-        assert average_scores_v1(score_answers_v1(gold, answers)) == plain_v1(gold, answers), seed
+        assert average_scores(score_answers(gold, answers, "v1")) == plain_v1(gold, answers), seed
 
 
 @pytest.mark.slow
 def test_version_2_equals_its_rule_to_the_last_bit():
     for seed in range(2000):
         gold, answers, odds = sample_questions(seed, no_answer=True)
-        marks, has_answer = score_answers_v2(gold, answers), np.array([bool(texts) for texts in gold])
+        marks, has_answer = score_answers(gold, answers, "v2"), np.array([bool(texts) for texts in gold])
         exact, f1 = plain_v2_marks(gold, answers)
         assert marks.exact[marks.is_answered].tolist() == list(exact.values()), seed
         assert marks.f1[marks.is_answered].tolist() == list(f1.values()), seed
         for threshold in (-1.0, 0.5, 99.0):
             kept = apply_threshold(marks, np.array(odds), has_answer, threshold)
-            assert average_scores_v2(kept, has_answer) == plain_v2(gold, answers, odds, threshold), seed
+            assert average_scores(kept, has_answer) == plain_v2(gold, answers, odds, threshold), seed
         empty = np.array([answer == "" for answer in answers])
         assert compute_best_scores(marks, np.array(odds), has_answer, empty) == plain_best(
             gold, answers, odds
@@ -222,7 +220,7 @@ def test_sums_of_many_questions_are_those_of_adding_one_by_one():
     for value in f1.tolist():
         total += value
     marks = AnswerScores(np.zeros(len(f1)), f1, np.ones(len(f1), bool))
-    assert average_scores_v1(marks)["f1"] == 100.0 * total / len(f1) != 100.0 * f1.sum() / len(f1)
+    assert average_scores(marks)["f1"] == 100.0 * total / len(f1) != 100.0 * f1.sum() / len(f1)
 
 
 questions = st.lists(
@@ -248,10 +246,10 @@ def test_sweep_predicts_the_scores_of_each_threshold(questions, kind):
     assert (np.diff(swept.threshold) > 0).all()
     assert swept.threshold[1:].tolist() == sorted(set(odds[answered].tolist()))
     for threshold, exact, f1 in zip(swept.threshold.tolist(), swept.exact, swept.f1, strict=True):
-        scores = average_scores_v2(apply_threshold(marks, odds, has_answer, threshold), has_answer)
+        scores = average_scores(apply_threshold(marks, odds, has_answer, threshold), has_answer)
         assert (scores["exact"], scores["f1"]) == pytest.approx((exact, f1), abs=1e-9)
     best = apply_threshold(marks, odds.astype(float), has_answer, fit_threshold(swept))
-    assert average_scores_v2(best, has_answer)["f1"] == pytest.approx(swept.f1.max(), abs=1e-8)
+    assert average_scores(best, has_answer)["f1"] == pytest.approx(swept.f1.max(), abs=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -279,15 +277,15 @@ def test_tau_between_adjacent_floats_is_the_lower():
 
 def test_no_answer_is_correct_if_normalization_empties_the_gold_answer():
     gold, spans = [["The"], ["."], ["cat"], []], ["x", "x", "cat", "x"]
-    nothing = score_answers_v2(gold, [""] * 4)
-    swept = sweep_thresholds(score_answers_v2(gold, spans), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)
-    assert swept.f1[0] == average_scores_v2(nothing, np.array([True, True, True, False]))["f1"] == 75
+    nothing = score_answers(gold, [""] * 4, "v2")
+    swept = sweep_thresholds(score_answers(gold, spans, "v2"), np.array([4.0, 3.0, 1.0, 2.0]), nothing.exact)
+    assert swept.f1[0] == average_scores(nothing, np.array([True, True, True, False]))["f1"] == 75
     assert fit_threshold(swept) == 1.5
 
 
 def test_sweep_changes_questions_with_equal_odds_together():
     has_answer, odds = np.array([True, False, False]), np.array([0.5, 0.5, 0.5])
-    marks = score_answers_v2([["x"], [], []], ["x", "y", "y"])
+    marks = score_answers([["x"], [], []], ["x", "y", "y"], "v2")
     assert (
         fit_threshold(sweep_thresholds(marks, odds, ~has_answer)) == -0.5
     )  # all or nothing, and nothing is better
@@ -347,8 +345,8 @@ def test_the_evaluate_interface_gives_the_same_scores():
     predictions = [{"id": id, "prediction_text": text} for id, (text, _) in prediction_by_id.items()]
     answered = [row for row in references if row["id"] != "2"]
     found = Squad().compute(predictions=[predictions[0], predictions[1]], references=answered)
-    assert found == average_scores_v1(
-        score_answers_v1([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"])
+    assert found == average_scores(
+        score_answers([["a red cat", "cat"], ["dog"]], ["red cat", "big dog"], "v1")
     )
 
     for row in predictions:

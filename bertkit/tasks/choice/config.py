@@ -17,11 +17,9 @@ class SwagConfig(FineTuningConfig):
         default_text="none",
     )  # fmt: skip
     ending_columns: list[str] | None = setting(
-        None,
-        "Columns of the endings, separated by commas or passed one by one; or one column of lists.",
-        DATA,
-        default_text="guessed",
-    )
+        None, "Columns of the endings, separated by commas or passed one by one; or one column of lists.",
+        DATA, default_text="guessed",
+    )  # fmt: skip
     label_column: str | None = setting(None, "Column of the correct ending.", DATA, default_text="guessed")
     pooling: Pooling = pooling_setting()
 

@@ -58,13 +58,9 @@ class PretrainConfig(TextConfig, RunConfig):
         replaces=("model",),
     )
     tokenizer: str | None = setting(
-        None,
-        "Tokenizer of a model from scratch: a directory, or a known or Hub model.",
-        MODEL,
-        default_text="a new WordPiece tokenizer",
-        replaces=("model", "vocab_size"),
-        is_path=True,
-    )
+        None, "Tokenizer of a model from scratch: a directory, or a known or Hub model.", MODEL,
+        default_text="a new WordPiece tokenizer", replaces=("model", "vocab_size"), is_path=True,
+    )  # fmt: skip
     vocab_size: int | None = setting(
         None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL,
         min=6, default_text=str(DEFAULT_VOCAB_SIZE), replaces=("model",),
@@ -81,11 +77,8 @@ class PretrainConfig(TextConfig, RunConfig):
     generator_size: float | None = setting(
         None,
         "Hidden size of the generator of --objective rtd, as a fraction of the hidden size of the model.",
-        MODEL,
-        min=0.01,
-        max=1.0,
-        default_text="0.25",
-    )
+        MODEL, min=0.01, max=1.0, default_text="0.25",
+    )  # fmt: skip
     max_length: int | None = setting(
         None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=8, default_text="128"
     )
@@ -94,62 +87,42 @@ class PretrainConfig(TextConfig, RunConfig):
         0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9, applies_to="masking"
     )
     mask_replace_prob: float = setting(
-        0.8,
-        "Fraction of the predicted tokens that are replaced by [MASK].",
-        MASKING,
-        min=0.0,
-        max=1.0,
+        0.8, "Fraction of the predicted tokens that are replaced by [MASK].", MASKING, min=0.0, max=1.0,
         applies_to="masking",
-    )
+    )  # fmt: skip
     random_replace_prob: float = setting(
-        0.1,
-        "Fraction of the predicted tokens that are replaced by a random token.",
-        MASKING,
-        min=0.0,
-        max=1.0,
-        applies_to="masking",
-    )
+        0.1, "Fraction of the predicted tokens that are replaced by a random token.", MASKING, min=0.0,
+        max=1.0, applies_to="masking",
+    )  # fmt: skip
     whole_word_masking: bool = setting(
         False, "Mask whole words: either all tokens of a word or none.", MASKING, applies_to="masking"
     )
     word_units: WordUnits = setting(
-        "words",
-        "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').",
-        MASKING,
+        "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING,
         applies_to="masking",
-    )
+    )  # fmt: skip
     max_predictions_per_seq: int | None = setting(
-        None,
-        "Maximum number of predicted tokens per example.",
-        MASKING,
-        min=1,
-        default_text="--mlm-probability times --max-length",
-        applies_to="masking",
-    )
+        None, "Maximum number of predicted tokens per example.", MASKING, min=1,
+        default_text="--mlm-probability times --max-length", applies_to="masking",
+    )  # fmt: skip
     short_seq_prob: float = setting(
         0.1, "Fraction of the examples with a random, shorter target length.", MASKING, min=0.0, max=1.0
     )
 
     phases: str | None = setting(
-        None,
-        "Sequence lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
-        default_text="--max-length for all steps",
-        replaces=("max_length",),
-    )
+        None, "Sequence lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
+        default_text="--max-length for all steps", replaces=("max_length",),
+    )  # fmt: skip
     probe: str | None = setting(
         None,
         "Labeled dataset, as for classify, on which a linear probe of the encoder is scored at checkpoints.",
-        DATA,
-        is_path=True,
-        completion="data",
-    )
+        DATA, is_path=True, completion="data",
+    )  # fmt: skip
     time_limit: float | None = setting(
         None,
         "Minutes for training and its evaluations; sets the number of steps from a short measurement.",
-        min=0.001,
-        default_text="no limit",
-        replaces=("max_steps", "epochs"),
-    )
+        min=0.001, default_text="no limit", replaces=("max_steps", "epochs"),
+    )  # fmt: skip
     preview: int | None = setting(
         None, "Print this many masked examples with their masking statistics and exit without training.",
         OUTPUT, min=1, is_saved=False,

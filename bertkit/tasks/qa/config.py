@@ -29,19 +29,13 @@ class QaConfig(FineTuningConfig):
         None, "Column of the gold answers and their offsets.", DATA, default_text="guessed"
     )
     max_length: int | None = setting(
-        None,
-        "Maximum sequence length in tokens, including special tokens.",
-        MODEL,
-        min=4,
+        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=4,
         default_text="384, or the trained length of the model if that is less",
-    )
+    )  # fmt: skip
     doc_stride: int | None = setting(
-        None,
-        "Tokens from the start of one window of a long paragraph to the start of the next.",
-        MODEL,
-        min=1,
-        default_text="128, or half the room for the paragraph if that is less",
-    )
+        None, "Tokens from the start of one window of a long paragraph to the start of the next.", MODEL,
+        min=1, default_text="128, or half the room for the paragraph if that is less",
+    )  # fmt: skip
     max_query_length: int = setting(
         64, "Maximum length of a question in tokens; longer questions are truncated.", MODEL, min=1
     )

@@ -57,74 +57,61 @@ class AnswerScores:
     is_answered: np.ndarray
 
 
-def score_answers_v1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
-    """Score answers by the rule of SQuAD 1.1.
+def score_answers(gold: Sequence[Sequence[str]], answers: Sequence[str | None], rules: Rules) -> AnswerScores:
+    """Score answers as the official script of these rules does.
 
-    The F1 is 0 if the answers have no word in common, even if both are empty after normalization.
+    By the rules of SQuAD 1.1, the F1 is 0 if the answers have no word in common, even if both are empty after
+    normalization. By those of SQuAD 2.0, the answer "" means that the question is unanswerable. Gold answers
+    that are empty after normalization are ignored. If none remains, the empty answer is correct.
 
     Args:
         gold: [n] gold answers of each question.
         answers: [n] predicted answers; None for unanswered questions.
     """
     gold_words = [[split_normalized(text) for text in texts] for texts in gold]
-    return _score_answers(gold_words, answers, _compute_f1)
-
-
-def score_answers_v2(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> AnswerScores:
-    """Score answers by the rule of SQuAD 2.0. The answer "" means that the question is unanswerable.
-
-    Gold answers that are empty after normalization are ignored. If no gold answer remains, the empty answer
-    is correct. The arguments are those of `score_answers_v1`.
-    """
+    if rules == "v1":
+        return _score_answers(gold_words, answers, _compute_f1)
 
     def compute_f1(answer: list[str], gold: list[str]) -> float:
         return _compute_f1(answer, gold) if answer and gold else float(answer == gold)
 
-    gold_words = [[words for words in map(split_normalized, texts) if words] or [[]] for texts in gold]
+    gold_words = [[words for words in texts if words] or [[]] for texts in gold_words]
     return _score_answers(gold_words, answers, compute_f1)
 
 
-def average_scores_v1(scores: AnswerScores) -> Scores:
-    """Return the means `exact` and `f1` in percent, with unanswered questions counted as wrong."""
-    total = max(len(scores.f1), 1)
-    return {
-        name: 100.0 * _add_one_by_one(values) / total
-        for name, values in (("exact", scores.exact), ("f1", scores.f1))
-    }
-
-
-def average_scores_v2(scores: AnswerScores, has_answer: np.ndarray) -> Scores:
-    """Return means in percent over all, the answerable and the unanswerable questions.
+def average_scores(scores: AnswerScores, has_answer: np.ndarray | None = None) -> Scores:
+    """Return means in percent, as the official scripts do.
 
     Args:
-        has_answer: [n] bool, whether the question has a gold answer.
+        has_answer: [n] bool, whether the question has a gold answer, by the rules of SQuAD 2.0; None for
+            those of SQuAD 1.1, where unanswered questions are wrong.
 
     Returns:
         `exact` and `f1`. If there are answerable questions, also `HasAns_exact` and `HasAns_f1`. If there are
         unanswerable questions, also `NoAns_exact` and `NoAns_f1`.
     """
-    subsets = {
-        "": scores.is_answered,
-        "HasAns_": scores.is_answered & has_answer,
-        "NoAns_": scores.is_answered & ~has_answer,
-    }
-    return {
-        f"{prefix}{name}": 100.0 * _add_one_by_one(values[rows]) / max(int(rows.sum()), 1)
-        for prefix, rows in subsets.items()
-        if not prefix or rows.any()
-        for name, values in (("exact", scores.exact), ("f1", scores.f1))
-    }
-
-
-def _add_one_by_one(values: np.ndarray) -> float:
-    """Return the sum in the order of the rows, unlike `np.sum`, which adds in pairs."""
-    return float(np.cumsum(np.append(0.0, values))[-1])
+    if has_answer is None:
+        subsets = {"": np.ones(len(scores.f1), bool)}
+    else:
+        subsets = {
+            "": scores.is_answered,
+            "HasAns_": scores.is_answered & has_answer,
+            "NoAns_": scores.is_answered & ~has_answer,
+        }
+    means: Scores = {}
+    for prefix, rows in subsets.items():
+        for name, values in (("exact", scores.exact), ("f1", scores.f1)):
+            if not prefix or rows.any():
+                # Added in the order of the rows, unlike by `np.sum`, which adds in pairs.
+                total = float(np.cumsum(np.append(0.0, values[rows]))[-1])
+                means[f"{prefix}{name}"] = 100.0 * total / max(int(rows.sum()), 1)
+    return means
 
 
 def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
     """Return the character F1 of KorQuAD 1.0 for each question [n], from 0 to 1.
 
-    The arguments are those of `score_answers_v1`.
+    The arguments are those of `score_answers`.
     """
     gold_characters = [[_split_characters(text) for text in texts] for texts in gold]
     return _score_answers(gold_characters, answers, _compute_f1, _split_characters).f1
@@ -408,30 +395,19 @@ def get_gold_texts(rows: Rows) -> list[list[str]]:
     return [[answer["text"] for answer in answers] for answers in rows["answers"]]
 
 
-def score_answers(gold: list[list[str]], answers: Sequence[str], rules: Rules) -> AnswerScores:
-    """Return exact match and F1 of each answer, computed as in the official script of these rules."""
-    return (score_answers_v1 if rules == "v1" else score_answers_v2)(gold, answers)
-
-
-def average_scores(scores: AnswerScores, gold: list[list[str]], rules: Rules) -> Scores:
-    """Return the mean scores in percent that the official script of these rules prints."""
-    if rules == "v1":
-        return average_scores_v1(scores)
-    return average_scores_v2(scores, np.array([bool(texts) for texts in gold], bool))
-
-
 def score_baselines(rows: Rows, rules: Rules) -> dict[str, Scores]:
     """Return the scores of `overlap` and, with v2, of `majority`.
 
     The overlap baseline answers with the sentence that contains most words of the question. The majority
     baseline gives empty answers.
     """
-    gold = get_gold_texts(rows)
+    gold, has_answer = get_gold_texts(rows), None
     predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
     if rules == "v2":
+        has_answer = np.array([bool(texts) for texts in gold], bool)
         predictions["majority"] = [""] * len(rows)
     return {
-        name: average_scores(score_answers(gold, answers, rules), gold, rules)
+        name: average_scores(score_answers(gold, answers, rules), has_answer)
         for name, answers in predictions.items()
     }
 
@@ -548,7 +524,7 @@ class QaEvaluation(RowEvaluation):
         With v2, also return both scores on the questions with and without answer, and the best scores that a
         threshold could reach on this split. For Korean answers, also return KorQuAD's `char_f1`.
         """
-        scores = average_scores(self._answer_scores, self.gold, self.rules)
+        scores = average_scores(self._answer_scores, self._has_answer if self.rules == "v2" else None)
         if self.rules == "v2":
             is_empty = np.array([not span for span in self.best_spans], bool)
             scores |= compute_best_scores(self._span_scores, self.nbest.null_odds, self._has_answer, is_empty)
@@ -564,7 +540,7 @@ class QaEvaluation(RowEvaluation):
 
     def list_scores(self) -> list[str]:
         null_scores = score_answers(self.gold, [""] * len(self.gold), self.rules)
-        names = list(average_scores(null_scores, self.gold, self.rules))
+        names = list(average_scores(null_scores, self._has_answer if self.rules == "v2" else None))
         if self.rules == "v2":
             odds, is_empty = np.zeros(len(self.gold)), np.ones(len(self.gold), bool)
             names += compute_best_scores(null_scores, odds, self._has_answer, is_empty)
