@@ -259,14 +259,10 @@ class Evaluation(ABC):
         """Whether the split has labels, which scores require."""
         return self.outputs.features.labels is not None
 
-    @cached_property
-    def scores(self) -> Scores:
-        """The cached result of `compute_scores`."""
-        return self.compute_scores()
-
+    @property
     @abstractmethod
-    def compute_scores(self) -> Scores:
-        """Return the scores by name; the split must have labels."""
+    def scores(self) -> Scores:
+        """The scores by name; the split must have labels."""
 
     @abstractmethod
     def make_scorer(self) -> Scorer:
@@ -320,7 +316,7 @@ class RowEvaluation(Evaluation):
 
     @abstractmethod
     def list_scores(self) -> list[str]:
-        """Return the names of the scores of `compute_scores`; model outputs are not needed."""
+        """Return the names of the scores; model outputs are not needed."""
 
     # ---- probabilities
 
@@ -331,10 +327,7 @@ class RowEvaluation(Evaluation):
 
     @property
     def calibration_method(self) -> Literal["temperature", "answers"] | None:
-        """How `calibrate` fits probabilities: a temperature, or the probability that an answer is right.
-
-        None if the run cannot be calibrated. Model outputs are not needed.
-        """
+        """How `calibrate` fits probabilities; None if it cannot. Model outputs are not needed."""
         return "temperature" if self.has_classes else None
 
     @property
@@ -343,10 +336,7 @@ class RowEvaluation(Evaluation):
         return False
 
     def make_decisions(self) -> Decisions:
-        """Return the decisions, with their gold classes if the split has labels.
-
-        The predictions must have classes.
-        """
+        """Return the decisions, with their gold classes if the split has labels; needs `has_classes`."""
         raise NotImplementedError
 
     def score_scaled(self, factor: float | np.ndarray) -> Scores:
@@ -444,7 +434,8 @@ class LabelEvaluation(RowEvaluation):
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
         """Return the scores of labels, without those of their probabilities."""
 
-    def compute_scores(self) -> Scores:
+    @cached_property
+    def scores(self) -> Scores:
         return self.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
 
     def make_scorer(self) -> Scorer:

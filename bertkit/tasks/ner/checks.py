@@ -148,7 +148,7 @@ class NerChecks(TaskChecks):
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
         """Find types with few training entities, and types without validation entities."""
         train = counts["train"]
-        # `find_singleton_types` reports types with one entity.
+        # `check_rows` reports types with one entity.
         if rare := [entity_type for entity_type, count in train.items() if 1 < count < MIN_ENTITIES]:
             names = format_list(rare)
             message = f"types with fewer than {MIN_ENTITIES} entities in the training rows: {names}"
@@ -177,12 +177,19 @@ class NerChecks(TaskChecks):
             )  # fmt: skip
             if "tags" in rows.columns:
                 yield from find_illegal_tags(split, rows, scheme)
-        tags = Counter(chain.from_iterable(train["tags"]))
-        if note := describe_notation(tags, scheme):
+        tag_counts = Counter(chain.from_iterable(train["tags"]))
+        if note := describe_notation(tag_counts, scheme):
             problem, _, fix = note.partition("; ")
-            num_tags = tags.total() - tags[scheme.outside]
+            num_tags = tag_counts.total() - tag_counts[scheme.outside]
             yield Finding("warning" if fix else "note", "notation", problem, fix, num_tags)
-        yield from find_singleton_types(train)
+        if types := sorted(entity_type for entity_type, count in count_entities(train).items() if count == 1):
+            singletons = {f"B-{entity_type}" if entity_type else "B" for entity_type in types}
+            indices = [index for index, tags in enumerate(train["iob2"]) if singletons & set(tags)]
+            yield Finding(
+                "warning", "type-once", f"types with one entity in the training rows: {format_list(types)}",
+                "a typing error, or too few to learn; correct the tag, or add more of them", len(types),
+                locate_rows(train, indices),
+            )  # fmt: skip
         # The findings above report the other notes with their rows.
         widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
         yield from super().check_rows(dataset, parsed, widened_notes)
@@ -194,8 +201,23 @@ class NerChecks(TaskChecks):
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
         tokens = encode_words(rows["tokens"], rows["text"], tokenizer)
         yield from find_words_without_tokens(split, rows, tokens.first_token, tokens.word_offsets)
-        if "iob2" in rows.columns:
-            yield from find_unpredictable(split, find_lost_entities(rows, tokens.first_token))
+        if "iob2" not in rows.columns:
+            return
+        lost = find_lost_entities(rows, tokens.first_token)
+        if len(lost.first):
+            sentences = np.unique(find_sentence_indices(lost.first, lost.offsets))
+            yield Finding(
+                "error" if split == "train" and lost.are_too_many else "warning", "lost-entities",
+                f"{split}: {lost.describe_entities()}",
+                LOST_ENTITIES_FIX, len(lost.first), locate_rows(lost.rows, sentences),
+            )  # fmt: skip
+        if len(lost.words):
+            sentences = np.unique(find_sentence_indices(lost.words, lost.offsets))
+            yield Finding(
+                "warning", "letters-without-tokens", f"{split}: {lost.describe_words()}",
+                "choose a model whose tokenizer knows these characters with --model", len(lost.words),
+                locate_rows(lost.rows, sentences),
+            )  # fmt: skip
 
 
 def find_illegal_tags(split: str, rows: Rows, scheme: Scheme) -> Iterator[Finding]:
@@ -231,19 +253,6 @@ def count_entities(rows: Rows) -> Counter[str]:
     return Counter(tag[2:] for tags in rows["iob2"] for tag in tags if tag[0] == "B")
 
 
-def find_singleton_types(train: Rows) -> Iterator[Finding]:
-    """Find types that have only one entity in the training rows."""
-    types = sorted(entity_type for entity_type, count in count_entities(train).items() if count == 1)
-    if types:
-        tags = {f"B-{entity_type}" if entity_type else "B" for entity_type in types}
-        rows = [index for index, row_tags in enumerate(train["iob2"]) if tags & set(row_tags)]
-        yield Finding(
-            "warning", "type-once", f"types with one entity in the training rows: {format_list(types)}",
-            "a typing error, or too few to learn; correct the tag, or add more of them", len(types),
-            locate_rows(train, rows),
-        )  # fmt: skip
-
-
 def find_words_without_tokens(
     split: str, rows: Rows, first_token: np.ndarray, offsets: np.ndarray
 ) -> Iterator[Finding]:
@@ -264,22 +273,4 @@ def find_words_without_tokens(
             "characters)",
             "they are tagged by their neighbors; remove them if they are noise", len(missing),
             locate_rows(rows, sentences),
-        )  # fmt: skip
-
-
-def find_unpredictable(split: str, lost: LostEntities) -> Iterator[Finding]:
-    """Report entities that no prediction can equal, and words that have letters but no token."""
-    if len(lost.first):
-        sentences = np.unique(find_sentence_indices(lost.first, lost.offsets))
-        yield Finding(
-            "error" if split == "train" and lost.are_too_many else "warning", "lost-entities",
-            f"{split}: {lost.describe_entities()}",
-            LOST_ENTITIES_FIX, len(lost.first), locate_rows(lost.rows, sentences),
-        )  # fmt: skip
-    if len(lost.words):
-        sentences = np.unique(find_sentence_indices(lost.words, lost.offsets))
-        yield Finding(
-            "warning", "letters-without-tokens", f"{split}: {lost.describe_words()}",
-            "choose a model whose tokenizer knows these characters with --model", len(lost.words),
-            locate_rows(lost.rows, sentences),
         )  # fmt: skip

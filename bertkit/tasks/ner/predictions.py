@@ -96,7 +96,8 @@ class NerEvaluation(RowEvaluation):
 
     # ---- scores
 
-    def compute_scores(self) -> Scores:
+    @cached_property
+    def scores(self) -> Scores:
         return self.make_scorer().score_all()
 
     @cached_property

@@ -74,12 +74,6 @@ class ContextColumn(Column):
         self.words, self.texts = words, texts
         self.sentence, self.documents = sentence, documents
 
-    @classmethod
-    def from_sentences(cls, words: Sequence[Sequence[str]], texts: Sequence[str]) -> "ContextColumn":
-        """Return the positions of sentences that are documents of their own."""
-        sentence = np.arange(len(texts))
-        return cls(words, texts, sentence, np.stack([sentence, sentence + 1], 1))
-
     def __len__(self) -> int:
         return len(self.sentence)
 
@@ -244,8 +238,32 @@ def parse_split(
         notes.append(f"{num_widened:,} {split} {WIDENED_SPANS_NOTE}")
     if "tags" not in sentences.columns:
         return sentences, None, notes
-    sentences, scheme, tag_notes = _add_iob2(sentences, split, train_scheme)
-    return sentences, scheme, notes + tag_notes
+    tags = sentences["tags"]
+    invalid = {tag for tag in set(chain.from_iterable(tags)) if has_lone_surrogate(tag)}
+    if position := find_first(tags, invalid):
+        index, word = position
+        raise UserError(
+            f"{sentences.format_location(index, word)}: tag {tags[index][word]!a} contains half of a "
+            "surrogate pair, which UTF-8 cannot encode; rename the tag"
+        )
+    scheme = detect_scheme(tags, train_scheme)
+    if position := find_invalid_tag(tags, scheme):
+        index, word = position
+        location = sentences.format_location(index, word)
+        raise UserError(f"{location}: {tags[index][word]!r} is not a tag of {scheme}; correct the tag")
+    if train_scheme not in (None, scheme):
+        notes.append(f"the {split} tags use {scheme}")
+    if train_scheme is None and (note := describe_notation(set(chain.from_iterable(tags)), scheme)):
+        notes.append(note)
+    if count := count_violations(tags, scheme):
+        notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
+
+    def iter_parts() -> Iterator[dict[str, list[Any]]]:
+        for part in iter_chunks(tags):
+            yield {"iob2": to_iob2(part, scheme)}
+
+    iob2 = store_columns([tags], iter_parts, "iob2", repr(scheme))["iob2"]
+    return sentences.with_column("iob2", iob2), scheme, notes
 
 
 @dataclass(frozen=True)
@@ -297,8 +315,9 @@ def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -
     new_columns = store_columns([rows[name] for name in names], iter_parts, "sentences")
     words, texts = new_columns["tokens"], new_columns["text"]
     # Each sentence is a document of its own, until `add_document_positions` replaces the column.
-    columns |= {"tokens": words, "text": texts, "context": ContextColumn.from_sentences(words, texts)}
-    columns |= new_columns
+    sentence = np.arange(len(texts))
+    context = ContextColumn(words, texts, sentence, np.stack([sentence, sentence + 1], 1))
+    columns |= {"tokens": words, "text": texts, "context": context} | new_columns
     return SentenceRows(columns, rows.files, rows.file_index, rows.row_numbers, rows.line_numbered_files)
 
 
@@ -346,37 +365,10 @@ def _count_widened_spans(rows: Rows, token_column: str, tag_column: str | None, 
         if isinstance(text, str):
             entities = extract_entities(tags, words, text)
             bounds = {(entity["start"], entity["end"]) for entity in entities}
-            count += sum(strip_span(text, span) not in bounds for span in map(parse_span, spans) if span)
+            for start, stop, _ in filter(None, map(parse_span, spans)):
+                span = text[start:stop]  # an entity has no white space at its ends
+                count += (stop - len(span.lstrip()), start + len(span.rstrip())) not in bounds
     return count
-
-
-def _add_iob2(rows: Rows, split: str, train_scheme: Scheme | None) -> tuple[Rows, Scheme, list[str]]:
-    """Return the rows with the column `iob2`, the scheme of their tags, and notes for the user."""
-    tags = rows["tags"]
-    invalid = {tag for tag in set(chain.from_iterable(tags)) if has_lone_surrogate(tag)}
-    if position := find_first(tags, invalid):
-        index, word = position
-        raise UserError(
-            f"{rows.format_location(index, word)}: tag {tags[index][word]!a} contains half of a surrogate "
-            "pair, which UTF-8 cannot encode; rename the tag"
-        )
-    scheme = detect_scheme(tags, train_scheme)
-    if position := find_invalid_tag(tags, scheme):
-        index, word = position
-        location = rows.format_location(index, word)
-        raise UserError(f"{location}: {tags[index][word]!r} is not a tag of {scheme}; correct the tag")
-    notes = [f"the {split} tags use {scheme}"] if train_scheme not in (None, scheme) else []
-    if train_scheme is None and (note := describe_notation(set(chain.from_iterable(tags)), scheme)):
-        notes.append(note)
-    if count := count_violations(tags, scheme):
-        notes.append(f"{count:,} {split} tags violate {scheme.name} and are read by conlleval's rule")
-
-    def iter_parts() -> Iterator[dict[str, list[Any]]]:
-        for part in iter_chunks(tags):
-            yield {"iob2": to_iob2(part, scheme)}
-
-    iob2 = store_columns([tags], iter_parts, "iob2", repr(scheme))["iob2"]
-    return rows.with_column("iob2", iob2), scheme, notes
 
 
 # ---- entity types
@@ -470,13 +462,6 @@ def parse_span(value: Any) -> tuple[int, int, str] | None:
     start, stop, type = value
     are_integers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in (start, stop))
     return (start, stop, type) if are_integers and isinstance(type, str) and type else None
-
-
-def strip_span(text: str, span: tuple[int, int, str]) -> tuple[int, int]:
-    """Return start and end of a span without leading and trailing white space."""
-    start, stop, _ = span
-    span_text = text[start:stop]
-    return stop - len(span_text.lstrip()), start + len(span_text.rstrip())
 
 
 def extract_entities(

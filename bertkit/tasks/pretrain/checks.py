@@ -16,7 +16,7 @@ from bertkit.models.loading import ModelSource, find_model
 from bertkit.models.scratch import find_tokenizer
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.pretrain.config import check_scratch_settings
-from bertkit.tasks.pretrain.task import MIN_DOCUMENTS, split_few_documents
+from bertkit.tasks.pretrain.task import split_few_documents
 
 PREVIEW_CHARS = 1_000  # only the beginning of a document is kept, since a corpus may not fit into memory
 SMALL_CORPUS_CHARS = 1_000_000  # smaller training texts cause a warning
@@ -43,7 +43,28 @@ class CorpusChecks(TaskChecks):
     ) -> Iterator[Finding]:
         yield from super().check_rows(dataset, parsed, notes)
         for split, rows in parsed.splits.items():
-            yield from check_corpus(split, rows, self.task.config.has_pairs)
+            sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])
+            # The digest of a part of a document is the digest of the document with a number.
+            num_documents = len({digest.partition("-")[0] for digest in rows["digest"]})
+            size = f"{num_documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
+            is_small = split == "train" and characters < SMALL_CORPUS_CHARS
+            yield Finding(
+                "warning" if is_small else "note", "little-text" if is_small else "size",
+                f"the {split} text: {size}",
+                "too little to pre-train a model from scratch; train one further with --model"
+                if is_small else "",
+                len(rows),
+            )  # fmt: skip
+            single = (sentences == 1).nonzero()[0]
+            if self.task.config.has_pairs and len(single) > MAX_SINGLE_SENTENCE_FRACTION * len(rows):
+                yield Finding(
+                    "warning", "one-sentence",
+                    f"{format_fraction(len(single), len(rows))} {split} documents have one sentence, so "
+                    "nothing follows it",
+                    "separate documents by blank lines or --document-separator and sentences by lines "
+                    "(--text-format), or use --objective mlm",
+                    len(single), locate_rows(rows, single),
+                )  # fmt: skip
 
     def resolve_tokenizer(self, is_model_requested: bool) -> ModelSource | None:
         config = self.task.config
@@ -56,10 +77,7 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
     """Return one row per document, and notes on the files.
 
     The columns are `digest`, the numbers of `sentences` and `characters`, and the beginning of the document
-    as `text`.
-
-    Args:
-        split_few: Whether to split few documents into parts; see `split_few_documents`.
+    as `text`. With `split_few`, few documents are split into parts; see `split_few_documents`.
     """
     notes = FileNotes()
     columns: dict[str, list[Any]] = {"digest": [], "sentences": [], "characters": [], "text": []}
@@ -86,7 +104,7 @@ def load_document_rows(text: TextSource, options: TextOptions, split_few: bool) 
         line_numbered_files=frozenset(str(location.file) for location in locations if location.is_line),
     )  # fmt: skip
     split_notes: list[str] = []
-    if split_few and len(rows) < MIN_DOCUMENTS:
+    if split_few:
         rows, split_notes = _split_document_rows(rows)
     return rows, [*notes.format_lines(), *split_notes]
 
@@ -110,32 +128,3 @@ def _split_document_rows(rows: Rows) -> tuple[Rows, list[str]]:
     for name, values in columns.items():
         parts = parts.with_column(name, values)
     return parts, notes
-
-
-def check_corpus(split: str, rows: Rows, has_pairs: bool) -> Iterator[Finding]:
-    """Report the amount of text, and find documents that are too short for a pair.
-
-    Args:
-        has_pairs: Whether an example has two texts.
-    """
-    sentences, characters = np.array(rows["sentences"]), sum(rows["characters"])
-    # The digest of a part of a document is the digest of the document with a number.
-    num_documents = len({digest.partition("-")[0] for digest in rows["digest"]})
-    size = f"{num_documents:,} documents, {sentences.sum():,} sentences, {characters:,} characters"
-    is_small = split == "train" and characters < SMALL_CORPUS_CHARS
-    yield Finding(
-        "warning" if is_small else "note", "little-text" if is_small else "size",
-        f"the {split} text: {size}",
-        "too little to pre-train a model from scratch; train one further with --model" if is_small else "",
-        len(rows),
-    )  # fmt: skip
-    single = (sentences == 1).nonzero()[0]
-    if has_pairs and len(single) > MAX_SINGLE_SENTENCE_FRACTION * len(rows):
-        yield Finding(
-            "warning", "one-sentence",
-            f"{format_fraction(len(single), len(rows))} {split} documents have one sentence, so "
-            "nothing follows it",
-            "separate documents by blank lines or --document-separator and sentences by lines "
-            "(--text-format), or use --objective mlm",
-            len(single), locate_rows(rows, single),
-        )  # fmt: skip

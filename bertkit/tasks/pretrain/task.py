@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice, pairwise
 from typing import Any
@@ -439,7 +439,8 @@ class PretrainEvaluation(Evaluation):
         super().__init__(outputs)
         self.task = task
 
-    def compute_scores(self) -> Scores:
+    @cached_property
+    def scores(self) -> Scores:
         return self.task.objective.score(self.outputs.logits, self.task.config.has_pairs)
 
     def make_scorer(self) -> Scorer:

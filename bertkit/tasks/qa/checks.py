@@ -10,7 +10,6 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows, report_rows
-from bertkit.tasks.qa.features import QuestionFeatures
 from bertkit.tasks.qa.rows import (
     QuestionRows,
     flatten_articles,
@@ -65,7 +64,46 @@ class QaChecks(TaskChecks):
         return TokenCounts.from_questions(rows["question"], rows["context"], tokenizer)
 
     def check_tokens(self, split: str, rows: Rows, tokenizer: Any) -> Iterator[Finding]:
-        return find_lost_answers(split, rows, self.task.featurize(rows, tokenizer))
+        """Find truncated questions, answers that no window contains, and answers too long to predict."""
+        features = self.task.featurize(rows, tokenizer)
+        truncated = np.flatnonzero(features.question_lengths < features.question_ids.lengths)
+        yield from report_rows(
+            "note", "question-truncated", rows, truncated,
+            f"{split} questions are longer than {features.question_lengths.max()} tokens and are truncated",
+            f"--max-query-length {features.question_ids.lengths.max()} avoids truncation",
+        )  # fmt: skip
+        if features.labels is None:
+            return
+        labels, limits = features.labels, features.limits
+        # A window without the answer has the null position as its label.
+        window_has_answer = labels[:, 0] != features.get_null_positions(np.arange(len(features)))
+        first_windows = features.window_offsets[:-1]  # of each question
+        is_contained = np.logical_or.reduceat(window_has_answer, first_windows)
+        lengths = np.where(window_has_answer, labels[:, 1] - labels[:, 0] + 1, 0)
+        answer_lengths = np.maximum.reduceat(lengths, first_windows)
+        has_answer = np.array(
+            [bool(answers) and answers[0]["answer_start"] is not None for answers in rows["answers"]]
+        )
+        num_answers = int(has_answer.sum())
+        lost = np.flatnonzero(has_answer & ~is_contained)
+        if len(lost):
+            yield Finding(
+                "warning" if len(lost) > MAX_LOST_FRACTION * num_answers else "note", "answer-lost",
+                f"{format_fraction(len(lost), num_answers)} {split} answers are not complete in any window "
+                f"of {limits.max_length} tokens every {limits.doc_stride}; training treats them as "
+                "unanswerable",
+                "use a larger --max-length, or a smaller --doc-stride", len(lost), locate_rows(rows, lost),
+            )  # fmt: skip
+        long = np.flatnonzero(answer_lengths > limits.max_answer_length)
+        if len(long):
+            yield Finding(
+                "note", "answer-long",
+                f"{format_fraction(len(long), num_answers)} {split} answers are longer than "
+                f"{limits.max_answer_length} tokens and cannot be predicted (the longest "
+                f"{answer_lengths.max()})",
+                f"use --max-answer-length {answer_lengths.max()} if such answers are intended",
+                len(long), locate_rows(rows, long),
+            )  # fmt: skip
 
 
 def find_misplaced_answers(split: str, rows: QuestionRows) -> Iterator[Finding]:
@@ -88,43 +126,3 @@ def find_misplaced_answers(split: str, rows: QuestionRows) -> Iterator[Finding]:
         if indices:
             message = f"{len(indices):,} answers of the {split} split {problem}"
             yield Finding(level, name, message, fix, len(indices), locate_rows(rows, indices))  # type: ignore[arg-type]
-
-
-def find_lost_answers(split: str, rows: Rows, features: QuestionFeatures) -> Iterator[Finding]:
-    """Find truncated questions, answers that no window contains, and answers that are too long to predict."""
-    truncated = np.flatnonzero(features.question_lengths < features.question_ids.lengths)
-    yield from report_rows(
-        "note", "question-truncated", rows, truncated,
-        f"{split} questions are longer than {features.question_lengths.max()} tokens and are truncated",
-        f"--max-query-length {features.question_ids.lengths.max()} avoids truncation",
-    )  # fmt: skip
-    if features.labels is None:
-        return
-    labels, limits = features.labels, features.limits
-    # A window without the answer has the null position as its label.
-    window_has_answer = labels[:, 0] != features.get_null_positions(np.arange(len(features)))
-    first_windows = features.window_offsets[:-1]  # of each question
-    is_contained = np.logical_or.reduceat(window_has_answer, first_windows)
-    lengths = np.where(window_has_answer, labels[:, 1] - labels[:, 0] + 1, 0)
-    answer_lengths = np.maximum.reduceat(lengths, first_windows)
-    has_answer = np.array(
-        [bool(answers) and answers[0]["answer_start"] is not None for answers in rows["answers"]]
-    )
-    num_answers = int(has_answer.sum())
-    lost = np.flatnonzero(has_answer & ~is_contained)
-    if len(lost):
-        yield Finding(
-            "warning" if len(lost) > MAX_LOST_FRACTION * num_answers else "note", "answer-lost",
-            f"{format_fraction(len(lost), num_answers)} {split} answers are not complete in any window of "
-            f"{limits.max_length} tokens every {limits.doc_stride}; training treats them as unanswerable",
-            "use a larger --max-length, or a smaller --doc-stride", len(lost), locate_rows(rows, lost),
-        )  # fmt: skip
-    long = np.flatnonzero(answer_lengths > limits.max_answer_length)
-    if len(long):
-        yield Finding(
-            "note", "answer-long",
-            f"{format_fraction(len(long), num_answers)} {split} answers are longer than "
-            f"{limits.max_answer_length} tokens and cannot be predicted (the longest {answer_lengths.max()})",
-            f"use --max-answer-length {answer_lengths.max()} if such answers are intended",
-            len(long), locate_rows(rows, long),
-        )  # fmt: skip

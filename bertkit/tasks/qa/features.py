@@ -194,6 +194,13 @@ def build_question_features(
         cache: Whether to cache the tokens.
     """
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
+    special_ids = [slot for slot in template.slots if slot >= 0]  # the slots of texts are negative
+    if not special_ids:
+        raise UserError(
+            "--model: its tokenizer adds no special token to a pair, and one must represent no answer; "
+            "use another model"
+        )
+    null_token_id = tokenizer.cls_token_id if tokenizer.cls_token_id in special_ids else special_ids[0]
     question_ids = encode(questions, tokenizer, cache)
     context_index, first_questions = number_groups(as_column(contexts).hashes)
     context_texts = select_values(contexts, first_questions)
@@ -213,7 +220,7 @@ def build_question_features(
     question_index = np.repeat(np.arange(len(questions)), counts)
     longest = int((question_lengths + np.diff(offsets)[context_index]).max(initial=0))
     features = QuestionFeatures(
-        template=template, null_token_id=_find_null_token(template, tokenizer), limits=limits,
+        template=template, null_token_id=null_token_id, limits=limits,
         question_ids=question_ids, question_lengths=question_lengths, contexts=tokenized,
         context_texts=context_texts,
         window_offsets=compute_offsets(counts), question_index=question_index, start=start, stop=stop,
@@ -222,17 +229,6 @@ def build_question_features(
         unk_fraction=compute_unk_fraction([question_ids, tokenized.ids], tokenizer),
     )  # fmt: skip
     return features if answers is None else _add_labels(features, context_index, answers)
-
-
-def _find_null_token(template: SequenceTemplate, tokenizer: Any) -> int:
-    """Return the id of [CLS], or of the first special token that the tokenizer adds to a pair."""
-    special_ids = [slot for slot in template.slots if slot >= 0]  # the slots of texts are negative
-    if not special_ids:
-        raise UserError(
-            "--model: its tokenizer adds no special token to a pair, and one must represent no answer; "
-            "use another model"
-        )
-    return tokenizer.cls_token_id if tokenizer.cls_token_id in special_ids else special_ids[0]
 
 
 def _add_labels(

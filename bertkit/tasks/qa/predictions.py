@@ -518,11 +518,12 @@ class QaEvaluation(RowEvaluation):
         """Return the threshold with the best F1 on this split (Devlin et al. 2018, 4.3)."""
         return fit_threshold(self._sweep)
 
-    def compute_scores(self) -> Scores:
-        """Return `exact` and `f1` in percent, computed as in the official scripts.
+    @cached_property
+    def scores(self) -> Scores:
+        """`exact` and `f1` in percent, computed as in the official scripts.
 
-        With v2, also return both scores on the questions with and without answer, and the best scores that a
-        threshold could reach on this split. For Korean answers, also return KorQuAD's `char_f1`.
+        With v2, also both scores on the questions with and without answer, and the best scores that a
+        threshold could reach on this split. For Korean answers, also KorQuAD's `char_f1`.
         """
         scores = average_scores(self._answer_scores, self._has_answer if self.rules == "v2" else None)
         if self.rules == "v2":

@@ -97,17 +97,6 @@ def _parse_impossible(rows: Rows) -> list[bool]:
     return [mark in TRUE_VALUES for mark in marks]
 
 
-def find_contradictions(rows: Rows, column: str) -> list[int]:
-    """Return the indices of the rows that have answers although they are marked as impossible."""
-    values = rows.columns.get(column, [None] * len(rows))
-    contradictions = []
-    for index, (value, is_impossible) in enumerate(zip(values, _parse_impossible(rows), strict=True)):
-        texts_and_offsets = _parse_texts_and_offsets(value, None) if is_impossible else None
-        if any(text for text, _ in texts_and_offsets or []):
-            contradictions.append(index)
-    return contradictions
-
-
 def parse_answers(rows: Rows, index: int, column: str, value: Any, start: Any = None) -> list[Answer]:
     """Parse the answers of one question, in any format; None, "" and [] mean that it is unanswerable."""
     location = f"{describe_location(rows, index)}: column {column!r}"
@@ -141,7 +130,7 @@ def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | 
     if value is None or isinstance(value, str):
         return [(value, start)] if value else []
     if isinstance(value, Mapping):  # the values of both keys are two single values or two lists
-        texts, starts = value.get("text"), _get_start(value)
+        texts, starts = value.get("text"), value.get(ANSWER_START, value.get("start"))
         if isinstance(texts, str):
             return [(texts, starts)]
         if not isinstance(texts, (list, tuple)):
@@ -157,11 +146,7 @@ def _parse_texts_and_offsets(value: Any, start: Any) -> list[tuple[Any, Any]] | 
         return list(zip(value, starts, strict=True)) if len(starts) == len(value) else None
     if not all(isinstance(answer, Mapping) and "text" in answer for answer in value):
         return None
-    return [(answer["text"], _get_start(answer)) for answer in value]
-
-
-def _get_start(answer: Mapping[str, Any]) -> Any:
-    return answer[ANSWER_START] if ANSWER_START in answer else answer.get("start")
+    return [(answer["text"], answer.get(ANSWER_START, answer.get("start"))) for answer in value]
 
 
 def _parse_offset(location: str, value: Any) -> int | None:
@@ -379,7 +364,13 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
         if name not in used
     }
     notes: tuple[str, ...] = ()
-    if contradictions := find_contradictions(rows_with_ids, answer):
+    values = zip(rows.columns.get(answer, [None] * len(rows)), _parse_impossible(rows_with_ids), strict=True)
+    contradictions = [
+        index
+        for index, (value, is_impossible) in enumerate(values)
+        if is_impossible and any(text for text, _ in _parse_texts_and_offsets(value, None) or [])
+    ]
+    if contradictions:
         problem = format_count(
             len(contradictions),
             "question has answers and is marked as impossible; its answers are ignored",
@@ -475,7 +466,21 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
     if "answers" not in rows.columns:
         return rows, []
     resolved = resolve_offsets(rows)
-    notes = _describe_corrections(rows, split, resolved)
+    problems = [
+        (resolved.filled_rows, "has no offset", "have no offset", "the offset of the text is used"),
+        (resolved.moved_rows, "is not at its offset but elsewhere in its context",
+         "are not at their offset but elsewhere in their context", "fixed"),
+        (resolved.unresolved_rows,
+         "is not at its offset, and its text occurs nowhere or several times in its context",
+         "are not at their offset, and their text occurs nowhere or several times in their context",
+         "removed" if split == "train" else "kept for scoring, which needs no offset"),
+    ]  # fmt: skip
+    notes = []
+    for affected, singular, plural, action in problems:
+        if affected:
+            subjects = (f"answer of the {split} split {singular}", f"answers of the {split} split {plural}")
+            ids = "" if affected is resolved.filled_rows else f" ({_format_ids(rows, affected)})"
+            notes.append(f"{format_count(len(affected), *subjects)}: {action}{ids}")
     unresolved = sorted(set(resolved.unresolved_rows))
     rows = rows.with_column("answers", resolved.answers)
     if split != "train" or not unresolved:
@@ -576,25 +581,6 @@ def _require_inside(rows: Rows, index: int, context: str, answer: Answer) -> Non
             f"exceeds its context of {len(context)} characters; count offsets in characters from 0, "
             "not in bytes or words"
         )
-
-
-def _describe_corrections(rows: Rows, split: str, resolved: ResolvedOffsets) -> list[str]:
-    problems = [
-        (resolved.filled_rows, "has no offset", "have no offset", "the offset of the text is used"),
-        (resolved.moved_rows, "is not at its offset but elsewhere in its context",
-         "are not at their offset but elsewhere in their context", "fixed"),
-        (resolved.unresolved_rows,
-         "is not at its offset, and its text occurs nowhere or several times in its context",
-         "are not at their offset, and their text occurs nowhere or several times in their context",
-         "removed" if split == "train" else "kept for scoring, which needs no offset"),
-    ]  # fmt: skip
-    notes = []
-    for indices, singular, plural, action in problems:
-        if indices:
-            subjects = (f"answer of the {split} split {singular}", f"answers of the {split} split {plural}")
-            ids = "" if indices is resolved.filled_rows else f" ({_format_ids(rows, indices)})"
-            notes.append(f"{format_count(len(indices), *subjects)}: {action}{ids}")
-    return notes
 
 
 def _format_ids(rows: Rows, indices: Iterable[int]) -> str:

@@ -69,8 +69,17 @@ class SequenceChecks(TaskChecks):
                 )  # fmt: skip
         if isinstance(label_type, Regression):
             labels = {split: task.encode_labels(rows) for split, rows in parsed.splits.items()}
-            numbers = {split: values for split, values in labels.items() if values is not None}
-            yield from find_out_of_range(numbers, parsed.splits)
+            low, high = labels["train"].min(), labels["train"].max()
+            yield Finding("note", "range", f"the training labels range from {low:g} to {high:g}")
+            for split, values in labels.items():
+                if values is not None:
+                    yield from report_rows(
+                        "warning", "beyond", parsed.splits[split],
+                        np.flatnonzero((values < low) | (values > high)),
+                        f"{split} labels are outside {low:g} to {high:g}, the range of the training labels",
+                        "models rarely predict numbers outside of it; check that the splits use the same "
+                        "scale",
+                    )  # fmt: skip
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
         """Find a class of nearly all training rows, rare classes, and classes without validation rows."""
@@ -122,16 +131,3 @@ def find_similar_labels(labels: Sequence[str]) -> Iterator[Finding]:
                 "write them in the same way; otherwise training treats them as different classes",
                 len(similar),
             )  # fmt: skip
-
-
-def find_out_of_range(numbers: Mapping[str, np.ndarray], splits: Mapping[str, Rows]) -> Iterator[Finding]:
-    """Report the range of the training labels, and find labels of other splits that are outside of it."""
-    low, high = numbers["train"].min(), numbers["train"].max()
-    yield Finding("note", "range", f"the training labels range from {low:g} to {high:g}")
-    for split, values in numbers.items():
-        outside = ((values < low) | (values > high)).nonzero()[0]
-        yield from report_rows(
-            "warning", "beyond", splits[split], outside,
-            f"{split} labels are outside {low:g} to {high:g}, the range of the training labels",
-            "models rarely predict numbers outside of it; check that the splits use the same scale",
-        )  # fmt: skip

@@ -21,7 +21,6 @@ from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from bertkit.stats.calibration import (
     DEFAULT_THRESHOLD,
-    Decisions,
     ThresholdCriterion,
     fit_binary_threshold,
     fit_label_thresholds,
@@ -106,10 +105,6 @@ class LabelType(ABC):
         """Return the probability of each label, [rows, labels]; None for regression."""
         return None
 
-    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        """Return the decisions from logits [rows, outputs], with encoded gold labels; not for regression."""
-        raise NotImplementedError
-
     @property
     def labels_with_threshold(self) -> list[str]:
         """The labels that may have a threshold; empty if the predicted label is the most probable one."""
@@ -183,9 +178,6 @@ class SingleLabel(LabelType):
         """Return the softmax of the logits, [rows, labels]."""
         return softmax(logits)
 
-    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        return Decisions.from_classes(logits, gold)
-
 
 class MultiLabel(LabelType):
     """Any number of labels per row.
@@ -255,9 +247,6 @@ class MultiLabel(LabelType):
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the sigmoid of the logits, [rows, labels]."""
         return sigmoid(logits)
-
-    def make_decisions(self, logits: np.ndarray, gold: np.ndarray | None) -> Decisions:
-        return Decisions.from_label_sets(logits, gold)
 
 
 class Regression(LabelType):

@@ -101,7 +101,8 @@ class SequenceEvaluation(LabelEvaluation):
         return bool(self.label_type.labels)
 
     def make_decisions(self) -> Decisions:
-        return self.label_type.make_decisions(self.outputs.logits, self.outputs.features.labels)
+        make_decisions = Decisions.from_classes if self.has_sets else Decisions.from_label_sets
+        return make_decisions(self.outputs.logits, self.outputs.features.labels)
 
     @property
     def has_sets(self) -> bool:
