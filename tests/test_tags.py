@@ -15,6 +15,7 @@ from bertkit.tasks.ner.tags import (
     count_violations,
     describe_notation,
     detect_scheme,
+    find_first,
     find_invalid_tag,
     from_iob2,
     to_iob2,
@@ -220,8 +221,8 @@ def test_tag_ids_follow_the_order_of_the_model():
     numbers = tags.encode(sentences)
     assert numbers.tolist() == [4, 0, 1, -1, 2]
     assert tags.decode(numbers[:3]) == ["B-PER", "I-PER", "O"]
-    assert tags.find_first_unknown(sentences) == (2, 1)
-    assert tags.find_first_unknown(sentences[:2]) is None
+    assert find_first(sentences, {"B-ORG"}) == (2, 1)
+    assert find_first(sentences[:2], {"B-ORG"}) is None
     assert build_iob2_labels(["PER", "LOC", "PER"]) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert build_iob2_labels([""]) == ["O", "B", "I"]
     assert TagSet(["O", "B", "I"]).types == [""]

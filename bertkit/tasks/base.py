@@ -216,7 +216,6 @@ class TaskState(SimpleNamespace):
 
 
 ScoreDetail = Literal["default", "compact", "all"]
-EMPTY_ROW: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -459,7 +458,7 @@ def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[di
     A record has an id, the input columns if there is one prediction per row, and the prediction.
     """
     has_rows, hidden_columns = task.definition.predicts_rows, task.input_schema.hidden_columns
-    rows = iter(evaluation.outputs.rows) if has_rows else repeat(EMPTY_ROW)
+    rows = iter(evaluation.outputs.rows) if has_rows else repeat({})
     pairs = zip(rows, evaluation.iter_records(), strict=has_rows)
     for row_id, (row, prediction) in enumerate(pairs):
         yield merge_prediction(row_id, row, hidden_columns, prediction)

@@ -214,10 +214,10 @@ class Swag(Task):
     def _check_texts(self, rows: Rows, requires_all_endings: bool = False) -> None:
         """Require a context and two endings in every row, or all columns of endings: each may be correct."""
         inputs = self.input_schema
-        for column in inputs.ending_columns if requires_all_endings else inputs.ending_columns[:2]:
-            require_column(rows, column, "an ending")
         for column in inputs.context_columns:
             require_column(rows, column, "the context")
+        for column in inputs.ending_columns if requires_all_endings else inputs.ending_columns[:2]:
+            require_column(rows, column, "an ending")
         require_texts(rows, list(inputs.context_columns))
         self.parse_endings(rows)  # raises an error if a row lacks endings
 

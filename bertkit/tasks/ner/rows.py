@@ -25,7 +25,6 @@ from bertkit.data.words import WordSpans, join_words, split_words
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.tasks.ner.tags import (
     Scheme,
-    TagSet,
     build_iob2_labels,
     count_violations,
     describe_notation,
@@ -395,7 +394,8 @@ def collect_types(rows: Rows, tag_column: str) -> list[str]:
 
 def check_types(rows: Rows, types: Sequence[str]) -> None:
     """Raise a `UserError` for the first tag whose type is not one of `types`."""
-    position = TagSet(build_iob2_labels(types)).find_first_unknown(rows["iob2"])
+    tags = set(chain.from_iterable(rows["iob2"]))
+    position = find_first(rows["iob2"], tags - set(build_iob2_labels(types)))
     if position is None:
         return
     index, word = position

@@ -127,10 +127,6 @@ class TagSet:
         """Return the tags for the ids as a flat list, which `split_by_offsets` splits into sentences."""
         return np.array(self.names, object)[tag_ids].tolist()
 
-    def find_first_unknown(self, sentences: TagSequences) -> tuple[int, int] | None:
-        """Return the indices of sentence and word for the first tag that is not in the set, or None."""
-        return find_first(sentences, set(chain.from_iterable(sentences)) - set(self.names))
-
     def find_entities(self, tag_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the flat indices of the first and the last word of each entity; see `find_entity_bounds`."""
         is_first, is_last = find_entity_bounds(self.type_ids[tag_ids], self.is_begin[tag_ids], offsets)

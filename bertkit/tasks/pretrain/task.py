@@ -353,7 +353,6 @@ class Pretrain(Task):
 # ---- documents as rows, which are split, sampled and deduplicated like any other rows
 
 MIN_DOCUMENTS = 20  # if there are fewer documents, parts of documents are held out
-MIN_SENTENCES = 2  # minimum number of sentences per part, on average
 
 
 @dataclass(frozen=True)
@@ -417,7 +416,7 @@ def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
     if num_documents >= MIN_DOCUMENTS:
         return corpus, []
     num_sentences = int(corpus.document_offsets[-1])
-    num_parts = min(MIN_DOCUMENTS, max(1, num_sentences // MIN_SENTENCES))
+    num_parts = min(MIN_DOCUMENTS, max(1, num_sentences // 2))  # of two sentences or more on average
     boundaries = np.linspace(0, num_sentences, num_parts + 1).astype(np.int64)
     offsets = np.union1d(corpus.document_offsets, boundaries).astype(corpus.document_offsets.dtype)
     subject = "one document" if num_documents == 1 else f"only {num_documents} documents"

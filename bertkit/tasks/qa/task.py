@@ -41,7 +41,6 @@ from bertkit.tasks.qa.rows import (
     resolve_columns,
 )
 
-DEFAULT_DOC_STRIDE = 128
 COLUMN_SETTINGS = ("question_column", "context_column", "answers_column")
 THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
@@ -195,11 +194,7 @@ class Qa(Task):
         return features
 
     def _resolve_limits(self, tokenizer: Any) -> Limits:
-        """Return the length limits.
-
-        The default stride is 128 tokens, but at most half of the window that a question of maximum length
-        leaves for the paragraph.
-        """
+        """Return the length limits. The default stride is 128, but at most half of the shortest window."""
         config = self.config
         template = SequenceTemplate.from_tokenizer(tokenizer, pair=True)
         num_text_tokens = config.max_length - template.num_special_tokens
@@ -209,7 +204,7 @@ class Qa(Task):
             )
         # A question is truncated to half of the tokens at most.
         min_window = num_text_tokens - min(config.max_query_length, num_text_tokens // 2)
-        default_stride = min(DEFAULT_DOC_STRIDE, max(1, min_window // 2))
+        default_stride = min(128, max(1, min_window // 2))
         # The default is not stored in `self.config`, since it depends on `max_length`.
         config = fill_unset(config, {"doc_stride": default_stride})
         return Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)})

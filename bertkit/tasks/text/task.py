@@ -77,7 +77,6 @@ from bertkit.tasks.text.relations import (
 from bertkit.utils import devices
 
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
-TEXT_FLAGS = ("text", "text_pair")  # flags of `bertkit predict`
 
 
 class SequenceEvaluation(LabelEvaluation):
@@ -213,7 +212,7 @@ class SequenceTask(Task):
             text_columns=columns,
             gold_columns=frozenset([self.config.label_column]),
             hidden_columns=frozenset([self.config.label_column]),
-            columns_by_flag=dict(zip(TEXT_FLAGS, columns, strict=False)),
+            columns_by_flag=dict(zip(("text", "text_pair"), columns, strict=False)),
             label_key=self.label_type.label_key if self.label_type else None,
         )
 
@@ -713,10 +712,7 @@ class Nli(SequenceTask):
         return named.add_splits(labeled)
 
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys that keep all pairs with the same premise in the same split.
-
-        The label of one pair would otherwise help to predict the labels of the others.
-        """
+        # All pairs with the same premise stay in one split: their labels help to predict each other.
         keys = super().split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 

@@ -23,7 +23,6 @@ from bertkit.tasks.view import (
 )
 
 MAX_CLASSES = 14  # in a confusion matrix
-OTHER_LABELS = "others"  # name of the merged class
 NO_LABELS = ["(none)"]
 NUM_RANGES = 5  # ranges of values that examples of a regression are filtered by
 MAX_POINTS = 800  # in a scatter plot
@@ -117,7 +116,7 @@ def plot_class_confusion(counts: np.ndarray, labels: list[str]) -> Chart:
         np.add.at(merged_counts, (merged_ids[:, None], merged_ids), counts)
         note = f"The {len(shown)} of {len(labels)} classes with the most errors. {note}"
         counts = merged_counts
-        labels = [*(labels[index] for index in shown), OTHER_LABELS]
+        labels = [*(labels[index] for index in shown), "others"]
     return plot_confusion_matrix("Confusion matrix", counts, labels, note)
 
 
