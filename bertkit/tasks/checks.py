@@ -20,23 +20,14 @@ MIN_SHOWN_FRACTION = 0.001  # smaller fractions would be shown as 0.0%
 
 @dataclass(frozen=True)
 class Finding:
-    """A result of a data check.
+    """A result of a data check."""
 
-    Attributes:
-        level: "error" if training refuses the data, "warning" if the scores may suffer, else "note".
-        name: Name of this kind of finding, for programs.
-        message: One line of text, for people.
-        fix: How to fix the problem; empty if there is nothing to fix.
-        count: Number of rows, labels, tags or types that the finding is about.
-        rows: Locations of the first few rows, such as `train.csv: row 3`.
-    """
-
-    level: Level
-    name: str
-    message: str
-    fix: str = ""
-    count: int = 0
-    rows: list[str] = field(default_factory=list)
+    level: Level  # "error" if training refuses the data, "warning" if the scores may suffer, else "note"
+    name: str  # of this kind of finding, for programs
+    message: str  # one line of text, for people
+    fix: str = ""  # empty if there is nothing to fix
+    count: int = 0  # of the rows, labels, tags or types that the finding is about
+    rows: list[str] = field(default_factory=list)  # locations of the first few, such as `train.csv: row 3`
 
 
 def locate_rows(rows: Rows, indices: Sequence[int] | np.ndarray) -> list[str]:

@@ -152,35 +152,21 @@ dump_compact_json = partial(json.dumps, ensure_ascii=False, separators=(",", ":"
 
 
 class Mark(NamedTuple):
-    """A highlighted span of a text.
-
-    Attributes:
-        start: First character.
-        end: End of the characters, exclusive.
-        kind: CSS class: "gold", "predicted", "both", "masked", or "type0" to "type7".
-        label: Text shown after the span.
-    """
+    """A highlighted span of a text."""
 
     start: int
-    end: int
-    kind: str
-    label: str = ""
+    end: int  # exclusive
+    kind: str  # CSS class: "gold", "predicted", "both", "masked", or "type0" to "type7"
+    label: str = ""  # shown after the span
 
 
 class Attribution(NamedTuple):
-    """The attribution of one word.
-
-    Attributes:
-        start: First character of the word.
-        end: End of its characters, exclusive.
-        value: Attribution; negative if the word lowers the score.
-        strength: Attribution as a fraction of the highest absolute one of the example.
-    """
+    """The attribution of one word."""
 
     start: int
-    end: int
-    value: float
-    strength: float
+    end: int  # exclusive
+    value: float  # negative if the word lowers the score
+    strength: float  # as a fraction of the highest absolute attribution of the example
 
 
 SpanT = TypeVar("SpanT", Mark, Attribution)
@@ -201,27 +187,17 @@ class Field:
 
 @dataclass(frozen=True)
 class Example:
-    """One row of the error browser.
-
-    Attributes:
-        gold: Gold labels to filter by.
-        predicted: Predicted labels to filter by.
-        is_correct: Whether the prediction is correct; None without gold labels.
-        measure: Confidence of the model, or the other measure of the view.
-        priority: Examples with a higher priority come first.
-        display_labels: Gold and predicted label to display, if they differ from the labels to filter by.
-        explained: What the attributions explain, and their completeness error; None without attributions.
-    """
+    """One row of the error browser."""
 
     id: Any
-    gold: list[str]
+    gold: list[str]  # labels to filter by, like `predicted`
     predicted: list[str]
-    is_correct: bool | None
-    measure: float | None
-    priority: float
+    is_correct: bool | None  # None without gold labels
+    measure: float | None  # confidence of the model, or the other measure of the view
+    priority: float  # examples with a higher priority come first
     fields: list[Field]
-    display_labels: tuple[str, str] | None = None
-    explained: tuple[str, float] | None = None
+    display_labels: tuple[str, str] | None = None  # gold and predicted, if not those to filter by
+    explained: tuple[str, float] | None = None  # what is explained, and the completeness error
 
 
 def format_value(value: Any) -> str:
@@ -268,15 +244,10 @@ def sort_worst_first(examples: Sequence[Example]) -> list[int]:
 
 @dataclass(frozen=True)
 class ErrorBrowser:
-    """Examples for the script of a page.
+    """Examples for the script of a page."""
 
-    Attributes:
-        data: JSON that is escaped for a script element.
-        notes: Clauses that say which examples or parts of texts are missing.
-    """
-
-    data: Markup
-    notes: list[str]
+    data: Markup  # JSON that is escaped for a script element
+    notes: list[str]  # clauses that say which examples or parts of texts are missing
 
 
 def build_error_browser(

@@ -59,15 +59,10 @@ FIRST_LABEL_KEY = "first_ending"  # attribute of the model's config
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceSchema(InputSchema):
-    """The columns of a context and its endings.
+    """The columns of a context and its endings."""
 
-    Attributes:
-        context_columns: Column of the context and, if there is one, of the common beginning of the endings.
-        ending_columns: One column per ending, or a single column of lists.
-    """
-
-    context_columns: tuple[str, ...]
-    ending_columns: tuple[str, ...]
+    context_columns: tuple[str, ...]  # of the context and, if any, of the common beginning of the endings
+    ending_columns: tuple[str, ...]  # one for each ending, or a single column of lists
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         contexts, endings = texts_by_flag["context"], texts_by_flag["ending"]
@@ -95,13 +90,9 @@ class ChoiceSchema(InputSchema):
 
 
 class ChoiceState(TaskState):
-    """What a run of `swag` finds.
+    """What a run of `swag` finds."""
 
-    Attributes:
-        first_label: The label of the first ending if labels are numbers; 0 or 1.
-    """
-
-    first_label: int = 0
+    first_label: int = 0  # the label of the first ending if labels are numbers; 0 or 1
 
 
 class Swag(Task):

@@ -267,10 +267,7 @@ def parse_split(
 
 @dataclass(frozen=True)
 class SentenceRows(Rows):
-    """Normalized rows.
-
-    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
-    """
+    """Rows whose type shows that they are normalized; a file may use the same column names."""
 
 
 def normalize_sentences(rows: Rows, token_column: str, tag_column: str | None) -> SentenceRows:
@@ -449,11 +446,7 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
 
 
 def parse_span(value: Any) -> tuple[int, int, str] | None:
-    """Return start, end and type of a span, or None if the value is not a span.
-
-    Args:
-        value: A list `[start, end, type]`, or an object with the keys "start", "end" and one of `TYPE_KEYS`.
-    """
+    """Return start, end and type of a list, or of an object with "start", "end" and a type; or None."""
     if isinstance(value, Mapping):
         type = next((value[key] for key in TYPE_KEYS if key in value), None)
         value = (value.get("start"), value.get("end"), type)
@@ -467,13 +460,9 @@ def parse_span(value: Any) -> tuple[int, int, str] | None:
 def extract_entities(
     tags: Sequence[str], words: Sequence[str], text: str, scores: Sequence[float] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the entities of a sentence with their character spans.
+    """Return the entities of a sentence with their character spans, from its legal IOB2 tags.
 
-    Args:
-        tags: Legal IOB2 tags of the words.
-        words: The words of the sentence.
-        text: The text of the sentence.
-        scores: The probability of each tag, or None. The score of an entity is the mean over its words.
+    `scores` are the probabilities of the tags. The score of an entity is the mean over its words.
     """
     bounds: list[tuple[int, int]] = []
     for word, tag in enumerate(tags):

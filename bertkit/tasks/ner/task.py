@@ -57,20 +57,13 @@ from bertkit.tasks.ner.tags import (
 
 
 class NerState(TaskState):
-    """What a run of `ner` finds.
-
-    Attributes:
-        scheme: Tagging scheme of the training rows.
-        types: The entity types.
-        outside_fraction: Fraction of the training words outside of entities; unknown in a finished run.
-        tags: The tags in the order of the model's outputs; unknown until `configure_model`.
-    """
+    """What a run of `ner` finds."""
 
     best_metric = ("f1", 1)
-    scheme: Scheme
+    scheme: Scheme  # of the training rows
     types: list[str]
-    outside_fraction: float
-    tags: TagSet
+    outside_fraction: float  # of the training words; unknown in a finished run
+    tags: TagSet  # in the order of the model's outputs; unknown until `configure_model`
 
     @property
     def labels(self) -> list[str]:

@@ -65,27 +65,16 @@ SHORT_RUN_WARMUP = 0.1
 
 
 class PretrainState(TaskState):
-    """What a run of `pretrain-mlm-nsp` finds.
+    """What a run of `pretrain-mlm-nsp` finds."""
 
-    Attributes:
-        corpus_set: The tokenized texts, from `load_data`.
-        training_source: The training text.
-        model_source: The model or tokenizer that training starts from.
-        tokenizer: The tokenizer of `model_source`.
-        learning_rate: The default learning rate for the model, from `configure_model`.
-        training_rows: The documents of the training split, from `featurize`.
-        eval_collator: Collator for evaluation examples, from `make_collator`.
-        validation_sums: Outputs on the validation split, from `fit_decision`; None until then.
-    """
-
-    corpus_set: "CorpusSet"
+    corpus_set: "CorpusSet"  # the tokenized texts, from `load_data`, like the next three
     training_source: TextSource
-    model_source: ModelSource
+    model_source: ModelSource  # of the model or the tokenizer that training starts from
     tokenizer: Any = None
-    learning_rate: float
-    training_rows: Rows
-    eval_collator: Any
-    validation_sums: np.ndarray | None = None
+    learning_rate: float  # the default for the model, from `configure_model`
+    training_rows: Rows  # from `featurize`
+    eval_collator: Any  # from `make_collator`
+    validation_sums: np.ndarray | None = None  # outputs on the validation split, from `fit_decision`
 
 
 @dataclass(frozen=True, kw_only=True)

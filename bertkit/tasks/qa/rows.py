@@ -316,15 +316,9 @@ def _require_objects(value: Any, location: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class QuestionRows(Rows):
-    """Normalized rows.
+    """Rows whose type shows that they are normalized; a file may use the same column names."""
 
-    Their type shows that they are normalized; their column names cannot, since a file may use the same names.
-
-    Attributes:
-        notes: Notes for the user on contradictory rows.
-    """
-
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # on contradictory rows
 
     def describe_location(self, index: int) -> str:
         return describe_location(self, index)
@@ -505,22 +499,12 @@ def fix_offsets(rows: Rows, split: str) -> tuple[Rows, list[str]]:
 
 @dataclass
 class ResolvedOffsets:
-    """Answers with correct offsets, and what was corrected.
+    """Answers with correct offsets, and the row index of each answer with a wrong or a missing offset."""
 
-    A list of rows contains a row index once for each answer of the row that it applies to.
-
-    Attributes:
-        answers: [n] answers of each question; the offset of unresolved answers is None.
-        moved_rows: Row indices of answers whose wrong offset was corrected.
-        filled_rows: Row indices of answers whose missing offset was filled in.
-        unresolved_rows: Row indices of answers that are not at their offset, and occur never or several
-            times in their context.
-    """
-
-    answers: Sequence[list[Answer]]
-    moved_rows: list[int] = field(default_factory=list)
-    filled_rows: list[int] = field(default_factory=list)
-    unresolved_rows: list[int] = field(default_factory=list)
+    answers: Sequence[list[Answer]]  # of each question; the offset of unresolved answers is None
+    moved_rows: list[int] = field(default_factory=list)  # a wrong offset was corrected
+    filled_rows: list[int] = field(default_factory=list)  # a missing offset was filled in
+    unresolved_rows: list[int] = field(default_factory=list)  # the text occurs never or several times
 
 
 def resolve_offsets(rows: Rows) -> ResolvedOffsets:

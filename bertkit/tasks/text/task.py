@@ -141,16 +141,11 @@ class SequenceEvaluation(LabelEvaluation):
 
 
 class SequenceState(TaskState):
-    """What a run of `classify` or `nli` finds.
-
-    Attributes:
-        entity_types: Types of the subjects and of the objects, in a run with entity columns.
-        caveat: Why the model makes `transformers.pipeline()` predict differently, unless a setting does.
-    """
+    """What a run of `classify` or `nli` finds."""
 
     label_type: LabelType
-    entity_types: list[list[str]]
-    caveat: str | None = None
+    entity_types: list[list[str]]  # of the subjects and of the objects, in a run with entity columns
+    caveat: str | None = None  # why `transformers.pipeline()` predicts differently, unless a setting does
 
     def average(self, states: "list[SequenceState]") -> None:  # type: ignore[override]
         super().average(states)
