@@ -12,7 +12,6 @@ from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.run_directory import RECORDED_PACKAGES, get_installed_versions
 from bertkit.settings.recipes import (
     find_recipe,
-    list_profiles,
     list_shipped_recipes,
     read_recipe_file,
     read_recipe_task,
@@ -86,9 +85,9 @@ def copy_recipe(
 
 
 def _find_recipe(name: str) -> Path:
-    profiles = list_profiles()
-    if name in profiles:
-        return profiles[name]
+    profiles = list_shipped_recipes("profiles")
+    if (profile := name.removeprefix("profiles/")) != name and profile in profiles:
+        return profiles[profile]
     path = find_recipe(name, flag="recipe")
     read_recipe_file(path)  # raises an error for a file that is not a recipe
     return path

@@ -96,35 +96,34 @@ def _start_processes(processes: int) -> list[subprocess.Popen]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     threads = max(1, count_cores() // processes)
-    shared_variables: dict[str, Any] = {
-        "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port, LAUNCHER_VARIABLE: os.getpid(),
+    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {
+        "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), LAUNCHER_VARIABLE: str(os.getpid()),
     }  # fmt: skip
-    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | _to_strings(shared_variables)
     command = [sys.executable, "-m", "bertkit", *sys.argv[1:]]
     return [
-        start_process_group(command, environment | _to_strings({"RANK": rank, "LOCAL_RANK": rank}))
+        start_process_group(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
     ]
-
-
-def _to_strings(values: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in values.items()}
 
 
 def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int]) -> int:
     """Wait until all processes end, and return the exit status; if one fails, terminate the others.
 
-    Args:
-        children: The processes in the order of their ranks.
-        received_signals: Signals that this process received; a signal handler adds them.
+    The processes are in the order of their ranks. A signal handler adds the signals that are received.
     """
     while (rank := _find_failed_rank(children)) is None:
         if all(child.returncode == 0 for child in children):
             return 0
         time.sleep(POLL_SECONDS)
     status = children[rank].returncode
-    _terminate(children)
+    ends: tuple[Callable[[Any], None], ...] = (request_stop, methodcaller("kill"))
+    for end, grace in zip(ends, GRACE_SECONDS, strict=True):
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and any(child.poll() is None for child in children):
+            time.sleep(POLL_SECONDS)
+        for child in children:
+            end(child)
     if received_signals and was_interrupted(status):
         if children[0].returncode != EXIT_INTERRUPTED:  # then rank 0 has printed no message
             print("bertkit: interrupted before training began; nothing was saved", file=sys.stderr)
@@ -137,17 +136,6 @@ def _wait(children: Sequence[subprocess.Popen], received_signals: Sequence[int])
         )
         return EXIT_LOST_CONNECTION
     return status  # the failed rank has printed an error message
-
-
-def _terminate(children: Sequence[subprocess.Popen]) -> None:
-    """Wait for the processes to end, then ask them to stop, wait again, and kill those that remain."""
-    ends: tuple[Callable[[Any], None], ...] = (request_stop, methodcaller("kill"))
-    for end, grace in zip(ends, GRACE_SECONDS, strict=True):
-        deadline = time.monotonic() + grace
-        while time.monotonic() < deadline and any(child.poll() is None for child in children):
-            time.sleep(POLL_SECONDS)
-        for child in children:
-            end(child)
 
 
 def _find_failed_rank(children: Sequence[subprocess.Popen]) -> int | None:

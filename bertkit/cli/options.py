@@ -32,6 +32,7 @@ from bertkit.settings.validation import (
     DataSource,
     get_choices,
     get_command_line_name,
+    list_union_members,
     parse_flag,
 )
 from bertkit.tasks import TASKS, task_definition
@@ -135,14 +136,10 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
 
 def _get_item_kind(kind: Any) -> Any:
     """Return the type of a single value: without `list[...]` and without `| None`."""
-    if typing.get_origin(kind) is typing.Literal:
+    members = [member for member in list_union_members(kind) if member is not type(None)]
+    if len(members) > 1:
         return kind
-    if typing.get_origin(kind) is list:
-        return typing.get_args(kind)[0]
-    members = [member for member in typing.get_args(kind) if member is not type(None)]
-    if not members:
-        return kind
-    return _get_item_kind(members[0]) if len(members) == 1 else kind
+    return typing.get_args(members[0])[0] if typing.get_origin(members[0]) is list else members[0]
 
 
 def _format_metavar(kind: Any, setting: Setting) -> str:

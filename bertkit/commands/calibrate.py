@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from bertkit.commands.configs import CalibrateConfig, collect_passed_columns
+from bertkit.commands.configs import CalibrateConfig
 from bertkit.commands.evaluate import count_overlap, load_new_rows
-from bertkit.commands.inputs import format_flag
+from bertkit.commands.inputs import collect_passed_columns, format_flag
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import assign_folds, join_groups
@@ -120,12 +120,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             calibration = _fit_classes(config, evaluation, folds, criterion)
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
-            "name": dataset.name,
-            "source": dataset.source,
-            "is_validation_split": is_validation_split,
-            "fingerprint": fingerprint_splits({"validation": rows})["validation"],
-            "rows": len(rows),
-        }
+            "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
+            "fingerprint": fingerprint_splits({"validation": rows})["validation"], "rows": len(rows),
+        }  # fmt: skip
         _write_calibration(run, predictor, evaluation, calibration)
     return CalibrationResult(run, calibration.get("temperature"), calibration)
 
@@ -309,9 +306,8 @@ def _fit_confidence(
         folds: [rows] index of the fold of each row.
         coverage: Fraction of the rows to answer, if any.
 
-    Returns:
-        What is fitted on all rows, what is fitted for each fold, [rows] the cross-fitted confidence, and the
-        keys `risk_coverage` and `abstention` of `calibration.json`.
+    Returns what is fitted on all rows, what is fitted for each fold, [rows] the cross-fitted confidence, and
+    the keys `risk_coverage` and `abstention` of `calibration.json`.
     """
 
     def fit_all(is_used: np.ndarray) -> tuple[Any, np.ndarray, float]:
@@ -336,17 +332,9 @@ def _fit_thresholds(
 ) -> dict[str, Any]:  # fmt: skip
     """Fit the thresholds on all rows, and score them by cross-fitting.
 
-    Args:
-        label_type: The labels of the run.
-        logits: [rows, outputs] logits of the model as it was trained.
-        gold: Encoded gold labels.
-        folds: [rows] index of the fold of each row.
-        temperatures: The temperatures that are fitted without each fold, and that of all rows.
-        criterion: What the thresholds are chosen for.
-
-    Returns:
-        `thresholds` by label, the `scores` "before" (default decisions) and "after" (cross-fitted), and the
-        `curve` of the scores if all labels have the same threshold.
+    The [rows, outputs] logits are of the model as it was trained. The temperatures are those that are fitted
+    without each fold, and that of all rows. Scores "before" are those of default decisions. The `curve` has
+    the scores if all labels have the same threshold.
     """
 
     def use_thresholds(thresholds: Mapping[str, float | None]) -> LabelType:
@@ -482,18 +470,11 @@ def _divide_and_verify(
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
     result = calibrate(settings)
+    calibration, data = result.calibration, result.calibration["data"]
     if as_json:
-        print_json({**result.calibration, "output_dir": str(result.output_dir)})
-    else:
-        _print_calibration(result.calibration, result.output_dir)
-
-
-def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> None:
-    """Print what was fitted, and the scores before and after calibration."""
-    data = calibration["data"]
-    name = (
-        f"temperature {calibration['temperature']:.3f}" if "temperature" in calibration else "probabilities"
-    )
+        print_json({**calibration, "output_dir": str(result.output_dir)})
+        return
+    name = "probabilities" if result.temperature is None else f"temperature {result.temperature:.3f}"
     table = Table(title=f"{name}, fitted on {format_count(data['rows'], 'row')}", title_justify="left")
     table.add_column(to_plain_text(data["name"]))
     table.add_column("before", justify="right")
@@ -516,5 +497,5 @@ def _print_calibration(calibration: Mapping[str, Any], output_dir: object) -> No
             f"{sets['level']:.0%} prediction sets: {sets['scores']['set_size']:.2f} labels on average; "
             f"{sets['scores']['set_coverage']:.1%} contain the gold label"
         )
-    for line in [*lines, f"run: {output_dir}"]:
+    for line in [*lines, f"run: {result.output_dir}"]:
         out_console.print(line, markup=False, soft_wrap=True)

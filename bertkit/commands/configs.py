@@ -2,9 +2,8 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from bertkit.errors import UserError, format_list
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import (
     DEFAULT_VOCAB_SIZE,
@@ -24,8 +23,6 @@ from bertkit.settings.setting import (
     data_dir_setting,
     device_setting,
     encoding_setting,
-    get_column_settings,
-    get_flag,
     get_settings,
     is_column_setting,
     metric_setting,
@@ -33,10 +30,6 @@ from bertkit.settings.setting import (
 )
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import TASKS, task_definition
-
-if TYPE_CHECKING:
-    from bertkit.tasks.base import Task
-
 
 COLUMN_PANEL = "Columns of the rows"
 ConfigClass = TypeVar("ConfigClass", bound=type[Settings])
@@ -70,31 +63,6 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
     )
 
 
-def collect_passed_columns(config: Settings, task: "Task", run: str) -> dict[str, Any]:
-    """Return the columns that the user named, by setting.
-
-    Args:
-        config: Settings of the command, of a class that `add_column_settings` returned.
-        task: The task of the run.
-        run: The run, for error messages.
-    """
-    settings = get_settings(type(config))
-    # The settings of a finished run name all columns that it reads.
-    column_settings = get_column_settings(task.config) if task.definition.predicts_rows else {}
-    names = [name for name, column in column_settings.items() if column]
-    columns = {}
-    for name, declared in settings.items():
-        if not is_column_setting(name) or (column := getattr(config, name)) is None:
-            continue
-        if name not in names:
-            flags = format_list(get_flag(known, settings[known].metadata) for known in names)
-            fix = f"use {flags}" if names else "name the column as in training"
-            flag = get_flag(name, declared.metadata)
-            raise UserError(f"{flag}: does not apply to {run}, a run of {task.definition.name}; {fix}")
-        columns[name] = column
-    return columns
-
-
 SEARCH_PANEL = "Search"
 PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
 
@@ -116,12 +84,9 @@ class CalibrateConfig(Settings):
         is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None,
-        "Labeled rows to fit on: a known name, a file, a directory, or a Hub dataset.",
-        DATA,
-        completion="data",
-        default_text="the validation rows of the run",
-    )
+        None, "Labeled rows to fit on: a known name, a file, a directory, or a Hub dataset.", DATA,
+        completion="data", default_text="the validation rows of the run",
+    )  # fmt: skip
     threshold: str | None = setting(
         None,
         "Also fit the probability above which a label is predicted, for two labels or label sets: f1 or "
@@ -130,13 +95,9 @@ class CalibrateConfig(Settings):
         default_text="0.5",
     )
     coverage: float | None = setting(
-        None,
-        "Also fit the confidence below which the model abstains, so that this fraction is answered.",
-        MODEL,
-        min=0.01,
-        max=0.99,
-        default_text="all rows are answered",
-    )
+        None, "Also fit the confidence below which the model abstains, so that this fraction is answered.",
+        MODEL, min=0.01, max=0.99, default_text="all rows are answered",
+    )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     batch_size: int | None = _eval_batch_size_setting()
@@ -150,10 +111,8 @@ class EmbedConfig(Settings):
     model: str = setting(
         dataclasses.MISSING,
         "Model to embed with: a known name (minilm), a path, a finished run of any task, or a Hub model.",
-        MODEL,
-        is_positional=True,
-        completion="models",
-    )
+        MODEL, is_positional=True, completion="models",
+    )  # fmt: skip
     data: DataSource | None = setting(
         None, "Rows to embed: a known name, a file, a directory, or a Hub dataset.", DATA,
         default_text="lines, or JSON objects, on standard input",
@@ -176,26 +135,18 @@ class EmbedConfig(Settings):
         "are known; otherwise cls",
     )
     layer: str | None = setting(
-        None,
-        "Layer to take vectors from: 0 is the embedding layer, 1 the first encoder layer, -1 the last; "
+        None, "Layer to take vectors from: 0 is the embedding layer, 1 the first encoder layer, -1 the last; "
         "concat-last-4 concatenates the last four.",
-        MODEL,
-        default_text="-1",
-    )
+        MODEL, default_text="-1",
+    )  # fmt: skip
     max_length: int | None = setting(
-        None,
-        "Maximum sequence length in tokens, including special tokens; longer texts are truncated.",
-        MODEL,
-        min=4,
-        default_text="the model's maximum",
-    )
+        None, "Maximum sequence length in tokens, including special tokens; longer texts are truncated.",
+        MODEL, min=4, default_text="the model's maximum",
+    )  # fmt: skip
     normalize: bool | None = setting(
-        None,
-        "Scale each vector to length 1.",
-        MODEL,
-        flags=("--normalize/--no-normalize",),
+        None, "Scale each vector to length 1.", MODEL, flags=("--normalize/--no-normalize",),
         default_text="yes if the pooling is that of the model, and its last module is Normalize; else no",
-    )
+    )  # fmt: skip
     batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
     device: str = device_setting()
     query: list[str] = setting(
@@ -222,12 +173,9 @@ class EvaluateConfig(Settings):
         is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None,
-        "Rows to score: a known name, a file, a directory, or a Hub dataset.",
-        DATA,
-        completion="data",
+        None, "Rows to score: a known name, a file, a directory, or a Hub dataset.", DATA, completion="data",
         default_text="the evaluation splits of the run",
-    )
+    )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     max_eval_samples: int | None = setting(
@@ -278,10 +226,8 @@ class FillMaskConfig(Settings):
     model: str = setting(
         dataclasses.MISSING,
         "Pre-trained model with a language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub model.",
-        MODEL,
-        is_positional=True,
-        completion="models",
-    )
+        MODEL, is_positional=True, completion="models",
+    )  # fmt: skip
     text: list[str] = setting(
         (), "Texts with [MASK] or the mask token of the model; default: lines on standard input.", DATA,
         is_positional=True,
@@ -319,12 +265,10 @@ class PredictConfig(Settings):
     )  # fmt: skip
     overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT, has_parameter=False)
     format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
-        None,
-        "Format of the predictions.",
-        OUTPUT,
+        None, "Format of the predictions.", OUTPUT,
         default_text="the suffix of --output; without --output, a table on a terminal and jsonl elsewhere",
         has_parameter=False,
-    )
+    )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()
 
@@ -405,18 +349,13 @@ class ReportConfig(Settings):
     """Settings of `bertkit report`."""
 
     runs: list[str] = setting(
-        dataclasses.MISSING,
-        "Finished runs; if there are several, each is compared with the first.",
-        OUTPUT,
+        dataclasses.MISSING, "Finished runs; if there are several, each is compared with the first.", OUTPUT,
         is_positional=True,
-    )
+    )  # fmt: skip
     output: str | None = setting(
-        None,
-        "HTML file to write.",
-        OUTPUT,
-        flags=("--output", "-o"),
+        None, "HTML file to write.", OUTPUT, flags=("--output", "-o"),
         default_text=f"RUN/{RunDir.REPORT_FILE}; for several runs {RunDir.REPORT_FILE}",
-    )
+    )  # fmt: skip
     explain: bool = setting(
         False,
         f"Shade the words of the {NUM_EXPLAINED} worst examples by their attribution to the prediction "
@@ -438,32 +377,23 @@ class TokenizerConfig(TextConfig):
     )
     cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", VOCABULARY)
     strip_accents: bool | None = setting(
-        None,
-        "Remove accents from letters.",
-        VOCABULARY,
-        flags=("--strip-accents/--no-strip-accents",),
+        None, "Remove accents from letters.", VOCABULARY, flags=("--strip-accents/--no-strip-accents",),
         default_text="unless --cased is passed, or stripping decomposes the script of the text",
-    )
+    )  # fmt: skip
     character_coverage: float = setting(
-        0.9999,
-        "Minimum fraction of the text that consists of characters with a token of their own. Rarer "
+        0.9999, "Minimum fraction of the text that consists of characters with a token of their own. Rarer "
         "characters become [UNK].",
-        VOCABULARY,
-        min=0.9,
-        max=1.0,
-    )
+        VOCABULARY, min=0.9, max=1.0,
+    )  # fmt: skip
     word_units: WordUnits = setting(
         "words",
         "Units that tokens are learned within: words, or Korean morphemes (extra 'korean').",
         VOCABULARY,
     )
     output_dir: str | None = setting(
-        None,
-        "Directory to write the tokenizer to.",
-        OUTPUT,
-        flags=("--output-dir", "-o"),
+        None, "Directory to write the tokenizer to.", OUTPUT, flags=("--output-dir", "-o"),
         default_text="runs/tokenizer-DATA",
-    )
+    )  # fmt: skip
     overwrite: bool = setting(False, "Replace the tokenizer in --output-dir.", OUTPUT)
 
 
@@ -493,20 +423,15 @@ class DistillConfig(FineTuningConfig):
         min=1,
     )
     student: str | None = setting(
-        None,
-        "Student: another pre-trained model, in place of --num-layers.",
-        DISTILLATION,
+        None, "Student: another pre-trained model, in place of --num-layers.", DISTILLATION,
         completion="models",
-    )
+    )  # fmt: skip
     data: DataSource | None = setting(
         None,
         "More rows, without labels, to learn the teacher's predictions on: a file, a directory, or a known "
         "dataset.",
-        DATA,
-        completion="data",
-        is_path=True,
-        default_text="none",
-    )
+        DATA, completion="data", is_path=True, default_text="none",
+    )  # fmt: skip
     temperature: float = setting(
         FineTuningConfig.temperature,
         "Number by which the logits of both models are divided before their predictions are compared.",
@@ -516,15 +441,9 @@ class DistillConfig(FineTuningConfig):
     alpha: float = setting(
         FineTuningConfig.alpha,
         "Weight of the teacher's predictions in the loss; the weight of the labels is 1 - alpha.",
-        DISTILLATION,
-        min=0.0,
-        max=1.0,
-    )
+        DISTILLATION, min=0.0, max=1.0,
+    )  # fmt: skip
     output_dir: str | None = setting(
-        None,
-        "Run directory of the student.",
-        OUTPUT,
-        flags=("--output-dir", "-o"),
-        is_saved=False,
+        None, "Run directory of the student.", OUTPUT, flags=("--output-dir", "-o"), is_saved=False,
         default_text="runs/TASK-DATA-RUN",
-    )
+    )  # fmt: skip

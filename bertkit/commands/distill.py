@@ -31,11 +31,7 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
 
 
 def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the task, and the settings with which `bertkit.run.train.train` trains the student.
-
-    Args:
-        settings: Settings of `bertkit distill`.
-    """
+    """Return the task, and the settings with which `bertkit.run.train.train` trains the student."""
     values = validate_settings(DistillConfig, settings, "distill()")
     folder = expand_home(values.pop("run"))
     task = load_run_task(folder, accepts_ensemble=True)
@@ -83,13 +79,7 @@ def _check_teacher(folder: Path, runs: Sequence[Path], config: Any) -> None:
 
 
 def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
-    """Check that the settings name one student, and that it is smaller than its teacher.
-
-    Args:
-        values: Settings of `bertkit distill`.
-        run: The run of the teacher.
-        config: The settings of the run.
-    """
+    """Check that the settings name one student, and that it is smaller than the teacher of this run."""
     count = values.get("num_layers")
     if (count is None) == (values.get("student") is None):
         raise UserError("--num-layers and --student: exactly one of them names the student; pass one")

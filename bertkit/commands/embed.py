@@ -64,6 +64,7 @@ SUFFIXES = (".npy", ".parquet")
 SIDECAR_SUFFIX = ".json"  # of the file with the provenance of a .npy file, such as `vectors.npy.json`
 METADATA_KEY = "bertkit"  # of the provenance in Parquet files
 VECTOR_COLUMN = "embedding"  # in Parquet files
+RENAMED_COLUMNS = {VECTOR_COLUMN: f"input_{VECTOR_COLUMN}"}  # input columns whose name is taken
 ROW_GROUP_SIZE = 10_000  # rows that are written to Parquet at a time
 SEARCH_CHUNK_SIZE = 10_000  # vectors of an index that are in memory at a time
 # An empty array raises EOFError; a damaged zip archive raises BadZipFile.
@@ -232,8 +233,8 @@ class Embedder:
         texts = load_texts(self.config, stdin)
         if self.config.word:
             return self._embed_word(self.config.word, texts)
-        columns = tuple(get_output_column(name) for name in texts.columns)
         features, pool = self._featurize_texts(texts)
+        columns = tuple(RENAMED_COLUMNS.get(name, name) for name in texts.columns)
         vectors = self._compute_vectors(features, pool, texts.rows, columns)
         return self._build_result(vectors, self._search(vectors, texts.get_display_text))
 
@@ -294,16 +295,11 @@ class Embedder:
 
         return features, pool
 
-    @property
-    def _dimension(self) -> int:
-        """Size of a vector of a text."""
-        return self.modules.get_dimension(self.encoder.dimension)
-
     def _compute_vectors(
         self, features: TextFeatures, pool: PoolStates, rows: Rows, columns: tuple[str, ...]
     ) -> np.ndarray:
         """Compute vectors `[n, dimensions]` in the output file, or in memory if there is no output file."""
-        shape = (len(features), self._dimension)
+        shape = (len(features), self.modules.get_dimension(self.encoder.dimension))
         started = time.perf_counter()
         target: AbstractContextManager[np.ndarray]
         if self.config.output is None:
@@ -345,7 +341,8 @@ class Embedder:
             return []
         query_rows = Rows.from_columns({"text": queries}, "--query")
         features, pool = self._featurize_texts(TextInputs(query_rows, ["text"]))
-        query_vectors = np.empty((len(queries), self._dimension), np.float32)
+        dimension = self.modules.get_dimension(self.encoder.dimension)
+        query_vectors = np.empty((len(queries), dimension), np.float32)
         with report_length_errors(self.encoder.model, features), silence_reports():
             self.encoder.encode_into(query_vectors, features, pool, self.config.batch_size)
         return [
@@ -398,16 +395,11 @@ class Embedder:
 # ---- files of vectors
 
 
-def get_output_column(column: str) -> str:
-    """Return the name of an input column in the file; a name that clashes becomes `input_NAME`."""
-    return f"input_{column}" if column == VECTOR_COLUMN else column
-
-
 def infer_arrow_schema(rows: Rows) -> Any:
     """Return the Arrow schema of rows for Parquet."""
     fields = []
     for name, values in rows.columns.items():
-        column = get_output_column(name)
+        column = RENAMED_COLUMNS.get(name, name)
         try:
             schemas = [pa.schema([(column, pa.array(chunk).type)]) for chunk in iter_chunks(values)]
             schema = pa.unify_schemas(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, collect_passed_columns
-from bertkit.commands.inputs import format_flag
+from bertkit.commands.configs import CalibrateConfig, EvaluateConfig
+from bertkit.commands.inputs import collect_passed_columns, format_flag
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import LoadedDataset, load_dataset
 from bertkit.data.split import sample_rows
@@ -37,7 +37,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
-from bertkit.tasks.base import Evaluation, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory
@@ -46,19 +46,12 @@ from bertkit.utils.reporting import report_info, report_warning, silence_librari
 
 @dataclass(frozen=True)
 class EvaluationInputs:
-    """A run and the rows to score.
-
-    Attributes:
-        predictor: The run.
-        dataset: The dataset that has the rows.
-        splits: The rows to score, by split; there is always a `validation` split.
-        train: The training rows of the run, which baselines are fitted on; None if they are not available.
-    """
+    """A run and the rows to score."""
 
     predictor: Predictor
-    dataset: LoadedDataset
-    splits: Splits
-    train: Rows | None
+    dataset: LoadedDataset  # that has the rows
+    splits: Splits  # there is always a `validation` split
+    train: Rows | None  # the training rows of the run, which baselines are fitted on, if they are available
 
 
 def evaluate(settings: Mapping[str, Any]) -> Run:
@@ -240,11 +233,9 @@ def count_overlap(task: Task, train: Rows, rows: Rows) -> int:
 
 
 def _score(
-    config: EvaluateConfig,
-    inputs: EvaluationInputs,
-    modules: MetricModules,
-    other: Predictor | None,
+    config: EvaluateConfig, inputs: EvaluationInputs, modules: MetricModules, other: Predictor | None
 ) -> Run:
+    """Score the rows, and write the results."""
     predictor, splits = inputs.predictor, inputs.splits
     fingerprints = fingerprint_splits(splits)
     task = predictor.task
@@ -274,32 +265,21 @@ def _score(
         metrics["compared"] = modules.describe_difference(
             str(config.compare), other_evaluation, evaluations["validation"], task.config.seed
         )
-    folder = _write_results(config, task, evaluations, fingerprints, metrics)
-    return Run(folder, metrics)
-
-
-def _write_results(
-    config: EvaluateConfig,
-    task: Task,
-    evaluations: Mapping[str, Evaluation],
-    fingerprints: Mapping[str, str],
-    metrics: dict[str, Any],
-) -> Path:
     if config.output_dir:
         folder = Path(config.output_dir)
     else:
         name_parts = ("evaluate", Path(config.run).resolve().name, metrics["data"]["name"])
         folder = create_default_directory(*name_parts)
-    RunDir(folder).create(config.overwrite, with_checkpoints=False)
-    run_config = task.config
+    run_dir, run_config = RunDir(folder), task.config
+    run_dir.create(config.overwrite, with_checkpoints=False)
     if task.definition.predicts_rows:
         run_config = dataclasses.replace(run_config, metric=config.metric)  # the modules of this evaluation
-    RunDir(folder).write_settings(task.definition.name, run_config, fingerprints)
-    write_predictions(RunDir(folder), task, evaluations)
+    run_dir.write_settings(task.definition.name, run_config, fingerprints)
+    write_predictions(run_dir, task, evaluations)
     write_page(folder, metrics)
-    RunDir(folder).write_metrics(metrics)
-    RunDir(folder).delete_backup()
-    return folder
+    run_dir.write_metrics(metrics)
+    run_dir.delete_backup()
+    return Run(folder, metrics)
 
 
 # ---- command line

@@ -41,32 +41,23 @@ def require_explainable(task: Task, run: str) -> None:
 
 
 class ExplainedWord(NamedTuple):
-    """A word that the model reads, with its attribution.
+    """A word that the model reads, with its attribution."""
 
-    Attributes:
-        start: First character of the word.
-        end: End of its characters, exclusive.
-        word: The word.
-        attribution: Sum of the attributions of its tokens.
-    """
-
-    start: int
-    end: int
+    start: int  # first character
+    end: int  # of the characters, exclusive
     word: str
-    attribution: float
+    attribution: float  # sum over its tokens
 
 
 @dataclass(frozen=True)
 class Explanation:
     """The attributions of one row.
 
-    Attributes:
-        words: The words that the model reads, by text column.
-        error: Completeness error: distance of the sum of all attributions from the difference of the scores,
-            as a fraction of this difference.
+    The completeness error is the distance of the sum of all attributions from the difference of the scores,
+    as a fraction of this difference.
     """
 
-    words: dict[str, list[ExplainedWord]]
+    words: dict[str, list[ExplainedWord]]  # that the model reads, by text column
     error: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,12 +177,11 @@ def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:
     regression, it is the predicted number.
     """
     target = evaluation.predicted[rows] if evaluation.has_sets else evaluation.outputs.logits[rows].argmax(1)
-    has_other_classes = evaluation.has_sets
 
     def score(logits: torch.Tensor) -> torch.Tensor:
         index = torch.from_numpy(np.asarray(target, np.int64)).to(logits.device).unsqueeze(1)
         chosen = logits.gather(1, index).squeeze(1)
-        if not has_other_classes:
+        if not evaluation.has_sets:
             return chosen
         return chosen - logits.scatter(1, index, -torch.inf).logsumexp(1)
 
@@ -203,11 +193,7 @@ def _sum_by_word(
 ) -> list[list[ExplainedWord]]:
     """Return the words of each text that the model reads, with the sum of their tokens' attributions.
 
-    Args:
-        texts: [n] texts.
-        tokenizer: Fast tokenizer.
-        values: [tokens] attribution of each token of all texts.
-        is_used: [tokens] bool, whether the model reads the token.
+    `values` and `is_used` have the attribution of each of the [tokens] of all texts, and whether it is read.
     """
     encoded = encode_with_offsets(texts, tokenizer, cache=False)
     result = []

@@ -108,12 +108,16 @@ def export(settings: Mapping[str, Any]) -> ExportResult:
     )
     check_output_directory(folder, kind, config.overwrite)
     with locks.lock_directory(folder), silence_libraries():
-        return _export(config, run, folder, metrics)
+        measurements = _export(config, run, folder, metrics)
+    return ExportResult(folder, measurements)
 
 
-def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> ExportResult:
+def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     source = find_run_model(run)
-    check_architecture(load_config(source))
+    model_config = load_config(source)
+    name, has_full_attention = model_config.model_type, getattr(model_config, "attention_type", "")
+    if name in UNSUPPORTED_ARCHITECTURES and has_full_attention != "original_full":
+        raise UserError(f"{name}: cannot be exported; {UNSUPPORTED_ARCHITECTURES[name]}")
     load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
     validation = load_validation_set(run, metrics, config.max_eval_samples)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
@@ -123,7 +127,16 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
         files = {variant: variant_folder / ONNX_FILE for variant, variant_folder in folders.items()}
         report_info(f"exporting {run}")
         has_choices = validation.task.sequence_grouping == "choice"
-        write_graph(validation.model, has_choices, files[FP32], _build_metadata(validation, metrics))
+        metadata = {
+            "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
+            "max_length": str(validation.task.config.max_length),
+        }  # fmt: skip
+        id2label = validation.model.config.id2label
+        if any(name != f"LABEL_{label_id}" for label_id, name in id2label.items()):
+            metadata["labels"] = json.dumps(id2label, ensure_ascii=False)
+        fitted_params = validation.task.state.fitted_params
+        metadata |= {name: json.dumps(value) for name, value in fitted_params.items()}
+        write_graph(validation.model, has_choices, files[FP32], metadata)
         if config.quantize:
             folders[INT8].mkdir()
             quantize(files[FP32], files[INT8])
@@ -140,19 +153,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
         for name in (INT8, TRITON_DIR):
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
-    return ExportResult(folder, measurements)
-
-
-def _build_metadata(validation: "ValidationSet", metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata that is stored in the ONNX file."""
-    config = validation.model.config
-    metadata = {
-        "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
-        "max_length": str(validation.task.config.max_length),
-    }  # fmt: skip
-    if any(name != f"LABEL_{label_id}" for label_id, name in config.id2label.items()):
-        metadata["labels"] = json.dumps(config.id2label, ensure_ascii=False)
-    return metadata | {name: json.dumps(value) for name, value in validation.task.state.fitted_params.items()}
+    return measurements
 
 
 def _measure(
@@ -187,13 +188,11 @@ def _measure(
         },
         "scores": scores,
         "rows_per_second": {name: count / variant.seconds for name, variant in variants.items()},
-        "megabytes": {name: _compute_megabytes(path) for name, path in weight_files.items()},
+        "megabytes": {  # of a file and its external data files, which share its stem
+            name: sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
+            for name, path in weight_files.items()
+        },
     }  # fmt: skip
-
-
-def _compute_megabytes(path: Path) -> float:
-    """Return the size of a model file and of its external data files, which share its stem."""
-    return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
 
 
 # ---- validation rows
@@ -201,21 +200,15 @@ def _compute_megabytes(path: Path) -> float:
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """The task and the model of a run, and the rows to compare variants on.
-
-    Attributes:
-        features: Tokenized `rows`.
-        rows_source: Split or file that has the rows.
-        matches_metrics: Whether the scores in `metrics.json` were computed on exactly these rows.
-    """
+    """The task and the model of a run, and the rows to compare variants on."""
 
     task: Task
     model: Any
     tokenizer: Any
     features: Any
     rows: Rows
-    rows_source: str
-    matches_metrics: bool = False
+    rows_source: str  # split or file that has the rows
+    matches_metrics: bool = False  # whether the scores in `metrics.json` were computed on exactly these rows
 
 
 def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | None) -> ValidationSet:
@@ -239,12 +232,10 @@ def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | N
     records = []
     with predictions.open(encoding="utf-8") as file:
         for record in map(json.loads, file):
-            columns = {name: value for name, value in record.items() if not name.startswith(INPUT_PREFIX)}
-            for name, value in record.items():
-                if name.startswith(INPUT_PREFIX):
-                    columns[name.removeprefix(INPUT_PREFIX)] = value
-            gold = task.input_schema.gold_columns
-            records.append({name: value for name, value in columns.items() if name not in gold})
+            inputs = {name: value for name, value in record.items() if name.startswith(INPUT_PREFIX)}
+            columns = record | {name.removeprefix(INPUT_PREFIX): value for name, value in inputs.items()}
+            unused = {*inputs, *task.input_schema.gold_columns}
+            records.append({name: value for name, value in columns.items() if name not in unused})
     rows, _ = task.parse_rows(Rows.from_dicts(records[:max_rows], str(predictions)))
     features = task.featurize(rows, tokenizer)
     return ValidationSet(task, predictor.model, tokenizer, features, rows, predictions.name)
@@ -279,18 +270,11 @@ def _reload_validation_rows(
 
 @dataclass
 class VariantMeasurement:
-    """Measurements of one variant of the model.
+    """Measurements of one variant of the model."""
 
-    Attributes:
-        max_difference: Largest absolute difference of a logit from the first variant; inf if a logit is not a
-            number.
-        seconds: Total time of the forward passes.
-        batch_logits: Reduced logits of each batch.
-    """
-
-    max_difference: float = 0.0
-    seconds: float = 0.0
-    batch_logits: list[np.ndarray] = field(default_factory=list)
+    max_difference: float = 0.0  # of a logit from the first variant; inf if a logit is not a number
+    seconds: float = 0.0  # of the forward passes
+    batch_logits: list[np.ndarray] = field(default_factory=list)  # reduced
 
 
 def compare_variants(
@@ -362,23 +346,11 @@ class TupleOutputModel(nn.Module):
         return tuple(output[name] for name in self.output_names)
 
 
-def check_architecture(config: Any) -> None:
-    """Check that the export of an architecture is not known to fail."""
-    has_full_attention = getattr(config, "attention_type", "") == "original_full"
-    if config.model_type in UNSUPPORTED_ARCHITECTURES and not has_full_attention:
-        raise UserError(
-            f"{config.model_type}: cannot be exported; {UNSUPPORTED_ARCHITECTURES[config.model_type]}"
-        )
-
-
 def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str]) -> None:
     """Write an ONNX file whose batch size, number of choices and length are dynamic.
 
-    Args:
-        model: Model in evaluation mode, in fp32.
-        has_choices: Whether inputs are `[batch, choices, seq_len]` instead of `[batch, seq_len]`.
-        path: File to write.
-        metadata: Strings to store in the file.
+    The model is in evaluation mode and in fp32. With choices, its inputs are `[batch, choices, seq_len]`
+    instead of `[batch, seq_len]`.
     """
     inputs, dims = _build_example_inputs(model, has_choices)
     with torch.no_grad():
@@ -419,14 +391,12 @@ def _make_error(model: Any, reason: str) -> UserError:
 
 def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torch.Tensor], list[Any]]:
     """Return example inputs for tracing, and their dynamic dimensions."""
-    num_examples, _, length = TRACE_SHAPE
-    batch_dim = torch.export.Dim("batch")
-    length_dim = torch.export.Dim("length", max=get_max_positions(model.config))
     shape: tuple[int, ...] = TRACE_SHAPE
-    dims = [batch_dim, torch.export.Dim("choices"), length_dim]
+    length_dim = torch.export.Dim("length", max=get_max_positions(model.config))
+    dims = [torch.export.Dim("batch"), torch.export.Dim("choices"), length_dim]
     if not has_choices:
-        shape = (num_examples, length)
-        dims = [batch_dim, length_dim]
+        del dims[1]
+        shape = shape[::2]
     inputs = {
         "input_ids": torch.full(shape, model.config.vocab_size - 1),
         "attention_mask": torch.ones(shape, dtype=torch.long),
@@ -473,30 +443,20 @@ def write_model_repository(folder: Path, onnx_files: Mapping[str, Path]) -> None
         version.mkdir(parents=True)
         for part in onnx_file.parent.glob(f"{ONNX_FILE}*"):  # large weights are in a second file
             shutil.copyfile(part, version / part.name)
-        config = format_config(name, OnnxModel(onnx_file).session)
-        (folder / name / TRITON_CONFIG_FILE).write_text(config, "utf-8", newline="\n")
-
-
-def format_config(name: str, session: Any) -> str:
-    """Return the configuration of a model in the text format of protobuf.
-
-    Args:
-        name: Name of the model.
-        session: Session of onnxruntime; the inputs and outputs of the model are `[batch, ...]`.
-    """
-    return "\n".join([
-        f"name: {json.dumps(name)}",
-        'backend: "onnxruntime"',
-        f"max_batch_size: {TRITON_BATCH_SIZE}",
-        f"input [\n{_format_tensors(session.get_inputs())}\n]",
-        f"output [\n{_format_tensors(session.get_outputs())}\n]",
-        f"dynamic_batching {{ max_queue_delay_microseconds: {MAX_QUEUE_DELAY} }}",
-        "",
-    ])  # fmt: skip
+        session = OnnxModel(onnx_file).session
+        config = [  # in the text format of protobuf
+            f"name: {json.dumps(name)}",
+            'backend: "onnxruntime"',
+            f"max_batch_size: {TRITON_BATCH_SIZE}",
+            f"input [\n{_format_tensors(session.get_inputs())}\n]",
+            f"output [\n{_format_tensors(session.get_outputs())}\n]",
+            f"dynamic_batching {{ max_queue_delay_microseconds: {MAX_QUEUE_DELAY} }}",
+        ]
+        (folder / name / TRITON_CONFIG_FILE).write_text("\n".join(config) + "\n", "utf-8", newline="\n")
 
 
 def _format_tensors(tensors: Iterable[Any]) -> str:
-    """Format inputs or outputs. Triton adds the dimension of the batch, and -1 is a variable dimension."""
+    """Format inputs or outputs `[batch, ...]`. Triton adds the batch, and -1 is a variable dimension."""
     lines = []
     for tensor in tensors:
         dims = ", ".join(str(dim if isinstance(dim, int) else -1) for dim in tensor.shape[1:])
@@ -513,14 +473,10 @@ VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
     result = export(settings)
+    measurements = result.measurements
     if as_json:
-        print_json({**result.measurements, "output_dir": str(result.output_dir)})
-    else:
-        _print_variants(result.measurements, result.output_dir)
-
-
-def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None:
-    """Print the scores, speed and size of each variant, and the largest differences of logits."""
+        print_json({**measurements, "output_dir": str(result.output_dir)})
+        return
     unit = measurements["counted"]
     table = Table(f"{measurements['rows_from']} ({measurements['rows']:,} {unit})")
     variants = list(measurements["scores"])
@@ -541,20 +497,15 @@ def _print_variants(measurements: Mapping[str, Any], output_dir: object) -> None
             f"largest difference of logits between {VARIANT_NAMES[variant]} and PyTorch: {difference:.1e}"
         )
     if INT8 in variants:
-        out_console.print(_format_int8_effect(measurements), soft_wrap=True)
-    out_console.print(f"model: {output_dir} (opset {measurements['opset']})", markup=False, soft_wrap=True)
-
-
-def _format_int8_effect(measurements: Mapping[str, Any]) -> str:
-    """Describe how int8 quantization changes scores, speed and size."""
-    scores, sizes = measurements["scores"], measurements["megabytes"]
-    speeds = measurements["rows_per_second"]
-    score_changes = ", ".join(
-        f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()
-    )
-    return (
-        f"int8 compared with ONNX fp32: {score_changes or 'not scored'}; "
-        f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
-        f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
-        f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch"
-    )
+        scores, sizes = measurements["scores"], measurements["megabytes"]
+        speeds = measurements["rows_per_second"]
+        changes = [f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()]
+        out_console.print(
+            f"int8 compared with ONNX fp32: {', '.join(changes) or 'not scored'}; "
+            f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
+            f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
+            f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch",
+            soft_wrap=True,
+        )
+    model = f"model: {result.output_dir} (opset {measurements['opset']})"
+    out_console.print(model, markup=False, soft_wrap=True)

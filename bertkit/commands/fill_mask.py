@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from rich.table import Table
-from rich.text import Text
 from transformers import AutoModelForMaskedLM
 
 from bertkit.commands.configs import FillMaskConfig
@@ -68,10 +67,7 @@ def fill_mask(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Fil
 
 
 def _load_rows(config: FillMaskConfig, stdin: BinaryIO | None) -> Rows:
-    """Return the column `text` with the texts of the command line or of standard input.
-
-    Empty lines of standard input are skipped.
-    """
+    """Return the column `text` with the texts of the command line or the lines of standard input."""
     if config.text:
         return Rows.from_columns({"text": list(config.text)}, "TEXT")
     rows = read_stdin_texts(stdin, "TEXT")
@@ -89,20 +85,29 @@ class MaskFiller:
     def __init__(self, model: str) -> None:
         # the packaged model has no masked LM head
         self.source = find_model(model, "MODEL", alternative="a path or a run of bertkit pretrain-mlm-nsp")
-        self.config = load_config(self.source)
-        if is_causal(self.config):
+        self.model_config = load_config(self.source)
+        if is_causal(self.model_config):
             raise UserError(
                 f"MODEL {self.source.name}: is a causal (left-to-right) model without masks; {MODEL_HINT}"
             )
         self.tokenizer = load_tokenizer(self.source)
-        require_embeddings(self.source, self.config, self.tokenizer)
+        require_embeddings(self.source, self.model_config, self.tokenizer)
         if self.tokenizer.mask_token_id is None:
             raise UserError(f"MODEL {self.source.name}: its tokenizer has no mask token; {MODEL_HINT}")
 
     def fill(self, rows: Rows, top: int) -> FillMaskResult:
         """Predict the `top` most probable words for each mask of each text."""
         texts = rows["text"]
-        features = self._featurize(rows)
+        max_length = min(get_max_positions(self.model_config) or sys.maxsize, self.tokenizer.model_max_length)
+        masked = [text.replace(MASK, self.tokenizer.mask_token) for text in texts]
+        features = build_features([masked], None, self.tokenizer, max_length, cache=False)
+        if features.num_truncated:
+            longest = int(features.sequence_lengths.argmax())
+            raise UserError(
+                f"{rows.format_location(longest)}: {texts[longest][:40]!r}... has "
+                f"{features.max_untruncated_length:,} tokens, more than the {max_length} of "
+                f"{self.source.name}; shorten the text"
+            )
         input_ids = [features.get_sequence(index)[0] for index in range(len(features))]
         positions = [np.flatnonzero(ids == self.tokenizer.mask_token_id) for ids in input_ids]
         for index, (text, mask_positions) in enumerate(zip(texts, positions, strict=True)):
@@ -118,19 +123,6 @@ class MaskFiller:
         ]
         return FillMaskResult(self.source.name, results)
 
-    def _featurize(self, rows: Rows) -> TextFeatures:
-        max_length = min(get_max_positions(self.config) or sys.maxsize, self.tokenizer.model_max_length)
-        texts = [text.replace(MASK, self.tokenizer.mask_token) for text in rows["text"]]
-        features = build_features([texts], None, self.tokenizer, max_length, cache=False)
-        if features.num_truncated:
-            longest = int(features.sequence_lengths.argmax())
-            raise UserError(
-                f"{rows.format_location(longest)}: {rows['text'][longest][:40]!r}... has "
-                f"{features.max_untruncated_length:,} tokens, more than the {max_length} of "
-                f"{self.source.name}; shorten the text"
-            )
-        return features
-
     @torch.no_grad()
     def _predict(
         self, features: TextFeatures, positions: list[np.ndarray], top: int
@@ -138,7 +130,9 @@ class MaskFiller:
         """Return the probabilities and token ids `[masks, top]` of each text, the most probable first."""
         generator = find_generator(self.source)
         hint = f"use its generator, {generator.folder}" if generator else MODEL_HINT
-        model = load_with_trained_head(AutoModelForMaskedLM, self.source, self.config, "masked LM head", hint)
+        model = load_with_trained_head(
+            AutoModelForMaskedLM, self.source, self.model_config, "masked LM head", hint
+        )
         model = add_masked_position_hook(prepare_for_inference(model))
         devices.report_device()
         collate = PaddingCollator(self.tokenizer.pad_token_id, takes_token_type_ids(model))
@@ -190,26 +184,17 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         print_json({"model": result.model, "texts": result.texts})
         return
     for text in result.texts:
-        _print_candidates(text)
-
-
-def _print_candidates(text: Mapping[str, Any]) -> None:
-    """Print the candidates for each [MASK] of a text."""
-    table = Table(title=to_plain_text(text["text"]), title_justify="left")
-    has_several_masks = len(text["masks"]) > 1
-    if has_several_masks:
-        table.add_column("mask", justify="right")
-    table.add_column("word")
-    table.add_column("probability", justify="right")
-    table.add_column("filled")
-    for mask_number, candidates in enumerate(text["masks"], start=1):
-        for candidate in candidates:
-            cells: list[str | Text] = [str(mask_number)] if has_several_masks else []
-            cells += [
-                to_plain_text(candidate["word"]),
-                f"{candidate['probability']:.3f}",
-                to_plain_text(candidate["filled"]),
-            ]
-            table.add_row(*cells)
-        table.add_section()
-    out_console.print(table)
+        table = Table(title=to_plain_text(text["text"]), title_justify="left")
+        has_several_masks = len(text["masks"]) > 1
+        if has_several_masks:
+            table.add_column("mask", justify="right")
+        table.add_column("word")
+        table.add_column("probability", justify="right")
+        table.add_column("filled")
+        for mask_number, candidates in enumerate(text["masks"], start=1):
+            number = [str(mask_number)] if has_several_masks else []
+            for candidate in candidates:
+                word, filled = to_plain_text(candidate["word"]), to_plain_text(candidate["filled"])
+                table.add_row(*number, word, f"{candidate['probability']:.3f}", filled)
+            table.add_section()
+        out_console.print(table)

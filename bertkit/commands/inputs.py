@@ -18,6 +18,13 @@ from bertkit.data.readers.formats import (
 from bertkit.data.sources import iter_stream, load_dataset, resolve_data_dir
 from bertkit.data.table import Rows, chunk_records
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.settings.setting import (
+    Settings,
+    get_column_settings,
+    get_flag,
+    get_settings,
+    is_column_setting,
+)
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.tasks.base import Task
 from bertkit.utils.files import expand_home
@@ -41,17 +48,11 @@ class TextInputs:
 
 @dataclass
 class TruncationCounter:
-    """Statistics on truncated texts, added up over chunks.
+    """Statistics on truncated texts, added up over chunks."""
 
-    Attributes:
-        total: Number of texts.
-        truncated: Number of truncated texts.
-        longest: Length of the longest text in tokens, before truncation.
-    """
-
-    total: int = 0
-    truncated: int = 0
-    longest: int = 0
+    total: int = 0  # texts
+    truncated: int = 0  # texts
+    longest: int = 0  # length in tokens of the longest text before truncation
 
     def add(self, features: Features) -> None:
         """Count the texts of one chunk."""
@@ -72,7 +73,10 @@ class TruncationCounter:
 
 
 def load_texts(config: Any, stdin: BinaryIO | None) -> TextInputs:
-    """Load the texts of `--data`, of `--text`, or of standard input, which is None if it is a terminal."""
+    """Load the texts of `--data`, of `--text`, or of standard input, which is None if it is a terminal.
+
+    The text columns are those in the settings, of the known dataset, or with a common name.
+    """
     if config.data and config.text:
         raise UserError("--text: cannot be combined with --data; pass one of them")
     dataset_columns: dict[str, Any] = {}
@@ -82,8 +86,23 @@ def load_texts(config: Any, stdin: BinaryIO | None) -> TextInputs:
         rows = Rows.from_columns({"text": list(config.text)}, "--text")
     else:
         rows = read_stdin_texts(stdin, "--data, --text", config.encoding)
-    columns_by_setting = {name: getattr(config, name) for name in TEXT_COLUMN_SETTINGS}
-    columns = _resolve_text_columns(rows, columns_by_setting, dataset_columns)
+    named = {name: column for name in TEXT_COLUMN_SETTINGS if (column := getattr(config, name))}
+    for name, column in named.items():
+        require_column(rows, column, format_flag(name))
+    if "text_column" not in named:
+        detected = {
+            name: column
+            for name in TEXT_COLUMN_SETTINGS
+            if (column := dataset_columns.get(name)) in rows.columns
+        }
+        if "text_column" not in detected:
+            detected = dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
+        named = detected | named
+    columns = [column for name in TEXT_COLUMN_SETTINGS if (column := named.get(name))]
+    if len(set(columns)) < len(columns):
+        raise UserError(
+            f"--text-pair-column {columns[1]}: is already the first text; pass the name of another column"
+        )
     require_texts(rows, columns)
     return TextInputs(rows, columns)
 
@@ -115,32 +134,6 @@ def read_stdin_texts(stdin: BinaryIO | None, alternatives: str, encoding: str | 
     """Read all rows from standard input; a line that is not a JSON object is a text."""
     rows = read_stdin_rows(stdin, alternatives, lambda _, line: {"text": line}, encoding)
     return Rows.from_dicts(list(rows), STANDARD_INPUT)
-
-
-def _resolve_text_columns(
-    rows: Rows, columns_by_setting: dict[str, str | None], dataset_columns: dict[str, Any]
-) -> list[str]:
-    """Return the text columns: those in the settings, of the known dataset, or with a common name."""
-    for name, column in columns_by_setting.items():
-        if column:
-            require_column(rows, column, format_flag(name))
-    if not columns_by_setting["text_column"]:
-        detected = {
-            name: dataset_columns[name]
-            for name in TEXT_COLUMN_SETTINGS
-            if dataset_columns.get(name) in rows.columns
-        }
-        if "text_column" not in detected:
-            detected = dict(zip(TEXT_COLUMN_SETTINGS, guess_text_columns(rows), strict=True))
-        columns_by_setting = {
-            name: column or detected.get(name) for name, column in columns_by_setting.items()
-        }
-    columns = [column for name in TEXT_COLUMN_SETTINGS if (column := columns_by_setting[name])]
-    if len(set(columns)) < len(columns):
-        raise UserError(
-            f"--text-pair-column {columns[1]}: is already the first text; pass the name of another column"
-        )
-    return columns
 
 
 # ---- rows to predict
@@ -212,3 +205,22 @@ def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:
 def format_flag(name: str) -> str:
     """Return the flag of a setting: `text_column` becomes `--text-column`."""
     return "--" + name.replace("_", "-")
+
+
+def collect_passed_columns(config: Settings, task: Task, run: str) -> dict[str, Any]:
+    """Return the columns of the rows that the user named, by setting, for the task of a run."""
+    settings = get_settings(type(config))
+    # The settings of a finished run name all columns that it reads.
+    column_settings = get_column_settings(task.config) if task.definition.predicts_rows else {}
+    names = [name for name, column in column_settings.items() if column]
+    columns = {}
+    for name, declared in settings.items():
+        if not is_column_setting(name) or (column := getattr(config, name)) is None:
+            continue
+        if name not in names:
+            flags = format_list(get_flag(known, settings[known].metadata) for known in names)
+            fix = f"use {flags}" if names else "name the column as in training"
+            flag = get_flag(name, declared.metadata)
+            raise UserError(f"{flag}: does not apply to {run}, a run of {task.definition.name}; {fix}")
+        columns[name] = column
+    return columns

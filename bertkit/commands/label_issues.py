@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 
@@ -48,23 +49,14 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class LabelIssue:
-    """A label that is probably wrong.
+    """A label that is probably wrong."""
 
-    Attributes:
-        index: Index of the row.
-        given: The given label.
-        suggested: The label that is probably right.
-        score: Probability of the given label, or the measure that `reasons` name.
-        reasons: Why the label is probably wrong.
-        part: The key `word` or `label` of a label fix, if the row has several labels.
-    """
-
-    index: int
+    index: int  # of the row
     given: Any
-    suggested: Any
-    score: float
+    suggested: Any  # the label that is probably right
+    score: float  # probability of the given label, or the measure that `reasons` name
     reasons: list[str]
-    part: Part = field(default_factory=dict)
+    part: Part = field(default_factory=dict)  # key `word` or `label` of a label fix, for rows with several
 
 
 @dataclass(frozen=True)
@@ -120,12 +112,6 @@ def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
         study / PAGE_FILE, render_review_page(study.name, task.definition.name, len(rows), labeled, choices)
     )
     return result
-
-
-def describe_counts(result: LabelIssues) -> str:
-    """Return one line with the numbers of issues and rows."""
-    rows = format_count(result.summary["rows_with_issues"], "row")
-    return f"{format_count(len(result.records), 'label issue')} in {rows} of {result.num_rows:,}"
 
 
 # ---- the study
@@ -231,43 +217,24 @@ def _describe_issues(task: Task, rows: Rows, issues: Sequence[LabelIssue]) -> li
 # ---- issues
 
 
-class _Number(TypedDict):
-    predicted: float
-
-
-class _Answer(TypedDict):
-    answer: str
-    null_odds: float
-
-
-class _ClassProbabilities(TypedDict):
-    probabilities: dict[str, float]
-
-
-class _Words(TypedDict):
-    probabilities: list[dict[str, float]]
-
-
-class _Endings(TypedDict):
-    probabilities: list[float]
-
-
 def get_record_schema(task: Task) -> Any:
     """Return the schema of the keys of a prediction that `find_issues` reads."""
-    label_type = task.state.label_type
-    if isinstance(label_type, Regression):
-        return _Number
-    schemas = {"text": _ClassProbabilities, "word": _Words, "ending": _Endings, "answer": _Answer}
-    return schemas[task.definition.labeled_unit or "text"]
+    keys: dict[str, dict[str, Any]] = {
+        "text": {"probabilities": dict[str, float]},
+        "word": {"probabilities": list[dict[str, float]]},
+        "ending": {"probabilities": list[float]},
+        "answer": {"answer": str, "null_odds": float},
+        "number": {"predicted": float},
+    }
+    is_number = isinstance(task.state.label_type, Regression)
+    unit = "number" if is_number else task.definition.labeled_unit or "text"
+    return msgspec.defstruct("Prediction", keys[unit].items())
 
 
 def find_issues(task: Task, rows: Rows, records: Records) -> list[LabelIssue]:
     """Return the label issues, the most probable one first.
 
-    Args:
-        task: The task, whose labels are known.
-        rows: The parsed training rows.
-        records: The prediction for each row by a model that was not trained on it, as in `predictions.jsonl`.
+    `records` has a prediction for each row, as in `predictions.jsonl`, by a model that was not trained on it.
     """
     labels = task.get_labels(rows)
     label_type = task.state.label_type
@@ -415,11 +382,9 @@ def _find_in_answers(labels: Sequence[Any], records: Records) -> list[LabelIssue
 
 
 def compute_class_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Return [classes] the mean probability of each class over the rows with this label.
+    """Return [classes] the mean of the [n, classes] probabilities of each class over its rows.
 
-    Args:
-        labels: [n] int, given class.
-        probabilities: [n, classes] probabilities.
+    `labels` has the [n] given classes.
     """
     thresholds = np.full(probabilities.shape[1], np.inf)  # a class without rows can never be confident
     for label in np.unique(labels):
@@ -534,7 +499,9 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         return
     if result.records:
         print_records([_format_issue(record) for record in result.records[:MAX_PRINTED]])
-    out_console.print(describe_counts(result), markup=False, soft_wrap=True)
+    issues = format_count(len(result.records), "label issue")
+    rows = format_count(result.summary["rows_with_issues"], "row")
+    out_console.print(f"{issues} in {rows} of {result.num_rows:,}", markup=False, soft_wrap=True)
     out_console.print(f"review: {result.summary['page']}", markup=False, soft_wrap=True)
 
 

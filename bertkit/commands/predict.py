@@ -7,15 +7,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
+import pyarrow as pa
 import typer
+from datasets import Dataset
+from pandas import DataFrame
 from rich.text import Text
 
-from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig, collect_passed_columns
+from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig
 from bertkit.commands.explain import explain, require_explainable
 from bertkit.commands.inputs import (
     TruncationCounter,
+    collect_passed_columns,
     format_flag,
     iter_data_rows,
     iter_flag_rows,
@@ -37,11 +41,6 @@ from bertkit.utils.files import check_output_file, expand_home, write_chunks
 from bertkit.utils.reporting import keep_reporter, silence_libraries
 from bertkit.utils.text import replace_control_characters, replace_non_finite
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from pandas import DataFrame
-
-
 PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
@@ -61,22 +60,18 @@ class PredictionChunk:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Prediction records, which are computed during the iteration. They can be iterated only once.
-
-    Attributes:
-        chunks: The records in chunks.
-    """
+    """Prediction records, which are computed during the iteration. They can be iterated only once."""
 
     chunks: Iterator[PredictionChunk]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (record for chunk in self.chunks for record in chunk.records)
 
-    def to_dataset(self) -> "Dataset":
+    def to_dataset(self) -> Dataset:
         """Compute all predictions, and return them as a `datasets.Dataset`, memory-mapped from disk."""
         return build_dataset(chunk.records for chunk in self.chunks)
 
-    def to_pandas(self) -> "DataFrame":
+    def to_pandas(self) -> DataFrame:
         """Compute all predictions, and return the records as a `pandas.DataFrame`; see `to_dataset`."""
         return self.to_dataset().to_pandas()
 
@@ -134,16 +129,6 @@ def _iter_prediction_chunks(
 # ---- formats
 
 
-def infer_format(output: str) -> PredictionFormat:
-    """Return the format for the suffix of a file name."""
-    suffix = PurePath(output).suffix.lower()
-    if suffix not in FORMAT_BY_SUFFIX:
-        raise UserError(
-            f"--output {output}: has an unknown suffix; use {format_list(FORMAT_BY_SUFFIX)}, or pass --format"
-        )
-    return FORMAT_BY_SUFFIX[suffix]
-
-
 def serialize_predictions(
     chunks: Iterable[PredictionChunk], output_format: PredictionFormat
 ) -> Iterator[str]:
@@ -195,22 +180,18 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> "Dataset":
+def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> Dataset:
     """Return the records of all chunks as a memory-mapped dataset.
 
     The types of the columns are known only after the last chunk. Each chunk is therefore written to a file of
     its own first. All files are deleted when the process ends.
     """
-    from datasets import Dataset
-
     folder = write_to_temporary(lambda folder: _write_records(chunks, folder), "the predictions")
     return Dataset.from_file(str(folder / TABLE_FILE))
 
 
 def _write_records(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
     """Write all records to `TABLE_FILE` in a directory."""
-    import pyarrow as pa
-
     schemas: list[Any] = []
     try:
         for number, records in enumerate(chunk for chunk in chunks if chunk):
@@ -242,8 +223,6 @@ def _write_records(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None
 
 def _make_table(records: list[dict[str, Any]]) -> Any:
     """Return records as an Arrow table; a key that a record lacks is null."""
-    import pyarrow as pa
-
     columns = {}
     for name in dict.fromkeys(name for record in records for name in record):
         try:
@@ -266,8 +245,15 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
     predictions = predict(settings, get_piped_stdin())
     if output:
-        path = expand_home(output)
-        count = _write_predictions(predictions, path, file_format)
+        path, count = expand_home(output), 0
+
+        def count_records() -> Iterator[PredictionChunk]:
+            nonlocal count
+            for chunk in predictions.chunks:
+                count += len(chunk.records)
+                yield chunk
+
+        write_chunks(path, serialize_predictions(count_records(), file_format))
         typer.echo(f"{path}: {format_count(count, 'prediction')}", err=True)
         if as_json:
             print_json({"output": output, "rows": count})
@@ -297,23 +283,14 @@ def _choose_format(settings: Mapping[str, Any], as_json: bool) -> Any:
         )
     if file_format:
         return file_format
-    if output:
-        return infer_format(output)
-    return "table" if sys.stdout.isatty() else "jsonl"
-
-
-def _write_predictions(predictions: Predictions, path: Path, file_format: Any) -> int:
-    """Write predictions in chunks, and return their number."""
-    count = 0
-
-    def count_records() -> Iterator[PredictionChunk]:
-        nonlocal count
-        for chunk in predictions.chunks:
-            count += len(chunk.records)
-            yield chunk
-
-    write_chunks(path, serialize_predictions(count_records(), file_format))
-    return count
+    if not output:
+        return "table" if sys.stdout.isatty() else "jsonl"
+    suffix = PurePath(output).suffix.lower()
+    if suffix not in FORMAT_BY_SUFFIX:
+        raise UserError(
+            f"--output {output}: has an unknown suffix; use {format_list(FORMAT_BY_SUFFIX)}, or pass --format"
+        )
+    return FORMAT_BY_SUFFIX[suffix]
 
 
 def _print_table(records: Sequence[Mapping[str, Any]]) -> None:

@@ -73,21 +73,21 @@ def report(settings: Mapping[str, Any]) -> Report:
     if len(runs) > 1:
         html, summary = compare_runs(runs)
     elif config.explain:
-        html = render_page(runs[0], explain_examples(runs[0], NUM_EXPLAINED))
+        html = render_page(runs[0], explain_examples(runs[0]))
     else:
         html = render_page(runs[0])
     write_text(path, html)
     return Report(path, summary | {"bytes": path.stat().st_size})
 
 
-def explain_examples(run: FinishedRun, num_examples: int) -> dict[int, ExampleExplanation]:
+def explain_examples(run: FinishedRun) -> dict[int, ExampleExplanation]:
     """Return the explanations of the worst examples, by the index of the record."""
     task = load_run_task(run.folder)
     require_explainable(task, str(run.folder))
     view = create_view(run)
     if view is None:
         return {}
-    indices = sort_worst_first(view.build_examples())[:num_examples]
+    indices = sort_worst_first(view.build_examples())[:NUM_EXPLAINED]
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(run.folder, keep_stock_layers=True)
     predictor.model.to(devices.select_device())

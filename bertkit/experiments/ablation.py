@@ -18,7 +18,7 @@ from bertkit.experiments.suites import (
     Suite,
     find_data,
     read_table_file,
-    select_names,
+    select_named,
     select_task_settings,
 )
 from bertkit.reports.tables import ResultTable, format_score
@@ -127,8 +127,7 @@ class Ablation(Suite):
                     f"{flag}: each row of --table sizes has its own model size; select rows with --rows"
                 )
         rows = load_tables().tables[config.table].rows
-        names = select_names("--rows", config.rows, [row.name for row in rows], "row of the table")
-        self.rows = [row for row in rows if row.name in names]
+        self.rows: list[AblationRow] = select_named("--rows", config.rows, rows, "row of the table")
         self.table_tasks = load_tables().list_tasks(config.table)
         text = _read_recipe_settings(self.rows[0]).get("data", DEFAULT_TEXT)
         super().__init__(fill_unset(config, {"data": text}))
@@ -165,14 +164,10 @@ class Ablation(Suite):
         By default, all tasks of the table whose data is found are used, or else the fallback task.
         """
         *tasks, fallback = self.table_tasks
-        names = select_names(
-            "--tasks", self.config.tasks, [task.name for task in self.table_tasks], "task of the table"
-        )
+        selected = select_named("--tasks", self.config.tasks, self.table_tasks, "task of the table")
         has_tasks_flag, data_dir = bool(self.config.tasks), self.config.data_dir
-        found, errors = find_data(
-            [(task.name, task.command) for task in tasks if task.name in names], data_dir
-        )
-        if fallback.name in names and (has_tasks_flag or not found):
+        found, errors = find_data([(task.name, task.command) for task in tasks if task in selected], data_dir)
+        if fallback in selected and (has_tasks_flag or not found):
             more_found, more_errors = find_data([(fallback.name, fallback.command)], data_dir)
             found, errors = found | more_found, errors | more_errors
         titles = format_list(task.title for task in self.table_tasks if task.name in errors)

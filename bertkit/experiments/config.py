@@ -60,11 +60,9 @@ class StudySettings(Settings):
         0, "Number of hyperparameter trials; the first one has the default settings.", STUDY, min=0
     )
     search: list[str] = setting(
-        (),
-        "Setting to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C. Repeatable.",
-        STUDY,
+        (), "Setting to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C. Repeatable.", STUDY,
         default_text="learning rate and epochs, around the defaults",
-    )
+    )  # fmt: skip
     time_limit: float | None = setting(
         None, "Minutes after which this command begins no further trial.", STUDY, min=0.0, is_saved=False
     )
@@ -136,10 +134,8 @@ class GlueConfig(RunConfig):
         None,
         "Learning rates to try on each task; the one with the best validation score is kept. Either 'paper' "
         "(5e-5, 4e-5, 3e-5, 2e-5) or values separated by commas.",
-        TRAINING,
-        default_text="one, by data and model size",
-        replaces=("learning_rate",),
-    )
+        TRAINING, default_text="one, by data and model size", replaces=("learning_rate",),
+    )  # fmt: skip
     seeds: int = setting(
         1,
         "Runs of each task, with the seeds --seed, --seed + 1, ...; their mean and standard deviation are "
@@ -173,22 +169,13 @@ class FeatureBasedConfig(NerConfig):
     }  # fmt: skip
 
     data: DataSource | None = setting(
-        None,
-        "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).",
-        DATA,
-        completion="data",
-        default_text="conll2003",
-        is_path=True,
-    )
+        None, "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).", DATA,
+        completion="data", default_text="conll2003", is_path=True,
+    )  # fmt: skip
     model: str | None = setting(
-        None,
-        "Encoder: a known name (minilm), a local path, or a Hub model.",
-        MODEL,
-        flags=("--model", "-m"),
-        completion="models",
-        default_text="bert-base-cased",
-        is_path=True,
-    )
+        None, "Encoder: a known name (minilm), a local path, or a Hub model.", MODEL, flags=("--model", "-m"),
+        completion="models", default_text="bert-base-cased", is_path=True,
+    )  # fmt: skip
     context: Literal["sentence", "document"] = setting(
         "document",
         "Context of each sentence: only the sentence, or its document up to --max-length tokens.",
@@ -216,13 +203,9 @@ class AblationConfig(PretrainConfig):
     )
 
     data: DataSource | None = setting(
-        None,
-        "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.",
-        DATA,
-        completion="data",
-        default_text="imdb",
-        is_path=True,
-    )
+        None, "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.", DATA,
+        completion="data", default_text="imdb", is_path=True,
+    )  # fmt: skip
     table: Literal["objectives", "sizes"] = setting(
         "objectives", "Ablation to run: pre-training objectives (table 5) or model sizes (table 6).", MODEL
     )
@@ -230,11 +213,9 @@ class AblationConfig(PretrainConfig):
         None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all"
     )
     tasks: list[str] | None = setting(
-        None,
-        "Tasks to fine-tune each row on, separated by commas. Repeatable.",
-        DATA,
+        None, "Tasks to fine-tune each row on, separated by commas. Repeatable.", DATA,
         default_text="those of the table whose data is found, or else imdb",
-    )
+    )  # fmt: skip
     task_train_samples: int | None = setting(
         None, "Fine-tune on at most this many rows of each task, sampled with --seed.", DATA, min=1
     )
@@ -245,11 +226,9 @@ class AblationConfig(PretrainConfig):
         None, "Peak learning rate of fine-tuning.", TRAINING, min=0.0, default_text="by data and model size"
     )
     task_pooling: Pooling | None = setting(
-        None,
-        "Value of --pooling for the tasks that classify texts. WNUT-17 and SQuAD have no pooling.",
-        MODEL,
-        default_text="cls",
-    )
+        None, "Value of --pooling for the tasks that classify texts. WNUT-17 and SQuAD have no pooling.",
+        MODEL, default_text="cls",
+    )  # fmt: skip
     seeds: int = setting(
         1,
         "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; with 3 or more, "
@@ -265,17 +244,11 @@ class AblationConfig(PretrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSpec:
-    """Settings, help text and class of a suite.
-
-    Attributes:
-        config: The settings of the command.
-        help: The help text of the command.
-        target: The class as `module:name`. It is imported only when the suite runs.
-    """
+    """Settings, help text and class of a suite."""
 
     config: type[RunConfig]
     help: str
-    target: str
+    target: str  # the class as `module:name`, which is imported only when the suite runs
 
 
 # The only list of suites: experiments that reproduce a table of a paper.

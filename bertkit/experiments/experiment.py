@@ -208,17 +208,11 @@ class Experiment(ABC):
 
     `run` first calls `prepare`. After that, a dry run calls `describe_runs`; otherwise, `execute` trains the
     runs with `self.executor`. A worker process calls only `train`.
-
-    Attributes:
-        command: The command, such as "glue" or "study classify".
-        noun: What the output directory contains, on the console.
-        output_names: Patterns of the names of files and directories that the command may write in addition to
-            those of every run directory. `--overwrite` removes them.
-        fingerprints: Fingerprints by split of the data that all runs have in common, after `prepare`.
     """
 
-    command: str
-    noun: ClassVar[str] = "runs"
+    command: str  # such as "glue" or "study classify"
+    noun: ClassVar[str] = "runs"  # what the output directory contains, on the console
+    # Patterns of the names that the command may write in addition to those of every run directory.
     output_names: ClassVar[Sequence[str]]
 
     def __init__(self, config: Any) -> None:
@@ -226,7 +220,7 @@ class Experiment(ABC):
         self.run_reporter = RunReporter(get_reporter())
         self.started = time.monotonic()
         self.folder = Path(config.output_dir) if config.output_dir else None
-        self.fingerprints: dict[str, str] = {}
+        self.fingerprints: dict[str, str] = {}  # by split, of data that all runs have in common
         self._groups: dict[str, RunGroup] = {}
 
     # ---- the plan

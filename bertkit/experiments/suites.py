@@ -212,21 +212,22 @@ def select_task_settings(task_name: str, settings: Mapping[str, Any]) -> dict[st
     return {name: value for name, value in settings.items() if name in available}
 
 
-def select_names(flag: str, values: Sequence[str] | None, choices: Sequence[str], noun: str) -> list[str]:
-    """Return the choices that the values of a flag name, separated by commas, in the order of `choices`.
+def select_named(flag: str, values: Sequence[str] | None, items: Sequence[Any], noun: str) -> list[Any]:
+    """Return the items that the values of a flag name, separated by commas, in the order of `items`.
 
-    Without values, all choices are returned. `noun` is a choice in error messages, such as "GLUE task".
+    Without values, all items are returned. `noun` is an item in error messages, such as "GLUE task".
     """
-    names = [name.strip() for value in values or choices for name in value.split(",") if name.strip()]
-    known = [normalize_name(choice) for choice in choices]
+    choices = {normalize_name(item.name): item for item in items}
+    known = [item.name for item in items]
+    names = [name.strip() for value in values or known for name in value.split(",") if name.strip()]
     for name in names:
-        if normalize_name(name) not in known:
-            hint = suggest_similar(name, choices) or ";"
-            raise UserError(f"{flag} {name}: is not a {noun}{hint} choose from {format_list(choices)}")
+        if normalize_name(name) not in choices:
+            hint = suggest_similar(name, known) or ";"
+            raise UserError(f"{flag} {name}: is not a {noun}{hint} choose from {format_list(known)}")
     if not names:
-        raise UserError(f"{flag}: is empty; choose from {format_list(choices)}")
-    selected = [normalize_name(name) for name in names]
-    return [choice for choice in choices if normalize_name(choice) in selected]
+        raise UserError(f"{flag}: is empty; choose from {format_list(known)}")
+    selected = {normalize_name(name) for name in names}
+    return [item for name, item in choices.items() if name in selected]
 
 
 # ---- GLUE and KLUE
@@ -243,8 +244,7 @@ class Glue(Suite):
     def __init__(self, config: Any) -> None:
         super().__init__(fill_unset(config, {"model": loading.choose_default_model()}))
         self.table = load_table(self.command)
-        names = select_names("--tasks", config.tasks, self.table.names, self.table.noun)
-        self.tasks = [task for task in self.table.tasks if task.name in names]
+        self.tasks: list[SuiteTask] = select_named("--tasks", config.tasks, self.table.tasks, self.table.noun)
         self.learning_rates = self._parse_learning_rates()
 
     def _parse_learning_rates(self) -> list[float | None]:
@@ -565,8 +565,7 @@ class FeatureBased(Suite):
 
     def __init__(self, config: Any) -> None:
         table = load_table(self.command)
-        names = select_names("--features", config.features, table.names, table.noun)
-        self.rows = [row for row in table.tasks if row.name in names]
+        self.rows: list[SuiteTask] = select_named("--features", config.features, table.tasks, table.noun)
         recipe = read_recipe(self.rows[0].recipe, Ner.definition.name, Ner.definition.config)
         super().__init__(fill_unset(config, {name: recipe.settings[name] for name in ("data", "model")}))
 

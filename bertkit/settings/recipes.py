@@ -32,33 +32,19 @@ EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe with validated settings.
+    """A recipe with validated settings."""
 
-    Attributes:
-        name: Path or name by which the user chose it.
-        path: File of the recipe.
-        settings: Values by setting. Data that was passed from Python is a `DataObject` without a value.
-        provenance: Provenance of the run if the recipe is a `run.yaml`, else empty.
-    """
-
-    name: str
+    name: str  # or path by which the user chose it
     path: Path
-    settings: dict[str, Any]
-    provenance: dict[str, Any]
+    settings: dict[str, Any]  # data that was passed from Python is a `DataObject` without a value
+    provenance: dict[str, Any]  # of the run if the recipe is a `run.yaml`, else empty
 
 
-def list_shipped_recipes() -> dict[str, Path]:
-    """Return the files of the shipped recipes by name, such as `classify/imdb`."""
-    return _list_yaml_files("recipes")
+def list_shipped_recipes(folder_name: str = "recipes") -> dict[str, Path]:
+    """Return the files of the shipped recipes by name, such as `classify/imdb`.
 
-
-def list_profiles() -> dict[str, Path]:
-    """Return the files of the shipped `accelerate launch` configurations by name, such as `profiles/ddp`."""
-    return {f"profiles/{name}": path for name, path in _list_yaml_files("profiles").items()}
-
-
-def _list_yaml_files(folder_name: str) -> dict[str, Path]:
-    """Return the YAML files of a directory in the installed package or in the checkout, by name."""
+    The folder `profiles` has configurations for `accelerate launch`.
+    """
     installed = Path(str(importlib.resources.files("bertkit"))) / folder_name
     folder = installed if installed.is_dir() else Path(__file__).parents[2] / folder_name
     return {
@@ -84,12 +70,9 @@ def apply_overrides(
 
 
 def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
-    """Return the file of a recipe.
+    """Return the file of a recipe, given by its path, or by its name with or without its directory.
 
-    Args:
-        name: A path, or the name of a shipped recipe with or without its directory.
-        task: The task whose recipe is preferred if several recipes have this name.
-        flag: The flag or command before the name, for the error message.
+    If several recipes have this name, that of the task is preferred. `flag` is for the error message.
     """
     path = expand_home(name)
     if path.is_file():
@@ -137,13 +120,7 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
-    """Read and validate a recipe for a task.
-
-    Args:
-        name: A path, or the name of a shipped recipe.
-        task: Name of the task.
-        config: Class that declares the settings of the task.
-    """
+    """Read and validate a recipe for a task, given by its path or name."""
     path = find_recipe(name, task.removeprefix(STUDY_PREFIX))
     content = read_recipe_file(path)
     recipe_task, provenance = content.get("task", task), content.get("provenance") or {}

@@ -74,13 +74,9 @@ def setting(default: Any, help: str, panel: str = TRAINING, **attributes: Any) -
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base class of the settings of a command.
+    """Base class of the settings of a command."""
 
-    Attributes:
-        excluded_settings: Names of inherited fields that are not settings of this command.
-    """
-
-    excluded_settings: ClassVar[frozenset[str]] = frozenset()
+    excluded_settings: ClassVar[frozenset[str]] = frozenset()  # inherited fields that this command lacks
 
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
@@ -88,15 +84,9 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class SettingField(NamedTuple):
-    """A field of a config.
+    """A field of a config."""
 
-    Attributes:
-        type: Type of the value, such as `int | None`.
-        metadata: The `Setting` of the field.
-        default: Default value.
-    """
-
-    type: Any
+    type: Any  # of the value, such as `int | None`
     metadata: Setting
     default: Any
 

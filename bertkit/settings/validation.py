@@ -29,15 +29,10 @@ ACCEPTED_DATA = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DataObject:
-    """The value of a setting such as `data` that is not a name.
+    """The value of a setting such as `data` that is not a name."""
 
-    Attributes:
-        kind: Class of the object, for messages.
-        value: The object. None for the settings of a finished run, which do not contain the object.
-    """
-
-    kind: ObjectKind
-    value: Any = None
+    kind: ObjectKind  # class of the object, for messages
+    value: Any = None  # None for the settings of a finished run, which do not contain the object
 
     def __repr__(self) -> str:
         return f"{self.kind} passed from Python"
@@ -93,7 +88,9 @@ else:  # settings are converted to one of these types
     DataSource = str | DataObject
 
 
-TYPE_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+TYPE_DESCRIPTIONS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list",
+}  # fmt: skip
 
 
 class ConvertedSettings(dict[str, Any]):
@@ -101,16 +98,9 @@ class ConvertedSettings(dict[str, Any]):
 
 
 def validate_settings(config: type[ConfigT], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Return `values`, each converted to the type of its setting.
+    """Return `values`, each converted to the type of its setting, or raise `UserError`.
 
-    Args:
-        config: Class that declares the settings.
-        values: Values by setting.
-        origin: Source of the values for error messages: the path of a recipe, or "classify()" for a call from
-            Python.
-
-    Raises:
-        UserError: A key is unknown, or a value has the wrong type or is out of bounds.
+    `origin` is their source for error messages: the path of a recipe, or "classify()" for a call from Python.
     """
     if isinstance(values, ConvertedSettings):
         return dict(values)
@@ -131,18 +121,11 @@ def get_command_line_name(name: str, setting: Setting) -> str:
 
 
 def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
-    """Return a value converted to the type of its setting.
+    """Return a value converted to the type of its setting, such as `int | None`, or raise `UserError`.
 
-    Args:
-        value: The value, possibly a string from the command line.
-        kind: Type of the setting, such as `int | None` or `Literal["a", "b"]`.
-        setting: Metadata of the setting, with its bounds.
-        where: Start of the error message, which names the setting and the source of the value.
-
-    Raises:
-        UserError: The value is empty, has another type, is out of bounds, or is invalid for another reason.
+    `where` is the start of the error message, which names the setting and the source of the value.
     """
-    members = _list_union_members(kind)
+    members = list_union_members(kind)
     if value is None and type(None) in members:
         return None
     if isinstance(value, str) and not value:
@@ -157,7 +140,12 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
             return converted
     if DataObject in members:
         raise UserError(f"{where}: {describe_unsupported(value)}")
-    expected = " or ".join(_describe_type(member) for member in members)
+    expected = " or ".join(
+        f"one of {', '.join(map(str, typing.get_args(member)))}"
+        if typing.get_origin(member) is Literal
+        else TYPE_DESCRIPTIONS[typing.get_origin(member) or member]
+        for member in members
+    )
     found = repr(value) if isinstance(value, str) else " ".join(shorten_repr(value).split())
     raise UserError(f"{where}: {found} is not {expected}{suggest_similar(value, get_choices(kind))}")
 
@@ -170,7 +158,7 @@ def parse_flag(text: Any, kind: Any, setting: Setting, where: str) -> Any:
     if not isinstance(text, str):
         return text
     value: Any = text
-    if int in _list_union_members(kind):
+    if int in list_union_members(kind):
         with suppress(ValueError):
             value = int(text)
     return convert_value(value, kind, setting, where)
@@ -178,11 +166,11 @@ def parse_flag(text: Any, kind: Any, setting: Setting, where: str) -> Any:
 
 def get_choices(kind: Any) -> tuple[str, ...]:
     """Return the values of a `Literal`, or of the `Literal` members of a union; empty for other types."""
-    literals = (member for member in _list_union_members(kind) if typing.get_origin(member) is Literal)
+    literals = (member for member in list_union_members(kind) if typing.get_origin(member) is Literal)
     return tuple(str(choice) for literal in literals for choice in typing.get_args(literal))
 
 
-def _list_union_members(kind: Any) -> tuple[Any, ...]:
+def list_union_members(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union such as `int | None`, or the type itself if it is not a union."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
@@ -225,9 +213,3 @@ def _check_bounds(value: Any, setting: Setting, where: str) -> None:
         if is_infinite and high is None:
             bounds = f"finite and {bounds}"
     raise UserError(f"{where}: {value!r} is out of bounds; it must be {bounds}")
-
-
-def _describe_type(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    return "a list" if typing.get_origin(kind) is list else TYPE_DESCRIPTIONS[kind]
