@@ -37,14 +37,14 @@ CommandError = get_command_error()
 class Command:
     """A command: what `--help` shows, and what runs it.
 
-    `function` is `module:function`. The module is imported when the command runs. The function is called with
-    `name` unless it is empty, with the settings that the user passed and with the value of `--json`; if there
-    is `--recipe`, also with the recipe or None.
+    The module is imported when the command runs. Its function `run_command` is called with `name` unless it
+    is empty, with the settings that the user passed and with the value of `--json`; if there is `--recipe`,
+    also with the recipe or None.
     """
 
     config: type[Settings]
     help: str
-    function: str
+    module: str
     name: str = ""  # of the task or suite that the function runs
     recipe_task: str | None = None  # whose recipes `--recipe` accepts; None for a command without this flag
 
@@ -54,19 +54,18 @@ class Command:
         if processes > 1 and system.get_launched_world_size() == 1:
             sys.exit(launch(processes, settings.get("device", "auto")))
         exit_with_launcher()
-        module, _, function = self.function.partition(":")
         name = [self.name] if self.name else []
-        getattr(import_module(module), function)(*name, settings, as_json, *recipe)
+        import_module(self.module).run_command(*name, settings, as_json, *recipe)
 
 
 def _train(task: str) -> Command:
     spec = task_definition(task)
-    return Command(spec.config, spec.help, "bertkit.commands.train:run_command", task, task)
+    return Command(spec.config, spec.help, "bertkit.commands.train", task, task)
 
 
 def _run_suite(suite: str) -> Command:
     spec = SUITES[suite]
-    return Command(spec.config, spec.help, "bertkit.experiments.experiment:run_command", suite, suite)
+    return Command(spec.config, spec.help, "bertkit.experiments.experiment", suite, suite)
 
 
 def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
@@ -87,7 +86,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
                 task: Command(
                     make_study_config(task),
                     f"Study `bertkit {task}` over folds, seeds and hyperparameter trials.",
-                    "bertkit.experiments.experiment:run_command",
+                    "bertkit.experiments.experiment",
                     STUDY_PREFIX + task,
                     STUDY_PREFIX + task,
                 )
@@ -100,7 +99,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "train-tokenizer": Command(
             configs.TokenizerConfig,
             "Train a WordPiece vocabulary on your own text: a tokenizer for BERT.",
-            "bertkit.commands.train_tokenizer:run_command",
+            "bertkit.commands.train_tokenizer",
         ),
         "ablation": _run_suite("ablation"),
     },
@@ -111,7 +110,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
                 task: Command(
                     configs.make_check_config(task_definition(task).config),
                     f"Check data for `bertkit {task}`.",
-                    "bertkit.commands.check:run_command",
+                    "bertkit.commands.check",
                     task,
                 )
                 for task in TASKS
@@ -125,57 +124,57 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "predict": Command(
             configs.PredictConfig,
             "Predict with a finished run: rows of a file, texts, or lines on standard input.",
-            "bertkit.commands.predict:run_command",
+            "bertkit.commands.predict",
         ),
         "serve": Command(
             configs.ServeConfig,
             "Serve predictions of finished runs over HTTP, with a page to try them.",
-            "bertkit.serve:run_command",
+            "bertkit.serve",
         ),
         "evaluate": Command(
             configs.EvaluateConfig,
             "Score a finished run on other data, with confidence intervals and baselines; --compare tests "
             "it against another run.",
-            "bertkit.commands.evaluate:run_command",
+            "bertkit.commands.evaluate",
         ),
         "calibrate": Command(
             configs.CalibrateConfig,
             "Calibrate the probabilities of a finished run: fit a temperature on its validation rows, or "
             "on other labeled rows, and fold it into the model. Optionally, fit thresholds and "
             "abstention.",
-            "bertkit.commands.calibrate:run_command",
+            "bertkit.commands.calibrate",
         ),
         "report": Command(
             configs.ReportConfig,
             "Write the report page of a finished run again, or compare several runs on one page.",
-            "bertkit.commands.report:run_command",
+            "bertkit.commands.report",
         ),
         "embed": Command(
             configs.EmbedConfig,
             "Write vectors of texts, or of one word in its contexts, to a file; --query searches them.",
-            "bertkit.commands.embed:run_command",
+            "bertkit.commands.embed",
         ),
         "fill-mask": Command(
             configs.FillMaskConfig,
             "Print the most probable words for each [MASK] in a text.",
-            "bertkit.commands.fill_mask:run_command",
+            "bertkit.commands.fill_mask",
         ),
         "export": Command(
             configs.ExportConfig,
             "Export a finished run to ONNX and compare it with the PyTorch model on the validation rows.",
-            "bertkit.commands.export:run_command",
+            "bertkit.commands.export",
         ),
         "label-issues": Command(
             configs.LabelIssuesConfig,
             "List the training rows of a study whose labels are probably wrong, and write a page to "
             "review them.",
-            "bertkit.commands.label_issues:run_command",
+            "bertkit.commands.label_issues",
         ),
         "distill": Command(
             configs.DistillConfig,
             "Train a smaller model, the student, on the predictions of a finished run, its teacher. The "
             "settings of the run are the defaults.",
-            "bertkit.commands.distill:run_command",
+            "bertkit.commands.distill",
         ),
     },
 }

@@ -7,12 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
-import pyarrow as pa
 import typer
-from datasets import Dataset
-from pandas import DataFrame
 from rich.text import Text
 
 from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig
@@ -41,6 +38,10 @@ from bertkit.utils.files import check_output_file, expand_home, write_chunks
 from bertkit.utils.reporting import keep_reporter, silence_libraries
 from bertkit.utils.text import replace_control_characters, replace_non_finite
 
+if TYPE_CHECKING:  # predict imports neither of them, which are slow
+    from datasets import Dataset
+    from pandas import DataFrame
+
 PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".conll": "conll",
@@ -67,11 +68,11 @@ class Predictions:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (record for chunk in self.chunks for record in chunk.records)
 
-    def to_dataset(self) -> Dataset:
+    def to_dataset(self) -> "Dataset":
         """Compute all predictions, and return them as a `datasets.Dataset`, memory-mapped from disk."""
         return build_dataset(chunk.records for chunk in self.chunks)
 
-    def to_pandas(self) -> DataFrame:
+    def to_pandas(self) -> "DataFrame":
         """Compute all predictions, and return the records as a `pandas.DataFrame`; see `to_dataset`."""
         return self.to_dataset().to_pandas()
 
@@ -180,18 +181,22 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> Dataset:
+def build_dataset(chunks: Iterable[list[dict[str, Any]]]) -> "Dataset":
     """Return the records of all chunks as a memory-mapped dataset.
 
     The types of the columns are known only after the last chunk. Each chunk is therefore written to a file of
     its own first. All files are deleted when the process ends.
     """
+    from datasets import Dataset
+
     folder = write_to_temporary(lambda folder: _write_records(chunks, folder), "the predictions")
     return Dataset.from_file(str(folder / TABLE_FILE))
 
 
 def _write_records(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None:
     """Write all records to `TABLE_FILE` in a directory."""
+    import pyarrow as pa
+
     schemas: list[Any] = []
     try:
         for number, records in enumerate(chunk for chunk in chunks if chunk):
@@ -223,6 +228,8 @@ def _write_records(chunks: Iterable[list[dict[str, Any]]], folder: Path) -> None
 
 def _make_table(records: list[dict[str, Any]]) -> Any:
     """Return records as an Arrow table; a key that a record lacks is null."""
+    import pyarrow as pa
+
     columns = {}
     for name in dict.fromkeys(name for record in records for name in record):
         try:

@@ -387,7 +387,7 @@ class Klue(Glue):
         return {
             folder: {
                 **metrics,
-                "validation": metrics["validation"] | SCORERS[names[folder]](list(_iter_predictions(folder))),
+                "validation": metrics["validation"] | SCORERS[names[folder]](RunDir(folder).records),
             }
             for folder, metrics in super().train_runs(runs).items()
         }
@@ -403,17 +403,11 @@ class Klue(Glue):
                     "guid": record["guid"] if "guid" in record else record["id"],
                     "prediction": record.get("predicted", record.get("answer")),
                 }
-                for record in _iter_predictions(run)
+                for record in RunDir(run).records
             ]
             lines = [json.dumps(record, ensure_ascii=False) for record in records]
             write_text(folder / PREDICTIONS_DIR / names[-1], "".join(f"{line}\n" for line in lines))
         return names
-
-
-def _iter_predictions(folder: Path, split: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the predictions of a run for the validation split or another one."""
-    with (folder / f"predictions{split and '-'}{split}.jsonl").open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
 
 
 def find_best(task: SuiteTask, runs: Sequence[PlannedRun], results: RunMetrics) -> PlannedRun | None:
@@ -536,7 +530,7 @@ def write_submission(folder: Path, runs: Sequence[tuple[SuiteTask, Path]]) -> li
         for split, name in task.submission_files.items():
             if (run_dir / f"predictions-{split}.jsonl").exists():
                 lines = ["index\tprediction"]
-                for record in _iter_predictions(run_dir, split):
+                for record in RunDir(run_dir).iter_lines(f"predictions-{split}.jsonl"):
                     label = record["predicted"]
                     if task.label_format == "score":
                         label = f"{min(5.0, max(0.0, label)):.3f}"
