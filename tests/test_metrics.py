@@ -120,7 +120,7 @@ def test_baselines():
     assert predict_majority(np.array([1.0, 2.0]), 2).tolist() == [1.5, 1.5]
     assert predict_majority(np.array([[0, 1], [1, 1], [0, 0]]), 1).tolist() == [[0, 1]]
     train = [["so good", "too bad", "bad bad", "very bad"]]
-    assert predict_tfidf(train, labels, [[["good good", "bad"]]])[0].tolist() == [0, 1]
+    assert predict_tfidf(train, labels, [["good good", "bad"]]).tolist() == [0, 1]
 
 
 def test_evaluate_interface_gives_the_same_scores():

@@ -40,7 +40,6 @@ from bertkit.stats.calibration import (
     compute_calibration,
     compute_risk_coverage,
     cross_fit,
-    describe_coverage,
     find_members,
     fit_min_confidence,
     fit_set_margin,
@@ -317,11 +316,13 @@ def _fit_confidence(
 
     numbers, _, minimum = fit_all(np.ones(len(folds), bool))
     by_fold, confidence = cross_fit(fit_all, lambda fitted, rows: fitted[1][rows], folds)
-    aurc = SelectiveScorer(confidence, is_correct, 0.0).score(np.arange(len(folds)))["aurc"]
-    found: dict[str, Any] = {"risk_coverage": {**compute_risk_coverage(confidence, is_correct), "aurc": aurc}}
+    fold_minima = np.array([minimum for _, _, minimum in by_fold])[folds]
+    after = SelectiveScorer(confidence, is_correct, fold_minima).score(np.arange(len(folds)))
+    curve = compute_risk_coverage(confidence, is_correct)
+    found: dict[str, Any] = {"risk_coverage": {**curve, "aurc": after.pop("aurc")}}
     if coverage is not None:
-        fold_minima = np.array([minimum for _, _, minimum in by_fold])[folds]
-        scores = describe_coverage(confidence, is_correct, fold_minima)
+        before = {"coverage": 1.0, "answered_accuracy": float(is_correct.mean())}
+        scores = {"before": before, "after": {"coverage": 0.0, "answered_accuracy": 0.0} | after}
         found["abstention"] = {"requested": coverage, "min_confidence": minimum, "scores": scores}
     return numbers, [numbers for numbers, _, _ in by_fold], confidence, found
 

@@ -31,12 +31,11 @@ class FrozenFeatures(Method):
     def precompute(
         self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
     ) -> dict[str, Features]:
-        inputs: dict[str, Any] = dict(features)
-        batch_size = run.config.eval_batch_size
-        return {
-            split: VectorFeatures(part, compute_vectors(model, part, collator, batch_size))
-            for split, part in inputs.items()
-        }
+        computed: dict[str, Any] = dict(features)
+        for split, part in computed.items():
+            vectors = compute_vectors(model, part, collator, run.config.eval_batch_size)
+            computed[split] = VectorFeatures(part, vectors)
+        return computed
 
 
 class Contrastive(Method):

@@ -21,7 +21,6 @@ from bertkit.models.loading import (
     find_model,
     load_config,
     load_model,
-    require_embeddings,
     takes_token_type_ids,
 )
 from bertkit.models.pooling import PoolStates, average_ranges, select_pooled_tokens
@@ -183,26 +182,19 @@ def allocate_memmap(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarr
 # ---- vectors of tokens
 
 
-class VectorFeatures(TextFeatures):
-    """Features with vectors in place of token ids.
-
-    Args:
-        vectors: [tokens, layers, hidden] vectors of the tokens of all sequences, concatenated.
-    """
-
-    features: TextFeatures
-    vectors: np.ndarray
+class VectorFeatures:
+    """Features with vectors [tokens, layers, hidden] of the tokens of all sequences in place of token ids."""
 
     def __init__(self, features: TextFeatures, vectors: np.ndarray) -> None:
-        vars(self).update(vars(features), features=features, vectors=vectors)
+        self.features, self.vectors = features, vectors
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        item = self.features[index]
+        item, offsets = self.features[index], self.features.sequence_offsets
         del item["input_ids"], item["token_type_ids"]
-        bounds = self.token_offsets[self.sequence_offsets[index] : self.sequence_offsets[index + 1] + 1]
+        bounds = self.features.token_offsets[offsets[index] : offsets[index + 1] + 1]
         return item | {"vectors": [self.vectors[start:stop] for start, stop in pairwise(bounds)]}
 
     def __getattr__(self, name: str) -> Any:
@@ -210,18 +202,6 @@ class VectorFeatures(TextFeatures):
         if name.startswith("_") or name == "features":
             raise AttributeError(name)
         return getattr(self.features, name)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.features.lengths
-
-    @property
-    def logit_offsets(self) -> np.ndarray:
-        return self.features.logit_offsets
-
-    @property
-    def length_keys(self) -> np.ndarray:
-        return self.features.length_keys
 
 
 def compute_vectors(model: Any, features: TextFeatures, collator: Collator, batch_size: int) -> np.ndarray:
@@ -270,27 +250,16 @@ class FrozenEncoder:
     """An encoder as its checkpoint has it, in fp32. Its weights are loaded if the cache lacks vectors."""
 
     def __init__(self, model: str, pad_token_id: int) -> None:
-        self.model, self.pad_token_id = model, pad_token_id
-
-    @cached_property
-    def _source(self) -> ModelSource:
-        return find_model(self.model)
-
-    @cached_property
-    def _config(self) -> Any:
-        return load_config(self._source)
+        self.source, self.pad_token_id = find_model(model), pad_token_id
+        self.config = load_config(self.source)
 
     @cached_property
     def _fingerprint(self) -> str:
-        return fingerprint_weights(self._source)
+        return fingerprint_weights(self.source)
 
     @cached_property
     def _encoder(self) -> Encoder:
-        return Encoder.load(self._source, self._config, self.pad_token_id)
-
-    def require_embeddings(self, tokenizer: Any) -> None:
-        """Check that the encoder has an embedding for each token; a run may have added embeddings."""
-        require_embeddings(self._source, self._config, tokenizer)
+        return Encoder.load(self.source, self.config, self.pad_token_id)
 
     def compute_vectors(self, features: TextFeatures) -> np.ndarray:
         """Return the vector of each text by each pooling of the last layer, `[n, poolings, hidden]`.
@@ -298,8 +267,8 @@ class FrozenEncoder:
         The vector of a text that is split into windows is the mean of the vectors of its windows.
         """
         num_sequences = len(features.sequence_lengths)
-        shape = (num_sequences, len(POOLINGS), self._config.hidden_size)
-        key = finish_cache_key(start_cache_key(self._config, [POOLINGS, self._fingerprint]), features)
+        shape = (num_sequences, len(POOLINGS), self.config.hidden_size)
+        key = finish_cache_key(start_cache_key(self.config, [POOLINGS, self._fingerprint]), features)
 
         vectors = load_or_compute(
             "text-vectors", key, shape, np.float32,

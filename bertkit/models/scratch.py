@@ -27,7 +27,7 @@ from bertkit.models.loading import (
 )
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE
 from bertkit.utils import devices
-from bertkit.utils.cache import get_or_create
+from bertkit.utils.cache import cache_or_write
 from bertkit.utils.files import create_process_directory, expand_home
 from bertkit.utils.reporting import report_info
 
@@ -166,29 +166,21 @@ def find_tokenizer(name: str) -> ModelSource:
 def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions) -> Any:
     """Train a tokenizer on the text, or load the cached one that was trained on the same text."""
     settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
-    result: WordPieceResult | None = None
-
-    def train() -> WordPieceResult:
-        report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
-        return train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)
+    trained: WordPieceResult | None = None
 
     def write(folder: Path) -> None:
-        nonlocal result
-        result = train()
-        result.tokenizer.save_pretrained(folder)
-        (folder / NOTES_FILE).write_text(json.dumps(result.notes), "utf-8")
+        nonlocal trained
+        if trained is None:  # unless the cache could not be written
+            report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
+            trained = train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)
+        trained.tokenizer.save_pretrained(folder)
+        (folder / NOTES_FILE).write_text(json.dumps(trained.notes), "utf-8")
 
     key = hash_json([CACHE_VERSION, settings, asdict(options), digest_files(text.files)])
-    folder = get_or_create("tokenizer", key, write)
-    is_cached = folder is not None and result is None
-    if folder is None:
-        result = result or train()
-        tokenizer, notes = result.tokenizer, result.notes
-    else:
-        tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
-        notes = json.loads((folder / NOTES_FILE).read_text("utf-8"))
-    for note in notes:
+    folder = cache_or_write("tokenizer", key, write, "the tokenizer")
+    tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
+    for note in json.loads((folder / NOTES_FILE).read_text("utf-8")):
         report_info(note)
-    suffix = " (cached: trained on this text before)" if is_cached else ""
+    suffix = " (cached: trained on this text before)" if trained is None else ""
     report_info(f"WordPiece tokenizer with {len(tokenizer):,} tokens{suffix}")
     return tokenizer

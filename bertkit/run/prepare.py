@@ -401,9 +401,9 @@ def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) 
     # Vectors of tokens that were added for the task are untrained.
     if task.definition.labeled_unit != "text" or task.state.new_tokens:
         return {}
-    encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
     try:
-        encoder.require_embeddings(tokenizer)
+        encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
+        loading.require_embeddings(encoder.source, encoder.config, tokenizer)
         with report_out_of_memory("out of memory"):
             return score_linear_probe(task, encoder, tokenizer, train, rows)
     except UserError as error:

@@ -43,7 +43,6 @@ from bertkit.training.arguments import build_training_arguments, parse_extra_arg
 from bertkit.training.callbacks import (
     EvaluateAndSaveCallback,
     FirstStepTimer,
-    ProbeCallback,
     ReporterCallback,
     StopRequest,
 )
@@ -171,10 +170,10 @@ class Session:
         set_tensorboard_dir(trainer, self.folder / RunDir.TENSORBOARD_DIR)
         self.first_step_timer = FirstStepTimer()
         trainer.add_callback(self.first_step_timer)
-        schedule = EvaluateAndSaveCallback(trainer.steps_per_epoch, config.save_steps, self.stop_request)
-        if prepared.probe is not None:
-            trainer.add_callback(ProbeCallback(schedule, self._log_probe_score))
-        trainer.add_callback(schedule)
+        log_probe_score = None if prepared.probe is None else self._log_probe_score
+        trainer.add_callback(EvaluateAndSaveCallback(
+            trainer.steps_per_epoch, config.save_steps, self.stop_request, log_probe_score
+        ))  # fmt: skip
         trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in prepared.options.callbacks:
             trainer.add_callback(callback)

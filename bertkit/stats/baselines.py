@@ -38,10 +38,8 @@ def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
     return np.broadcast_to(constant, (size, *np.shape(constant)))
 
 
-def predict_tfidf(
-    train: TextColumns, labels: np.ndarray, others: Sequence[TextColumns], seed: int = 0
-) -> list[np.ndarray]:
-    """Predict each split with a linear model on the TF-IDF vectors of words and word pairs.
+def predict_tfidf(train: TextColumns, labels: np.ndarray, texts: TextColumns, seed: int = 0) -> np.ndarray:
+    """Predict rows with a linear model on the TF-IDF vectors of words and word pairs.
 
     The model is a logistic regression, or a ridge regression if the labels are numbers. Labels are [n] int,
     [n, classes] int or [n] float.
@@ -49,12 +47,9 @@ def predict_tfidf(
     rows = sample_tfidf_rows(len(labels), seed)
     model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
     if model is None:
-        return [predict_majority(labels, len(texts[0])) for texts in others]
-    predictions = []
-    for texts in others:
-        chunks = zip(*(iter_chunks(column, PREDICTED_ROWS) for column in texts), strict=True)
-        predictions.append(np.concatenate([model(chunk, "predict") for chunk in chunks]))
-    return predictions
+        return predict_majority(labels, len(texts[0]))
+    chunks = zip(*(iter_chunks(column, PREDICTED_ROWS) for column in texts), strict=True)
+    return np.concatenate([model(chunk, "predict") for chunk in chunks])
 
 
 def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:

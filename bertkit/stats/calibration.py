@@ -300,7 +300,7 @@ def compute_risk_coverage(confidence: np.ndarray, is_correct: np.ndarray) -> dic
 
 
 class SelectiveScorer:
-    """The scores of a model that abstains, for any sample of the rows.
+    """The scores of a model that abstains below `min_confidence` (which may be one for each row).
 
     * `coverage`: fraction of the rows that are answered.
     * `answered_accuracy`: fraction of the answered rows that are correct; missing if no row is answered.
@@ -308,7 +308,9 @@ class SelectiveScorer:
       most confident rows are answered first. Rows of equal confidence are answered together.
     """
 
-    def __init__(self, confidence: np.ndarray, is_correct: np.ndarray, min_confidence: float) -> None:
+    def __init__(
+        self, confidence: np.ndarray, is_correct: np.ndarray, min_confidence: np.ndarray | float
+    ) -> None:
         self.is_answered = confidence >= min_confidence
         self.is_correct = is_correct
         _, self._group = np.unique(-confidence, return_inverse=True)  # the most confident group is the first
@@ -324,24 +326,6 @@ class SelectiveScorer:
         sizes, errors = np.bincount(group), np.bincount(group, ~is_correct)
         risk = np.cumsum(errors) / np.maximum(np.cumsum(sizes), 1)
         return scores | {"aurc": float((risk * sizes).sum() / max(sizes.sum(), 1))}
-
-
-def describe_coverage(
-    confidence: np.ndarray, is_correct: np.ndarray, min_confidence: np.ndarray | float
-) -> dict[str, Any]:
-    """Return the scores of answering all rows ("before"), and of abstaining below a confidence ("after").
-
-    `min_confidence` may be one for each row.
-    """
-    is_answered = confidence >= min_confidence
-    answered = is_correct[is_answered]
-    return {
-        "before": {"coverage": 1.0, "answered_accuracy": float(is_correct.mean())},
-        "after": {
-            "coverage": float(is_answered.mean()),
-            "answered_accuracy": float(answered.mean()) if len(answered) else 0.0,
-        },
-    }
 
 
 # ---- prediction sets

@@ -55,29 +55,38 @@ class EvaluateAndSaveCallback(TrainerCallback):
 
     Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
     run does not have this evaluation, so its best checkpoint could be another one.
+
+    The score of a probe is logged before the first step, and before each evaluation and checkpoint, so that a
+    resumed run has the same log.
     """
 
-    def __init__(self, steps_per_epoch: int, save_steps: int | None, stop_request: StopRequest) -> None:
+    def __init__(
+        self, steps_per_epoch: int, save_steps: int | None, stop_request: StopRequest,
+        log_probe_score: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         self.steps_per_epoch = steps_per_epoch
         self.save_steps = save_steps
         self.stop_request = stop_request
+        self.log_probe_score = log_probe_score
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.log_probe_score is not None and state.global_step == 0:
+            state.epoch = 0.0
+            self.log_probe_score()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.is_evaluation_due(state):
-            control.should_evaluate = control.should_save = control.should_log = True
-        if self.is_save_due(state):
+        step = state.global_step
+        is_evaluation_due = step % self.steps_per_epoch == 0 or step >= state.max_steps
+        is_save_due = is_evaluation_due or (self.save_steps is not None and step % self.save_steps == 0)
+        if is_save_due and self.log_probe_score is not None:
+            self.log_probe_score()  # first, because logging resets `should_log`
+        if is_evaluation_due:
+            control.should_evaluate = control.should_log = True
+        if is_save_due:
             control.should_save = True
         self._stop_on_request(control)
-
-    def is_evaluation_due(self, state: TrainerState) -> bool:
-        """Return whether the current step is the last one of an epoch or of the run."""
-        return state.global_step % self.steps_per_epoch == 0 or state.global_step >= state.max_steps
-
-    def is_save_due(self, state: TrainerState) -> bool:
-        """Return whether a checkpoint is due at the current step, apart from those after evaluations."""
-        return self.save_steps is not None and state.global_step % self.save_steps == 0
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -88,26 +97,6 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def _stop_on_request(self, control: TrainerControl) -> None:
         if self.stop_request.is_requested_on_any_rank():
             control.should_save = control.should_training_stop = True
-
-
-class ProbeCallback(TrainerCallback):
-    """Score a probe before the first step, and at each step after which the trainer evaluates or saves.
-
-    The score is logged before the checkpoint is written, so that a resumed run has the same log.
-    """
-
-    def __init__(self, schedule: EvaluateAndSaveCallback, log_score: Callable[[], None]) -> None:
-        self.schedule = schedule
-        self.log_score = log_score
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 0:
-            state.epoch = 0.0
-            self.log_score()
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if self.schedule.is_evaluation_due(state) or self.schedule.is_save_due(state):
-            self.log_score()
 
 
 class TrainBeginCallback(TrainerCallback):

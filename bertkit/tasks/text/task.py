@@ -435,7 +435,7 @@ class SequenceTask(Task):
         )
         name, columns = self.get_tfidf_baseline()
         texts = [[part[column] for column in columns] for part in (train, rows)]
-        [predicted] = predict_tfidf(texts[0], labels, [texts[1]], self.config.seed)
+        predicted = predict_tfidf(texts[0], labels, texts[1], self.config.seed)
         score = self.label_type.score
         return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
 
