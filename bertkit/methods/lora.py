@@ -12,12 +12,7 @@ from torch import nn
 
 from bertkit.errors import UserError
 from bertkit.methods.base import Method
-from bertkit.models.layers import (
-    count_trainable_parameters,
-    find_head_parameters,
-    find_layer_stack,
-    freeze_layers,
-)
+from bertkit.models.layers import count_trainable_parameters, find_encoder_layers, freeze_layers
 from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
@@ -64,8 +59,13 @@ def add_adapters(model: Any, rank: int) -> None:
     size = model.config.hidden_size
     if rank > size:
         raise UserError(f"--lora {rank}: the hidden size of the model is {size}; pass a smaller rank")
-    head = find_head_parameters(model, "--lora")  # peft freezes all parameters
-    trainable = [parameter for parameter in head if parameter.requires_grad]
+    # peft freezes all parameters. Those after the layers of the encoder (the pooler, the last LayerNorm and
+    # the head) stay trainable. An encoder registers its modules in the order of the forward pass.
+    stack = _find_layer_stack(model).removeprefix(model.base_model_prefix + ".")
+    modules = dict(model.base_model.named_children())
+    up_to_layers = list(modules.values())[: list(modules).index(stack) + 1]
+    in_encoder = {id(parameter) for module in up_to_layers for parameter in module.parameters()}
+    trainable = [one for one in model.parameters() if one.requires_grad and id(one) not in in_encoder]
     targets = _choose_target_modules(model)
     if not targets:
         raise UserError(
@@ -82,6 +82,14 @@ def add_adapters(model: Any, rank: int) -> None:
         layer.cast_input_dtype_enabled = False  # autocast decides about the number format
 
 
+def _find_layer_stack(model: Any) -> str:
+    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
+    found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
+    if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
+        raise UserError(f"--lora: {model.config.model_type} has no known encoder layers; leave out --lora")
+    return prefix + (found[0].removeprefix(prefix).partition(".")[0] if found else "encoder")
+
+
 def _choose_target_modules(model: Any) -> list[str] | str:
     """Return the linear layers that peft adapts in this architecture, or all those of the encoder's layers.
 
@@ -91,7 +99,7 @@ def _choose_target_modules(model: Any) -> list[str] | str:
 
     if model.config.model_type in TARGETS_BY_TYPE:
         return TARGETS_BY_TYPE[model.config.model_type]
-    stack = find_layer_stack(model, "--lora")
+    stack = _find_layer_stack(model)
     return [
         name
         for name, module in model.named_modules()

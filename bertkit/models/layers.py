@@ -59,27 +59,6 @@ def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
     return layer_by_parameter
 
 
-def find_layer_stack(model: Any, flag: str) -> str:
-    """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
-    found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
-    if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
-        raise UserError(f"{flag}: {model.config.model_type} has no known encoder layers; leave out {flag}")
-    name = found[0].removeprefix(prefix).partition(".")[0] if found else "encoder"
-    return prefix + name
-
-
-def find_head_parameters(model: Any, flag: str) -> list[nn.Parameter]:
-    """Return the parameters that follow the encoder's layers: the pooler, the last LayerNorm and the head.
-
-    An encoder registers its modules in the order of the forward pass.
-    """
-    stack = find_layer_stack(model, flag).removeprefix(model.base_model_prefix + ".")
-    modules = dict(model.base_model.named_children())
-    up_to_layers = list(modules.values())[: list(modules).index(stack) + 1]
-    in_encoder = {id(parameter) for module in up_to_layers for parameter in module.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in in_encoder]
-
-
 # ---- fewer layers, and frozen layers
 
 

@@ -9,7 +9,7 @@ addresses. Therefore, batches are padded to a short list of lengths, and each sh
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -68,14 +68,6 @@ def make_recorder() -> Callable[[Callable[[], Any]], CudaGraph]:
     return partial(CudaGraph, pool=torch.cuda.graph_pool_handle(), stream=stream)
 
 
-class RecordedPass(NamedTuple):
-    """A recorded forward and backward pass, with the tensors that it reads."""
-
-    recording: CudaGraph
-    inputs: dict[str, torch.Tensor]
-    counts: dict[str, torch.Tensor]
-
-
 class StepGraphs:
     """Runs forward and backward passes, with a CUDA graph for each shape of a batch.
 
@@ -94,7 +86,8 @@ class StepGraphs:
     ) -> None:  # fmt: skip
         self.run_pass = run_pass
         self.is_compiled = is_compiled
-        self.graphs: dict[Any, RecordedPass] = {}
+        # By the shapes of a batch: the recorded pass, and the tensors that it reads, inputs and counts.
+        self.graphs: dict[Any, tuple[CudaGraph, dict[str, torch.Tensor], dict[str, torch.Tensor]]] = {}
         self._record = make_recorder()
         self._seen: set[Any] = set()  # shapes that have run without a graph
         self._parameters = list(parameters)
@@ -122,27 +115,24 @@ class StepGraphs:
             if is_new or len(self.graphs) == MAX_GRAPHS:  # the number of a teacher's logits varies
                 self._seen.add(key)
                 return self.run_pass(batch, counts)
-            self.graphs[key] = self._record_pass(batch, counts)
-        recording, inputs, static_counts = self.graphs[key]
-        for name, tensor in inputs.items():
+            if not self._gradients:
+                # between two passes of a step, the gradients exist already
+                self._gradients = [
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    for parameter in self._trained
+                ]
+                self._attach_gradients()
+            own_inputs = {name: value.clone() for name, value in batch.items() if torch.is_tensor(value)}
+            own_counts = {part: count.clone() for part, count in counts.items()}
+            run = partial(self.run_pass, {**batch, **own_inputs}, dict(own_counts))
+            self.graphs[key] = self._record(run), own_inputs, own_counts
+        recording, own_inputs, own_counts = self.graphs[key]
+        for name, tensor in own_inputs.items():
             tensor.copy_(batch[name])
-        for part, count in static_counts.items():
+        for part, count in own_counts.items():
             count.copy_(counts[part])
         recording.replay()
         return recording.outputs
-
-    def _record_pass(self, batch: dict[str, Any], counts: dict[str, torch.Tensor]) -> RecordedPass:
-        if not self._gradients:
-            # between two passes of a step, the gradients exist already
-            self._gradients = [
-                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                for parameter in self._trained
-            ]
-            self._attach_gradients()
-        inputs = {name: value.clone() for name, value in batch.items() if torch.is_tensor(value)}
-        static_counts = {part: count.clone() for part, count in counts.items()}
-        run = partial(self.run_pass, {**batch, **inputs}, dict(static_counts))
-        return RecordedPass(self._record(run), inputs, static_counts)
 
     def _attach_gradients(self) -> None:
         """Attach the gradient buffers, filled with zeros, unless a previous pass of this step did."""
