@@ -14,13 +14,7 @@ if TYPE_CHECKING:  # a run imports its methods
 
 
 class TrainingInputs(NamedTuple):
-    """Examples, and how they become a loss.
-
-    Attributes:
-        examples: The training examples.
-        collator: Function that turns examples into a batch.
-        loss: The loss of a batch.
-    """
+    """Training examples, the function that turns them into a batch, and the loss of a batch."""
 
     examples: Features
     collator: Callable[..., Any]
@@ -85,11 +79,8 @@ class Method:
         return False
 
     def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
-        """Return further sections of `metrics.json`.
+        """Return further sections of `metrics.json`, given the evaluation on the validation split.
 
-        Args:
-            run: The run.
-            evaluation: Its evaluation on the validation split.
-            folder: Its directory, which has the model.
+        The directory of the run has the model.
         """
         return {}

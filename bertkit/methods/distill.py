@@ -92,10 +92,9 @@ class Distillation(Method):
                 f"{self.folder}: has another tokenizer than {run.model_source.name}, so that the tokens of "
                 f"{run.task.definition.name} differ; choose a student with the same tokenizer"
             )
+        self.label_order = self._match_labels(teacher_config, run.model_config)
         if run.config.unlabeled is not None:
             self.unlabeled_rows = _load_unlabeled_rows(run)
-        self.label_order = self._match_labels(teacher_config, run.model_config)
-        if self.unlabeled_rows is not None:
             labeled = run.features["train"]
             unlabeled = run.task.featurize(self.unlabeled_rows, run.tokenizer)
             # labels that mark the rows as unlabeled, in shape and type of the others

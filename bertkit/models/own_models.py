@@ -23,7 +23,7 @@ from bertkit.models.loading import (
     ModelSource,
     load_model,
     read_weights,
-    takes_token_type_ids,
+    select_inputs,
 )
 from bertkit.models.pooling import (
     compute_mean_vectors,
@@ -53,15 +53,6 @@ class EncoderWithHead(nn.Module):
     @property
     def base_model(self) -> Any:
         return getattr(self, self.base_model_prefix)
-
-    def select_inputs(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None
-    ) -> dict[str, torch.Tensor]:
-        """Return the inputs of the encoder, with the token type ids if it takes them."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None and takes_token_type_ids(self.base_model):
-            inputs["token_type_ids"] = token_type_ids
-        return inputs
 
     def load_head(self, source: ModelSource) -> None:
         """Load the weights of the head, all of which must exist."""
@@ -182,7 +173,8 @@ class Tagger(EncoderWithHead):
         A frozen encoder always computes in fp32, and its hidden states are rounded to fp16 as in the cache.
         Scores are then the same with and without the cache.
         """
-        inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs = select_inputs(self.base_model, batch)
         if self.features is None:
             return self.base_model(**inputs).last_hidden_state.unsqueeze(2)
         with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
@@ -284,8 +276,8 @@ class VectorClassifier(EncoderWithHead):
         """Return logits and vectors of tokens [batch, seq_len]; without padding, the mask may be None."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        inputs = self.select_inputs(input_ids, attention_mask, token_type_ids)
-        states = self.base_model(**inputs).last_hidden_state.float()
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        states = self.base_model(**select_inputs(self.base_model, batch)).last_hidden_state.float()
         if self.pooling == "cls":
             positions = get_pooled_positions(attention_mask, is_causal(self.config))[:, 0]
             vectors = states[torch.arange(len(positions), device=states.device), positions]

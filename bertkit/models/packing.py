@@ -126,19 +126,13 @@ ATTENTION_MASKS = ("attention_mask", "attn_mask")  # names of the mask in the la
 
 
 class Packing(NamedTuple):
-    """The positions of the real tokens of a padded batch.
+    """The positions of the real tokens of a padded batch."""
 
-    Attributes:
-        positions: `[num_tokens]` indices of the real tokens in the flattened batch.
-        cu_seqlens: `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row,
-            and the number of tokens.
-        supports_varlen: Whether the device has the kernel. Compiled layers cannot query the device.
-    """
-
-    positions: torch.Tensor
+    positions: torch.Tensor  # `[num_tokens]` indices of the real tokens in the flattened batch
+    # `[num_sequences + 1]` int32 index of the first token of each sequence in the packed row, and the end
     cu_seqlens: torch.Tensor
     seq_len: int
-    supports_varlen: bool
+    supports_varlen: bool  # whether the device has the kernel; compiled layers cannot query the device
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], seq_len: int, device: torch.device) -> "Packing":

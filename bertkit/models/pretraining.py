@@ -15,14 +15,11 @@ MASKED_POSITIONS = "masked_lm_positions"
 class PretrainingLogits(NamedTuple):
     """Output of a pre-training model.
 
-    Attributes:
-        prediction_logits: [batch, P, vocabulary] logits of the tokens at the masked positions.
-        seq_relationship_logits: [batch, 2] logits of two classes: the second text follows the first (0), or
-            does not (1). None for a model without a sentence-pair head.
+    The classes of sentence pairs are: the second text follows the first (0), or does not (1).
     """
 
-    prediction_logits: torch.Tensor
-    seq_relationship_logits: torch.Tensor | None
+    prediction_logits: torch.Tensor  # [batch, P, vocabulary] at the masked positions
+    seq_relationship_logits: torch.Tensor | None  # [batch, 2], if the model has a sentence-pair head
 
     def float(self) -> "PretrainingLogits":
         return PretrainingLogits(

@@ -25,17 +25,11 @@ MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of counts is below t
 
 
 class ReplacedTokenLogits(NamedTuple):
-    """Output of a `ReplacedTokenModel`.
+    """Output of a `ReplacedTokenModel`."""
 
-    Attributes:
-        prediction_logits: [batch, P, vocabulary] logits of the generator at the masked positions.
-        replaced_logits: [batch, seq_len] logits of the discriminator: whether a token is replaced.
-        is_replaced: [batch, seq_len] bool, whether the token differs from the original one.
-    """
-
-    prediction_logits: torch.Tensor
-    replaced_logits: torch.Tensor
-    is_replaced: torch.Tensor
+    prediction_logits: torch.Tensor  # [batch, P, vocabulary], of the generator at the masked positions
+    replaced_logits: torch.Tensor  # [batch, seq_len], of the discriminator: whether a token is replaced
+    is_replaced: torch.Tensor  # [batch, seq_len] bool, whether the token differs from the original one
 
     def float(self) -> "ReplacedTokenLogits":
         return ReplacedTokenLogits(

@@ -62,10 +62,8 @@ def predict_ending_only(
 ) -> np.ndarray:
     """Return [m] the ending that a logistic regression on TF-IDF vectors chooses from the endings alone.
 
-    Args:
-        train: [n] endings of each training row.
-        correct: [n] int, index of the correct ending of each training row.
-        others: [m] endings of each row to predict.
+    `train` are the [n] endings of each training row, `correct` the [n] indices of the correct ones, and
+    `others` the [m] endings of each row to predict.
     """
     sampled = sample_tfidf_rows(len(train), seed)
     sampled_endings = as_column(train).take(sampled)

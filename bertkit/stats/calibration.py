@@ -252,13 +252,8 @@ def cross_fit(
 ) -> tuple[list[Fitted], np.ndarray]:
     """Predict the rows of each fold by what is fitted on the rows of all other folds.
 
-    Args:
-        fit: Given [rows] bool, fits on these rows.
-        predict: Given what `fit` returned and [rows] bool, predicts these rows.
-        folds: [rows] index of the fold of each row.
-
-    Returns:
-        What is fitted for each fold, and [rows, ...] the predictions.
+    `fit` and `predict` get rows as [rows] bool; `folds` is [rows], the fold of each row. Returns what is
+    fitted for each fold, and [rows, ...] the predictions.
     """
     members = [folds == fold for fold in range(folds.max() + 1)]
     fitted = [fit(~is_member) for is_member in members]
@@ -380,12 +375,10 @@ DEFAULT_THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class ThresholdCriterion:
-    """What a threshold is chosen for.
+    """What a threshold is chosen for: the maximal F1, or a minimum of recall or precision.
 
-    Attributes:
-        name: "f1" or "macro_f1", which are maximized, or "recall" or "precision".
-        minimum: Smallest accepted recall or precision. Of the thresholds that reach it, the one with the
-            highest precision or recall is chosen. None for the other criteria.
+    Of the thresholds that reach a minimum of recall, the one with the highest precision is chosen, and the
+    other way round.
     """
 
     name: Literal["f1", "macro_f1", "recall", "precision"]

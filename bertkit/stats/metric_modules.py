@@ -41,9 +41,8 @@ def is_lower_better(score_name: str) -> bool:
 class DecodedPredictions:
     """Predictions and gold labels as the modules of `evaluate` expect them.
 
-    Attributes:
-        predictions: One value for each row: a label id, a number, a list of 0 and 1, a list of tags, or a
-            dictionary with an answer.
+    The value of a row is a label id, a number, a list of 0 and 1, a list of tags, or a dictionary with an
+    answer.
     """
 
     predictions: list[Any]

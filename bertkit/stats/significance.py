@@ -14,18 +14,14 @@ NUM_RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Scorer:
-    """A function that scores any sample of a split's rows.
+    """A function that scores the rows of a split at any indices.
 
-    Attributes:
-        score: Function that returns the scores of the rows at given indices. The scores of
-            a sample can be a subset: without unanswerable questions, a sample has no score for them.
-        is_correct: [size] bool, whether a row is correct, if the score "accuracy" is the fraction of correct
-            rows. None for other tasks.
+    A sample can have fewer scores than the split: without unanswerable questions, it has none for them.
     """
 
     score: Callable[[np.ndarray], Scores]
     size: int
-    is_correct: np.ndarray | None = None
+    is_correct: np.ndarray | None = None  # [size] bool, if "accuracy" is the fraction of correct rows
     num_resamples: int = NUM_RESAMPLES
 
     def score_all(self) -> Scores:
@@ -69,17 +65,12 @@ def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """Difference between two models in one score.
-
-    Attributes:
-        p: Two-sided p-value, from McNemar's exact test for accuracy and from the bootstrap otherwise.
-        test: Name of the test, "mcnemar" or "bootstrap".
-    """
+    """Difference between two models in one score."""
 
     difference: float
     interval: list[float]
-    p: float
-    test: str
+    p: float  # two-sided
+    test: str  # "mcnemar" (McNemar's exact test) for accuracy, otherwise "bootstrap"
 
 
 def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, ScoreDifference]:
