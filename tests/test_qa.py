@@ -28,15 +28,16 @@ from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy
 from bertkit.tasks.base import Outputs
+from bertkit.tasks.qa.config import QaConfig
 from bertkit.tasks.qa.features import Limits, build_question_features
 from bertkit.tasks.qa.predictions import (
     QaEvaluation,
     average_scores,
     merge_windows,
     score_answers,
-    score_baselines,
 )
 from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans
+from bertkit.tasks.qa.task import Qa
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks
 
@@ -345,7 +346,7 @@ def test_the_sweep_without_answers_equals_the_majority_baseline():
     )
     evaluation = QaEvaluation(Outputs(kept, features, rows), "v2")
     first, *_ = evaluation.compute_details().items()
-    baseline = score_baselines(rows, "v2")["majority"]
+    baseline = Qa(QaConfig(squad="v2")).score_baselines(rows, rows)["majority"]
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
     assert baseline["f1"] == evaluation.scores["f1"] == pytest.approx(200 / 3)
 

@@ -96,8 +96,7 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
 
 def serialize_tokenizer(tokenizer: Any) -> str:
     """Return a text that is equal for tokenizers that make the same tokens."""
-    serialized: str = tokenizer.backend_tokenizer.to_str()
-    return serialized
+    return str(tokenizer.backend_tokenizer.to_str())
 
 
 M = TypeVar("M", bound=TrainedModel)

@@ -209,11 +209,8 @@ def format_value(value: Any) -> str:
 
 def get_mark_kind(is_gold: bool, is_predicted: bool) -> str | None:
     """Return the kind of mark for a span; None if the span is neither gold nor predicted."""
-    if is_gold and is_predicted:
-        return "both"
-    if is_gold:
-        return "gold"
-    return "predicted" if is_predicted else None
+    kinds = {(True, True): "both", (True, False): "gold", (False, True): "predicted"}
+    return kinds.get((is_gold, is_predicted))
 
 
 def overlay_spans(gold: list[tuple[int, int]], predicted: list[tuple[int, int]]) -> list[Mark]:

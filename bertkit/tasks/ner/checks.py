@@ -143,7 +143,7 @@ class NerChecks(TaskChecks):
         return [tuple(tags) for tags in rows["iob2"]] if "iob2" in rows.columns else None
 
     def count_labels(self, rows: Rows) -> dict[str, int]:
-        return dict(count_entities(rows).most_common()) if "iob2" in rows.columns else {}
+        return dict(count_entities_by_type(rows).most_common()) if "iob2" in rows.columns else {}
 
     def check_balance(self, counts: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
         """Find types with few training entities, and types without validation entities."""
@@ -182,7 +182,9 @@ class NerChecks(TaskChecks):
             problem, _, fix = note.partition("; ")
             num_tags = tag_counts.total() - tag_counts[scheme.outside]
             yield Finding("warning" if fix else "note", "notation", problem, fix, num_tags)
-        if types := sorted(entity_type for entity_type, count in count_entities(train).items() if count == 1):
+        if types := sorted(
+            entity_type for entity_type, count in count_entities_by_type(train).items() if count == 1
+        ):
             singletons = {f"B-{entity_type}" if entity_type else "B" for entity_type in types}
             indices = [index for index, tags in enumerate(train["iob2"]) if singletons & set(tags)]
             yield Finding(
@@ -248,7 +250,7 @@ def _locate_words(rows: Rows, indices: np.ndarray, offsets: np.ndarray) -> list[
     ]
 
 
-def count_entities(rows: Rows) -> Counter[str]:
+def count_entities_by_type(rows: Rows) -> Counter[str]:
     """Return the number of entities of each type in parsed rows."""
     return Counter(tag[2:] for tags in rows["iob2"] for tag in tags if tag[0] == "B")
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from bertkit.data.table import Rows
 from bertkit.data.unicode import is_korean
-from bertkit.stats.baselines import predict_overlap
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, sigmoid
@@ -393,23 +392,6 @@ def compute_answer_probability(
 def get_gold_texts(rows: Rows) -> list[list[str]]:
     """Return the texts of the gold answers to each question; an empty list if there is no answer."""
     return [[answer["text"] for answer in answers] for answers in rows["answers"]]
-
-
-def score_baselines(rows: Rows, rules: Rules) -> dict[str, Scores]:
-    """Return the scores of `overlap` and, with v2, of `majority`.
-
-    The overlap baseline answers with the sentence that contains most words of the question. The majority
-    baseline gives empty answers.
-    """
-    gold, has_answer = get_gold_texts(rows), None
-    predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
-    if rules == "v2":
-        has_answer = np.array([bool(texts) for texts in gold], bool)
-        predictions["majority"] = [""] * len(rows)
-    return {
-        name: average_scores(score_answers(gold, answers, rules), has_answer)
-        for name, answers in predictions.items()
-    }
 
 
 def make_prediction(question_id: str, answer: str, null_probability: float) -> dict[str, Any]:

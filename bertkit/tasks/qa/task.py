@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
@@ -17,6 +16,7 @@ from bertkit.models.heads import QUESTION_HEAD, has_head, has_head_type, load_wi
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.setting import fill_unset
+from bertkit.stats.baselines import predict_overlap
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (
     InputSchema,
@@ -28,7 +28,7 @@ from bertkit.tasks.base import (
 )
 from bertkit.tasks.qa.config import QA
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
-from bertkit.tasks.qa.predictions import QaEvaluation, get_gold_texts, score_baselines
+from bertkit.tasks.qa.predictions import QaEvaluation, average_scores, get_gold_texts, score_answers
 from bertkit.tasks.qa.rows import (
     ANSWER_COLUMNS,
     QuestionRows,
@@ -66,6 +66,7 @@ class Qa(Task):
     state_class = QaState
     pipeline = TransformersPipeline(task="question-answering", caveat="has no task for extractive questions")
     uses_windows = True
+    combine_logits = staticmethod(average_log_probabilities)  # the n-best list is built once from the means
     requires_full_coverage = True
 
     @property
@@ -216,10 +217,6 @@ class Qa(Task):
             AutoModelForQuestionAnswering, source, model_config, self.state.has_new_head, self.config.head
         )
 
-    def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Average the log-probabilities of positions, from which the n-best list is then built once."""
-        return average_log_probabilities(logits)
-
     def make_loss(self, features: Any) -> Loss:
         return CrossEntropy()
 
@@ -234,4 +231,13 @@ class Qa(Task):
             self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        return score_baselines(rows, self.config.squad)
+        """Score `overlap`, the sentence with most words of the question, and with v2 `majority`, no answer."""
+        gold, has_answer = get_gold_texts(rows), None
+        predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
+        if self.config.squad == "v2":
+            has_answer = np.array([bool(texts) for texts in gold], bool)
+            predictions["majority"] = [""] * len(rows)
+        return {
+            name: average_scores(score_answers(gold, answers, self.config.squad), has_answer)
+            for name, answers in predictions.items()
+        }
