@@ -28,15 +28,7 @@ class CorpusChecks(TaskChecks):
     def load_examples(self) -> LoadedDataset:
         """Load documents without tokenizing them, since the tokenizer may not exist yet."""
         check_scratch_settings(self.task.config)
-        sources = self.task.find_sources()
-        train = sources["train"]
-        splits, notes = {}, list(train.notes)
-        for split, source in sources.items():
-            split_few = split == "train" and "validation" not in sources  # as in `Pretrain.load_data`
-            options = self.task.build_text_options(source)
-            splits[split], split_notes = load_document_rows(source, options, split_few)
-            notes += split_notes
-        return LoadedDataset(train.name, train.location, splits, notes=notes)
+        return self.task.load_splits(self.task.find_sources(), load_document_rows)
 
     def check_rows(
         self, dataset: LoadedDataset, parsed: LoadedDataset, notes: Sequence[str]

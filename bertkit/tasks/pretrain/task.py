@@ -157,14 +157,20 @@ class Pretrain(Task):
                 f"{flag} {source.name}: the tokenizer has no [MASK] token; pass another one, or "
                 "--objective ltr"
             )
+        return self.load_splits(
+            sources, partial(corpus_set.add_corpus, tokenizer=tokenizer, word_units=self.config.word_units)
+        )
+
+    def load_splits(
+        self, sources: Mapping[str, TextSource], load: Callable[..., tuple[Rows, list[str]]]
+    ) -> LoadedDataset:
+        """Return the documents of each split, which `load` reads: it gets text, options and `split_few`."""
+        train = sources["train"]
         splits, notes = {}, list(train.notes)
         for split, text in sources.items():
             # Validation text is held out by document, which requires several documents.
             split_few = split == "train" and "validation" not in sources
-            options = self.build_text_options(text)
-            splits[split], split_notes = corpus_set.add_corpus(
-                text, options, tokenizer, split_few, self.config.word_units
-            )
+            splits[split], split_notes = load(text, self.build_text_options(text), split_few)
             notes += split_notes
         return LoadedDataset(train.name, train.location, splits, notes=notes)
 
@@ -355,8 +361,7 @@ class CorpusSet:
     entries: list[tuple[int, Corpus]] = field(default_factory=list)
 
     def add_corpus(
-        self, text: TextSource, options: TextOptions, tokenizer: Any, split_few: bool,
-        word_units: WordUnits = "words",
+        self, text: TextSource, options: TextOptions, split_few: bool, tokenizer: Any, word_units: WordUnits
     ) -> tuple[Rows, list[str]]:  # fmt: skip
         """Load a corpus, add it to the set, and return its documents as rows, with notes for the user.
 

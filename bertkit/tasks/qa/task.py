@@ -231,7 +231,7 @@ class Qa(Task):
             self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
     def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score `overlap`, the sentence with most words of the question, and with v2 `majority`, no answer."""
+        """Score `overlap`, the sentence with most words of the question, and with v2 `majority`."""
         gold, has_answer = get_gold_texts(rows), None
         predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
         if self.config.squad == "v2":
