@@ -110,9 +110,9 @@ def require_texts(rows: Rows, columns: list[str]) -> None:
                 raise UserError(f"{rows.format_location(index)}: column {column!r} {problem}; {fix}")
 
 
-def find_column(rows: Rows, name: str) -> str | None:
-    """Return the column whose lower-cased name is `name`; None if there is no such column."""
-    return next((column for column in rows.columns if column.lower() == name), None)
+def find_column(rows: Rows, *names: str) -> str | None:
+    """Return the column whose lower-cased name is the first that exists of `names`, or None."""
+    return next((column for name in names for column in rows.columns if column.lower() == name), None)
 
 
 def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
@@ -120,9 +120,8 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
 
     The error names the flag `--ROLE-column`.
     """
-    for name in candidates:
-        if column := find_column(rows, name):
-            return column
+    if column := find_column(rows, *candidates):
+        return column
     raise UserError(
         f"{rows.files[0]}: no column looks like the {role} "
         f"(it has {format_list(rows.columns) or 'none at all'}); name it with --{role}-column"

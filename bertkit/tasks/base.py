@@ -110,10 +110,8 @@ class InputSchema:
 
     def get_group_ids(self, rows: Rows) -> Sequence[Any] | None:
         """Return the group of each row; None if rows can be predicted one by one."""
-        for name in self.group_columns:
-            if column := find_column(rows, name):
-                return rows[column]
-        return None
+        column = find_column(rows, *self.group_columns)
+        return rows[column] if column else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,15 +110,9 @@ class ContextColumn(Column):
         return words, texts, sentence, np.stack([offsets[document], offsets[document + 1]], 1)
 
 
-def find_document_column(rows: Rows) -> str | None:
-    """Return the column with the document id of each row, or None."""
-    columns = (find_column(rows, name) for name in DOCUMENT_COLUMNS)
-    return next((column for column in columns if column), None)
-
-
 def get_document_keys(rows: Rows) -> np.ndarray | None:
     """Return [n] a key of the file and the document id of each row; None without document boundaries."""
-    column = find_document_column(rows)
+    column = find_column(rows, *DOCUMENT_COLUMNS)
     if column is None:
         return None
     return combine_hashes([rows.file_index.astype(np.uint64), as_column(rows[column]).hashes])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import find_column
 from bertkit.data.features import Features
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
@@ -37,7 +38,6 @@ from bertkit.tasks.ner.rows import (
     add_document_positions,
     check_types,
     collect_types,
-    find_document_column,
     find_passed_column,
     find_types,
     get_document_keys,
@@ -146,7 +146,7 @@ class Ner(Task):
         token_column, _ = match_split_columns(rows, columns)
         rows = normalize_sentences(rows, token_column, tag_column=None)
         # Without a document column, each sentence is a document.
-        return (self._add_context(rows) if find_document_column(rows) else rows), []
+        return (self._add_context(rows) if find_column(rows, *DOCUMENT_COLUMNS) else rows), []
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
         if not named:

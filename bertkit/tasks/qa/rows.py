@@ -203,7 +203,7 @@ def resolve_columns(
         answers or guess_column(rows, ANSWER_COLUMNS, "answers"),
     )
     for role, column in zip(named, names, strict=True):
-        if names.count(column) > 1 or column == find_id_column(rows):
+        if names.count(column) > 1 or column == find_column(rows, *ID_COLUMNS):
             raise UserError(f"--{role}-column {column}: already has another role; pass another column")
     return names
 
@@ -230,12 +230,6 @@ def match_split_columns(rows: Rows, names: ColumnNames) -> ColumnNames:
             f"{format_list(rows.columns)}); name the column {names[role]!r}, as in the training rows"
         )
     return question, context, answers or names[2]
-
-
-def find_id_column(rows: Rows) -> str | None:
-    """Return the column of the question ids, or None."""
-    columns = (find_column(rows, name) for name in ID_COLUMNS)
-    return next((column for column in columns if column), None)
 
 
 # ---- articles, the nested format of SQuAD
@@ -351,7 +345,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
     if answers is not None:
         columns["answers"] = answers
     start = find_column(rows, ANSWER_START) if answer in rows.columns else None
-    used = {question, context, answer, title, find_id_column(rows), start}
+    used = {question, context, answer, title, find_column(rows, *ID_COLUMNS), start}
     columns |= {
         f"input_{name}" if name in RESERVED_COLUMNS else name: values
         for name, values in rows.columns.items()
@@ -378,7 +372,7 @@ def normalize_questions(rows: Rows, names: ColumnNames) -> QuestionRows:
 
 def _parse_ids(rows: Rows) -> Sequence[str]:
     """Return the id of each question. The default id is the index of the question among all rows, from 0."""
-    column = find_id_column(rows)
+    column = find_column(rows, *ID_COLUMNS)
     values = rows[column] if column else repeat_value(None, len(rows))
     # Row numbers count from 1, and these rows may be a later part of a file.
     first_index = int(rows.row_numbers[0]) - 1 if len(rows) else 0
