@@ -29,14 +29,18 @@ from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy
 from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa.config import QaConfig
-from bertkit.tasks.qa.features import Limits, build_question_features
+from bertkit.tasks.qa.features import (
+    Limits,
+    build_question_features,
+    compute_descending_keys,
+    find_best_spans,
+)
 from bertkit.tasks.qa.predictions import (
     QaEvaluation,
     average_scores,
     merge_windows,
     score_answers,
 )
-from bertkit.tasks.qa.spans import compute_descending_keys, find_best_spans
 from bertkit.tasks.qa.task import Qa
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.files import write_chunks

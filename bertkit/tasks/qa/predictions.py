@@ -20,8 +20,7 @@ from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import NOT_FITTED, FittedConfidence, Outputs, RowEvaluation, ScoreDetail
-from bertkit.tasks.qa.features import QuestionFeatures
-from bertkit.tasks.qa.spans import compute_descending_keys
+from bertkit.tasks.qa.features import QuestionFeatures, compute_descending_keys
 from bertkit.utils.arrays import compute_offsets, compute_positions_in_groups
 
 Rules = Literal["v1", "v2"]
