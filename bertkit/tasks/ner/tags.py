@@ -1,7 +1,7 @@
 """Entity tags in IOB2: tag ids and entity boundaries.
 
 Inside bertkit, a tag is `B-TYPE`, `I-TYPE` or `O`. The tags of entities without a type are `B` and `I`, and
-their type is "". The module `schemes` converts the tags of files to this form and back.
+their type is "". `to_iob2` and `from_iob2` convert the tags of files to this form and back.
 
 Flat arrays [words] hold the words of all sentences. Sentence i is `flat[offsets[i] : offsets[i + 1]]`, where
 `offsets` is [n + 1].
