@@ -61,7 +61,7 @@ def list_feature_calls(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], tag_set: TagSet, tokenizer: Any
 ) -> dict[str, Callable[[], object]]:
     """Return row name -> function to time; the first is the reference."""
-    from bertkit.data.words import join_words
+    from bertkit.data.language import join_words
     from bertkit.tasks.ner.features import build_word_features
 
     labels, texts = tag_set.encode(tags), list(map(join_words, words))

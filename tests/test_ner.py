@@ -430,8 +430,8 @@ def test_refused_lines_of_column_files(cli, tiny, tmp_path):
 
 @pytest.mark.parametrize("text", ["서울은 크다", "a  b\u00a0c", "e\u0301tude \u200b x"])
 def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
+    from bertkit.data.language import split_words
     from bertkit.data.table import Rows
-    from bertkit.data.words import split_words
     from bertkit.tasks.ner.rows import convert_spans_to_tags, extract_entities
 
     words = split_words(text)

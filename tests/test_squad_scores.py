@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.unicode import is_korean
+from bertkit.data.language import is_korean
 from bertkit.metrics import Squad, SquadV2
 from bertkit.stats.baselines import predict_overlap
 from bertkit.tasks.qa.predictions import (

@@ -10,9 +10,9 @@ import torch
 from conftest import make_tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertkit.data.language import join_words, split_words
 from bertkit.data.table import Rows
 from bertkit.data.tokens import encode_with_offsets
-from bertkit.data.words import join_words, split_words
 from bertkit.errors import UserError
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
 from bertkit.tasks.ner.features import build_word_features, encode_words

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.data.words import WordSpans, join_words, split_words
+from bertkit.data.language import WordSpans, join_words, split_words
 from bertkit.tasks.ner.features import build_windows, build_word_features, encode_words, expand_windows
 from bertkit.tasks.ner.predictions import compute_emissions
 from bertkit.tasks.ner.rows import ContextColumn

@@ -19,10 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.commands.configs import make_check_config
+from bertkit.data.language import measure_scripts
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, Splits, number_groups
 from bertkit.data.tokens import TokenCounts
-from bertkit.data.unicode import measure_scripts
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models import loading
 from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample

@@ -28,10 +28,10 @@ from rich.table import Table
 from bertkit.commands.configs import EmbedConfig
 from bertkit.commands.inputs import TEXT_SEPARATOR, TextInputs, TruncationCounter, load_texts
 from bertkit.data.features import TextFeatures, build_features
+from bertkit.data.language import UNSPACED_SCRIPTS
 from bertkit.data.readers.text_files import require_file
 from bertkit.data.table import Rows, iter_chunks
 from bertkit.data.tokens import SequenceTemplate, encode_with_offsets
-from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models import loading
 from bertkit.models.encoder import CONCAT_LAST_4, Encoder, allocate_memmap, fingerprint_weights, parse_layers

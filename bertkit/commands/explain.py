@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from bertkit.data.features import TextFeatures
+from bertkit.data.language import WORD_PATTERN
 from bertkit.data.tokens import encode_with_offsets
-from bertkit.data.words import WORD_PATTERN
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, integrate_gradients
 from bertkit.run.predictor import Predictor, find_onnx_model

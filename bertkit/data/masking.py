@@ -9,8 +9,8 @@ import numpy as np
 import regex
 import torch
 
+from bertkit.data.language import UNSPACED_SCRIPTS
 from bertkit.data.table import GOLDEN_GAMMA, mix_bits
-from bertkit.data.unicode import UNSPACED_SCRIPTS
 from bertkit.utils.arrays import compute_positions_in_groups, concat_ranges
 
 SPACE_MARKERS = ("Ġ", "▁")  # characters that represent a space in byte-level BPE and in SentencePiece

@@ -64,7 +64,18 @@ def split_stratified(
     row_group, first_rows = number_groups(groups)
     group_stratum, first_groups = number_groups(strata[first_rows])
     groups_per_stratum = np.bincount(group_stratum, minlength=len(first_groups))
-    held_out_counts = _count_held_out_groups(groups_per_stratum, fraction, seed)
+    # The numbers of held-out groups add up to the rounded fraction of all groups (largest remainder method), as
+    # long as each stratum keeps one group. 1e-9 offsets floating-point errors: 0.29 * 100 is less than 29.
+    exact = fraction * groups_per_stratum
+    max_counts = np.maximum(0, groups_per_stratum - 1)
+    held_out_counts = np.minimum(np.floor(exact + 1e-9).astype(int), max_counts)
+    num_missing = min(round(exact.sum()), int(max_counts.sum())) - held_out_counts.sum()
+    # The seed decides between equal remainders, with another stream than `rng`, so the choice of groups is
+    # independent of ties.
+    tie_breakers = np.random.default_rng([seed, 1]).random(len(exact))
+    order = np.lexsort((tie_breakers, held_out_counts - exact))  # the largest remainder first
+    can_grow = [stratum for stratum in order if held_out_counts[stratum] < max_counts[stratum]]
+    held_out_counts[can_grow[: max(0, num_missing)]] += 1
     groups_by_stratum = np.argsort(group_stratum, kind="stable")
     members_by_stratum = np.split(groups_by_stratum, np.cumsum(groups_per_stratum)[:-1])
     is_held_out = np.zeros(len(first_rows), bool)
@@ -88,25 +99,6 @@ def assign_folds(groups: np.ndarray, strata: np.ndarray, num_folds: int, seed: i
     fold = np.empty(len(first_rows), int)
     fold[by_stratum] = np.arange(len(first_rows)) % num_folds
     return fold[row_group]
-
-
-def _count_held_out_groups(groups_per_stratum: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Return [strata] the number of groups to hold out from each stratum.
-
-    The numbers add up to the rounded fraction of all groups (largest remainder method), as long as each
-    stratum keeps one group. The seed decides between equal remainders.
-    """
-    exact = fraction * groups_per_stratum
-    max_counts = np.maximum(0, groups_per_stratum - 1)
-    # 1e-9 offsets floating-point errors: 0.29 * 100 is slightly less than 29.
-    counts = np.minimum(np.floor(exact + 1e-9).astype(int), max_counts)
-    num_missing = min(round(exact.sum()), int(max_counts.sum())) - counts.sum()
-    # Another stream than that of `split_stratified`, whose choice of groups is independent of ties.
-    tie_breakers = np.random.default_rng([seed, 1]).random(len(counts))
-    order = np.lexsort((tie_breakers, counts - exact))  # the largest remainder first
-    can_grow = [stratum for stratum in order if counts[stratum] < max_counts[stratum]]
-    counts[can_grow[: max(0, num_missing)]] += 1
-    return counts
 
 
 def sample_rows(rows: Rows, size: int | None, seed: int) -> Rows:

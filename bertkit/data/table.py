@@ -119,13 +119,6 @@ class DatasetColumn(Column):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether the values are integers."""
-        import pyarrow as pa
-
-        return pa.types.is_integer(self.dataset.data.column(0).type)
-
     @cached_property
     def is_text(self) -> bool:  # type: ignore[override]
         values = self.dataset.data.column(0)

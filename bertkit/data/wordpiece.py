@@ -16,7 +16,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from bertkit.data.unicode import BATCH_CHARACTERS, batch_texts, count_characters
+from bertkit.data.language import BATCH_CHARACTERS, batch_texts, count_characters
 from bertkit.errors import UserError
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, WordUnits
 from bertkit.utils.compat import require_extra
@@ -158,11 +158,6 @@ def get_replacement(character: str) -> str:
     return chr(REPLACEMENT_OFFSET + ord(character))
 
 
-def list_replacements(characters: list[str]) -> list[str]:
-    """Return the replacements of all characters that have one."""
-    return [get_replacement(character) for character in characters if ord(character) < BMP_SIZE]
-
-
 def merge_tokens(vocabulary: dict[str, int], prefix: str, size: int) -> dict[str, int]:
     """Return the first `size` tokens, numbered from 0, with `prefix` for replaced first characters.
 
@@ -192,8 +187,6 @@ LONG_WORD = re.compile(rf"\S{{{MAX_CHARS_PER_WORD + 1},}}")
 # In these scripts a combining mark is an accent. In other scripts it is a vowel, a voicing mark or a letter.
 ACCENTED_SCRIPTS = {"LATIN", "GREEK", "CYRILLIC", "COMBINING"}
 
-TextFactory = Callable[[], Iterator[str]]
-
 
 @dataclass(frozen=True)
 class WordPieceResult:
@@ -206,7 +199,7 @@ class WordPieceResult:
 
 
 def train_wordpiece(
-    texts: TextFactory,
+    texts: Callable[[], Iterator[str]],
     vocab_size: int = DEFAULT_VOCAB_SIZE,
     lowercase: bool = True,
     strip_accents: bool | None = None,
@@ -225,7 +218,7 @@ def train_wordpiece(
         word_units: With "morphemes", no token of the vocabulary is learned across morphemes.
     """
     raw_counts = count_characters(texts())
-    strip, notes = _decide_stripping(measure_decomposition(raw_counts), lowercase, strip_accents)
+    strip, notes = _decide_stripping(raw_counts, lowercase, strip_accents)
     normalizer = BertNormalizer(True, True, strip, lowercase)
     counts = normalize_counts(raw_counts, normalizer)
     if not counts:
@@ -240,9 +233,28 @@ def train_wordpiece(
         )
     has_morphemes = word_units == "morphemes"
     translation = build_translation(raw_counts, normalizer, word_characters)
-    words = WordBatches(texts(), translation, word_characters if has_morphemes else None)
-    vocabulary = _train_vocabulary(iter(words), vocab_size, alphabet, word_characters, has_morphemes)
-    notes += words.describe_skipped()
+    num_skipped = 0
+
+    def iter_words() -> Iterator[list[str]]:
+        """Yield batches of texts with spaces between words or morphemes, without long words.
+
+        Long words are useless for training, and the trainer takes time quadratic in the length of a word.
+        """
+        nonlocal num_skipped
+        for batch in batch_texts(texts()):
+            words = []
+            for text in mark_morphemes(batch) if has_morphemes else batch:
+                separated, num_long = LONG_WORD.subn("", text.translate(translation))
+                num_skipped += num_long
+                words.append(separate_morphemes(separated, word_characters) if has_morphemes else separated)
+            yield words
+
+    vocabulary = _train_vocabulary(iter_words(), vocab_size, alphabet, word_characters, has_morphemes)
+    if num_skipped:
+        long_words = "1 word is" if num_skipped == 1 else f"{num_skipped:,} words are"
+        notes.append(
+            f"{long_words} longer than {MAX_CHARS_PER_WORD} characters: always [UNK], so skipped in training"
+        )
     if len(vocabulary) < vocab_size:
         notes.append(
             f"{len(vocabulary):,} tokens instead of {vocab_size:,}: no other candidate occurs twice in the "
@@ -257,10 +269,22 @@ def train_wordpiece(
 
 
 def _decide_stripping(
-    decomposition: tuple[float, str], lowercase: bool, requested: bool | None
+    counts: Mapping[str, int], lowercase: bool, requested: bool | None
 ) -> tuple[bool, list[str]]:
-    """Return whether accents are stripped, and a list of at most one note on the reason."""
-    fraction, script = decomposition
+    """Return whether accents are stripped, and a list of at most one note on the reason.
+
+    Stripping also removes other parts of characters: Hangul syllables are decomposed into letters, and
+    Devanagari loses vowels. `counts` are the character counts of the text.
+    """
+    keep, strip = (BertNormalizer(True, False, strip_accents, False) for strip_accents in (False, True))
+    kept_counts = normalize_counts(counts, keep)
+    scripts: Counter[str] = Counter()
+    for character, count in kept_counts.items():
+        script = unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
+        if script not in ACCENTED_SCRIPTS and strip.normalize_str(character) != character:
+            scripts[script.capitalize()] += count
+    fraction = scripts.total() / max(kept_counts.total(), 1)  # of the characters except white space
+    script = max(scripts, key=lambda name: (scripts[name], name), default="")
     characters = f"{script} and similar characters ({fraction:.0%} of the text)"
     decomposes = fraction >= DECOMPOSITION_THRESHOLD
     if requested is not None:
@@ -292,7 +316,9 @@ def _train_vocabulary(
         )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
     backend.pre_tokenizer = WhitespaceSplit()
-    initial_alphabet = [*alphabet, *(list_replacements(inner_characters) if has_morphemes else [])]
+    initial_alphabet = [*alphabet]
+    if has_morphemes:
+        initial_alphabet += [get_replacement(char) for char in inner_characters if ord(char) < BMP_SIZE]
     trainer = WordPieceTrainer(
         # Each token may be found twice, see `merge_tokens`.
         vocab_size=2 * vocab_size if has_morphemes else vocab_size,
@@ -319,25 +345,6 @@ def normalize_counts(counts: Mapping[str, int], normalizer: BertNormalizer) -> C
             if not part.isspace():
                 normalized[part] += count
     return normalized
-
-
-def measure_decomposition(counts: Mapping[str, int]) -> tuple[float, str]:
-    """Measure which part of a text loses more than accents if accents are stripped.
-
-    For example, Hangul syllables are decomposed into letters, and Devanagari loses vowels.
-
-    Returns:
-        The fraction of such characters among all characters except white space, and their main script.
-    """
-    keep, strip = (BertNormalizer(True, False, strip_accents, False) for strip_accents in (False, True))
-    kept_counts = normalize_counts(counts, keep)
-    scripts: Counter[str] = Counter()
-    for character, count in kept_counts.items():
-        script = unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
-        if script not in ACCENTED_SCRIPTS and strip.normalize_str(character) != character:
-            scripts[script.capitalize()] += count
-    most_frequent = max(scripts, key=lambda name: (scripts[name], name), default="")
-    return scripts.total() / max(kept_counts.total(), 1), most_frequent
 
 
 def select_alphabet(counts: Mapping[str, int], coverage: float, max_characters: int) -> list[str]:
@@ -377,42 +384,6 @@ def build_translation(
         return "".join(part if part in word_characters or part.isspace() else f" {part} " for part in parts)
 
     return {ord(character): translate(character) for character in counts}
-
-
-class WordBatches:
-    """Batches of texts with spaces between words, without long words; can be iterated only once.
-
-    Words of more than `MAX_CHARS_PER_WORD` characters are useless for training, and the trainer takes time
-    quadratic in the length of a word.
-
-    Attributes:
-        word_characters: Characters that can be inside a word, if words are split into morphemes; else None.
-        num_skipped: Number of long words that were skipped so far.
-    """
-
-    def __init__(
-        self, texts: Iterable[str], translation: dict[int, str], word_characters: set[str] | None = None
-    ) -> None:
-        self.texts, self.translation, self.num_skipped = texts, translation, 0
-        self.word_characters = word_characters
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for batch in batch_texts(self.texts):
-            marked = batch if self.word_characters is None else mark_morphemes(batch)
-            yield list(map(self._split, marked))
-
-    def _split(self, text: str) -> str:
-        """Return a text with spaces between words or morphemes, without long words."""
-        words, count = LONG_WORD.subn("", text.translate(self.translation))
-        self.num_skipped += count
-        return words if self.word_characters is None else separate_morphemes(words, self.word_characters)
-
-    def describe_skipped(self) -> list[str]:
-        """Return a list with a note on the words skipped so far; an empty list if there are none."""
-        if not self.num_skipped:
-            return []
-        words = "1 word is" if self.num_skipped == 1 else f"{self.num_skipped:,} words are"
-        return [f"{words} longer than {MAX_CHARS_PER_WORD} characters: always [UNK], so skipped in training"]
 
 
 # ---- evaluation

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from sentencex import get_sentence_boundaries
 
+from bertkit.data.language import detect_language, split_words
 from bertkit.data.table import as_column, iter_chunks
-from bertkit.data.unicode import detect_language
-from bertkit.data.words import split_words
 from bertkit.utils.text import replace_surrogates
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts

@@ -18,6 +18,7 @@ from sentencex import segment
 
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
 from bertkit.data.hub import HubUnreachable, find_cached_snapshot, list_hub_files, require_available
+from bertkit.data.language import CHINESE_JAPANESE, detect_language
 from bertkit.data.readers.formats import Dialect, detect_row_format, read_file, read_text_column
 from bertkit.data.readers.parquet import is_saved_dataset, open_saved_dataset
 from bertkit.data.readers.text_files import (
@@ -47,7 +48,6 @@ from bertkit.data.sources import (
     splits_from_object,
 )
 from bertkit.data.table import as_column
-from bertkit.data.unicode import CHINESE_JAPANESE, detect_language
 from bertkit.errors import UserError, format_list
 from bertkit.settings.run_settings import TextConfig
 from bertkit.settings.validation import DataObject, DataSource
@@ -98,13 +98,19 @@ def iter_sentences(
 
 
 def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> SentenceStream:
-    """Yield the paragraphs, each as one line, and None for each separator; blank lines end paragraphs."""
+    """Yield the paragraphs, each as one line, and None for each separator; blank lines end paragraphs.
+
+    Lines are joined with spaces, except between Chinese or Japanese characters.
+    """
     paragraph: list[str] = []
     for line in chain(lines, [""]):
         is_unwrapped = len(line) > MAX_WRAPPED_LINE
         is_full = len(paragraph) == MAX_PARAGRAPH_LINES
         if paragraph and (is_unwrapped or is_full or line in ("", separator)):
-            yield join_lines(paragraph)
+            text = "\n".join(paragraph)
+            if not text.isascii():
+                text = CHINESE_JAPANESE_LINE_BREAK.sub("", text)
+            yield text.replace("\n", " ")
             paragraph = []
         if separator and line == separator:
             yield None
@@ -112,12 +118,6 @@ def iter_paragraphs(lines: Iterable[str], separator: str | None = None) -> Sente
             yield line
         elif line:
             paragraph.append(line)
-
-
-def join_lines(lines: list[str]) -> str:
-    """Join the lines of a paragraph with spaces, except between Chinese or Japanese characters."""
-    text = "\n".join(lines)
-    return (text if text.isascii() else CHINESE_JAPANESE_LINE_BREAK.sub("", text)).replace("\n", " ")
 
 
 def iter_wikitext(lines: Iterable[str]) -> SentenceStream:
@@ -528,24 +528,21 @@ def _find_known_text(data: str, data_dir: str | None, column: str | None, encodi
     column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
     splits: SplitFiles = {}
     for split, rows in dataset.splits.items():
-        if column in rows.columns:
-            splits[split] = (_write_texts(f"{dataset.name}-{split}", rows[column]),)
+        if column not in rows.columns:
+            continue
+        name, texts = f"{dataset.name}-{split}", as_column(rows[column])
+        digest = blake2b(name.encode() + texts.hashes.tobytes(), digest_size=16).hexdigest()
+
+        def write(folder: Path, name: str = name, texts: Sequence[str] = texts) -> None:
+            write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
+
+        folder = get_or_create("texts", digest, write)
+        if folder is None:
+            raise UserError(
+                f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
+            )
+        splits[split] = (folder / f"{name}.jsonl",)
     return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
-
-
-def _write_texts(name: str, texts: Sequence[str]) -> Path:
-    """Write the texts to a file of rows in the cache."""
-    digest = blake2b(name.encode() + as_column(texts).hashes.tobytes(), digest_size=16).hexdigest()
-
-    def write(folder: Path) -> None:
-        write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
-
-    folder = get_or_create("texts", digest, write)
-    if folder is None:
-        raise UserError(
-            f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
-        )
-    return folder / f"{name}.jsonl"
 
 
 # ---- Hub
@@ -555,7 +552,19 @@ def _find_hub_text(
     data: str, spec: DatasetSpec | None, hub: dict[str, Any], column: str | None
 ) -> TextSource:
     """Return the text files of a Hub dataset; if the Hub is unreachable, use the Hugging Face cache."""
-    names, location = _list_hub_names(data, spec, hub)
+    repo, revision, config = hub["id"], hub.get("revision"), hub.get("config")
+    names: dict[Any, PurePath]  # relative to the directory of the configuration
+    try:
+        hint = spec.describe_download() if spec else ""
+        files = list_hub_files(repo, revision, config, flag=f"--data {data}", alternative=hint)
+        names = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
+        location = f"Hub: {repo}, commit {files[0].commit[:7]}"
+    except HubUnreachable:
+        folder = find_cached_snapshot(repo, "dataset", revision, config)
+        if folder is None:
+            raise
+        names = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
+        location = f"Hugging Face cache: {repo}"
     names = {file: name for file, name in names.items() if is_data_file(name)}
     directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
     directory_splits, configurations = group_by_split({name: PurePath(name) for name in directories})
@@ -572,24 +581,3 @@ def _find_hub_text(
         column = next((name for name, new_name in renamed if new_name == local_column), local_column)
     name = spec.run_name if spec else data.split("/", 1)[-1].replace(":", "-").replace("/", "-")
     return TextSource(name, location, splits, column, notes)
-
-
-def _list_hub_names(
-    data: str, spec: DatasetSpec | None, hub: dict[str, Any]
-) -> tuple[dict[Any, PurePath], str]:
-    """Return the name of each file, and a description of where the files are.
-
-    Names are relative to the directory of the configuration.
-    """
-    revision, config = hub.get("revision"), hub.get("config")
-    try:
-        hint = spec.describe_download() if spec else ""
-        files = list_hub_files(hub["id"], revision, config, flag=f"--data {data}", alternative=hint)
-    except HubUnreachable:
-        folder = find_cached_snapshot(hub["id"], "dataset", revision, config)
-        if folder is None:
-            raise
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        return {path: path.relative_to(folder) for path in paths}, f"Hugging Face cache: {hub['id']}"
-    names: dict[Any, PurePath] = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
-    return names, f"Hub: {hub['id']}, commit {files[0].commit[:7]}"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +15,7 @@ from bertkit.data.readers.text_files import FileNotes, InputFile, describe_files
 from bertkit.data.tokens import (
     MAX_BATCH_CHARS,
     MAX_BATCH_TEXTS,
+    EncodedBatch,
     flatten_encodings,
     get_token_dtype,
     tokenize_batches,
@@ -28,7 +30,7 @@ from bertkit.utils.arrays import (
     map_ragged_files,
     slide_windows,
 )
-from bertkit.utils.cache import cache_or_write, get_or_create
+from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info
 
 if TYPE_CHECKING:
@@ -99,56 +101,27 @@ def digest_files(files: Sequence[InputFile]) -> list[tuple[str, str]]:
 # ---- tokenization
 
 
-@dataclass(frozen=True)
-class EncodedSentences:
-    """A batch of `n` tokenized sentences.
-
-    Attributes:
-        input_ids: [tokens] token ids of all sentences, concatenated.
-        lengths: [n] number of tokens of each sentence, at least 1.
-        document_index: [n] index of the document of each sentence.
-        is_continuation: [tokens] see `Corpus`; None if sentences are not split into morphemes.
-    """
-
-    input_ids: np.ndarray
-    lengths: np.ndarray
-    document_index: np.ndarray
-    num_unk: int
-    num_chars: int
-    is_continuation: np.ndarray | None = None
-
-
-def encode_documents(
-    documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype, word_units: WordUnits = "words"
-) -> Iterator[EncodedSentences]:
-    """Tokenize the sentences of all documents in batches; sentences without tokens are left out.
+def _encode_documents(
+    documents: Iterable[Iterable[str]], tokenizer: Any, dtype: np.dtype, has_morphemes: bool
+) -> Iterator[tuple[list[str], np.ndarray, EncodedBatch]]:
+    """Tokenize the sentences of all documents in batches.
 
     Text that looks like a special token, such as "[SEP]", is tokenized as text.
+
+    Yields:
+        The sentences, [n] index of the document of each sentence, and the tokens. Their spans are computed if
+        `has_morphemes`.
     """
-    unk_id, backend = tokenizer.unk_token_id, tokenizer.backend_tokenizer
     pairs = ((sentence, index) for index, document in enumerate(documents) for sentence in document)
     batches = (
-        ([sentence for sentence, _ in batch], [index for _, index in batch])
+        ([sentence for sentence, _ in batch], np.array([index for _, index in batch], np.int64))
         for batch in iter_batches(pairs, MAX_BATCH_CHARS, MAX_BATCH_TEXTS, lambda pair: len(pair[0]))
     )
-    has_morphemes, previous = word_units == "morphemes", backend.encode_special_tokens
-    backend.encode_special_tokens = True  # text such as "[SEP]" does not become a special token
+    backend = tokenizer.backend_tokenizer
+    previous, backend.encode_special_tokens = backend.encode_special_tokens, True
     try:
         for sentences, document_index, encodings in tokenize_batches(batches, tokenizer, has_morphemes):
-            batch = flatten_encodings(encodings, dtype, has_morphemes)
-            is_continuation = None
-            if has_morphemes:
-                from bertkit.data.wordpiece import find_continuations
-
-                is_continuation = find_continuations(sentences, batch.spans, batch.lengths)
-            yield EncodedSentences(
-                batch.input_ids,
-                batch.lengths[batch.lengths > 0],
-                np.array(document_index, np.int64)[batch.lengths > 0],
-                num_unk=0 if unk_id is None else int(np.count_nonzero(batch.input_ids == unk_id)),
-                num_chars=sum(map(len, sentences)),
-                is_continuation=is_continuation,
-            )
+            yield sentences, document_index, flatten_encodings(encodings, dtype, has_morphemes)
     finally:
         backend.encode_special_tokens = previous
 
@@ -171,16 +144,37 @@ def write_corpus(
         notes: Notes to store with the corpus; they are complete only after the last document is read.
         word_units: With "morphemes", also store which tokens continue a morpheme.
     """
-    dtype = get_token_dtype(tokenizer)
-    with CorpusWriter(folder, dtype) as writer:
-        for batch in encode_documents(documents, tokenizer, dtype, word_units):
-            writer.add(batch)
-    if not writer.counts["tokens"]:
+    dtype, has_morphemes = get_token_dtype(tokenizer), word_units == "morphemes"
+    counts = dict.fromkeys(("tokens", "sentences", "documents", "unknown", "characters"), 0)
+    document_starts: list[np.ndarray] = []
+    last_document = -1
+    with RaggedWriter(folder, dtype) as writer, ExitStack() as stack:
+        if has_morphemes:
+            from bertkit.data.wordpiece import find_continuations
+
+            continuations_file = stack.enter_context((folder / CONTINUATIONS_FILE).open("wb"))
+        for texts, text_document, batch in _encode_documents(documents, tokenizer, dtype, has_morphemes):
+            has_tokens = batch.lengths > 0
+            document = text_document[has_tokens]
+            starts = np.flatnonzero(np.diff(document, prepend=last_document))
+            document_starts.append(counts["sentences"] + starts)
+            last_document = document[-1] if len(document) else last_document
+            writer.add(batch.input_ids, batch.lengths[has_tokens])
+            if has_morphemes:
+                continuations_file.write(find_continuations(texts, batch.spans, batch.lengths).tobytes())
+            counts["tokens"] += len(batch.input_ids)
+            counts["sentences"] += len(document)
+            counts["documents"] += len(starts)
+            counts["unknown"] += int(np.count_nonzero(batch.input_ids == tokenizer.unk_token_id))
+            counts["characters"] += sum(map(len, texts))
+    offsets = np.concatenate([*document_starts, [counts["sentences"]]])
+    offsets.astype(writer.offset_dtype).tofile(folder / DOCUMENTS_FILE)
+    if not counts["tokens"]:
         raise UserError(
             f"{description}: no text: the tokenizer gives no tokens, only control characters were found; "
             "pass other files"
         )
-    info = {"counts": writer.counts, "notes": notes.format_lines() if notes else []}
+    info = {"counts": counts, "notes": notes.format_lines() if notes else []}
     (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
     return open_corpus(folder)
 
@@ -193,43 +187,6 @@ def open_corpus(folder: Path) -> Corpus:
     path = folder / CONTINUATIONS_FILE
     is_continuation = map_array(path, np.dtype(bool)) if path.exists() else None
     return Corpus(token_ids, sentences, documents, is_continuation=is_continuation, **info)
-
-
-class CorpusWriter:
-    """Writer that appends batches of tokens, with the offsets of sentences and documents.
-
-    `counts` are `Corpus.counts` of the batches written so far.
-    """
-
-    def __init__(self, folder: Path, dtype: np.dtype) -> None:
-        self.counts = dict.fromkeys(("tokens", "sentences", "documents", "unknown", "characters"), 0)
-        self._folder, self._sentences = folder, RaggedWriter(folder, dtype)
-        self._document_starts: list[np.ndarray] = []
-        self._last_document = -1
-
-    def __enter__(self) -> "CorpusWriter":
-        self._sentences.__enter__()
-        return self
-
-    def __exit__(self, error_type: object, *error: object) -> None:
-        self._sentences.__exit__(error_type, *error)
-        if error_type is None:
-            offsets = np.concatenate([*self._document_starts, [self.counts["sentences"]]])
-            offsets.astype(self._sentences.offset_dtype).tofile(self._folder / DOCUMENTS_FILE)
-
-    def add(self, batch: EncodedSentences) -> None:
-        starts = np.flatnonzero(np.diff(batch.document_index, prepend=self._last_document))
-        self._sentences.add(batch.input_ids, batch.lengths)
-        self._document_starts.append(self.counts["sentences"] + starts)
-        if batch.is_continuation is not None:
-            with (self._folder / CONTINUATIONS_FILE).open("ab") as file:
-                file.write(batch.is_continuation.tobytes())
-        if len(batch.document_index):
-            self._last_document = batch.document_index[-1]
-        # in the order of `counts`
-        new_counts = (len(batch.input_ids), len(batch.lengths), len(starts), batch.num_unk, batch.num_chars)
-        for name, count in zip(self.counts, new_counts, strict=True):
-            self.counts[name] += count
 
 
 # ---- token vectors
@@ -249,20 +206,13 @@ def load_token_vectors(
     for starts, stops in _iter_window_blocks(corpus, documents):
         digest.update((stops - starts).tobytes())
         digest.update(corpus.token_ids[concat_ranges(starts, stops)].tobytes())
-    vectors: np.ndarray | None = None
 
     def write(folder: Path) -> None:
-        nonlocal vectors
-        vectors = compute_token_vectors(corpus, documents, vocab_size, size, seed)
-        np.save(folder / VECTORS_FILE, vectors)
+        np.save(folder / VECTORS_FILE, compute_token_vectors(corpus, documents, vocab_size, size, seed))
 
-    folder = get_or_create("token-vectors", digest.hexdigest(), write)
-    if vectors is not None:
-        return vectors
-    if folder is None:
-        return compute_token_vectors(corpus, documents, vocab_size, size, seed)
-    cached: np.ndarray = np.load(folder / VECTORS_FILE)
-    return cached
+    folder = cache_or_write("token-vectors", digest.hexdigest(), write, "the token vectors")
+    vectors: np.ndarray = np.load(folder / VECTORS_FILE)
+    return vectors
 
 
 def compute_token_vectors(

@@ -25,7 +25,7 @@ from bertkit.data.readers.text_files import (
     PARQUET_MAGIC,
     read_chunks,
 )
-from bertkit.data.table import Column, ComputedColumn, DatasetColumn, ListColumn, Rows, iter_chunks
+from bertkit.data.table import ComputedColumn, DatasetColumn, ListColumn, Rows, iter_chunks
 from bertkit.errors import UserError, format_list
 from bertkit.settings.validation import DataObject
 from bertkit.utils.reporting import report_position
@@ -150,8 +150,6 @@ def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
 
     If the metadata of the file contains class names, they replace the class ids.
     """
-    import pyarrow as pa
-
     require_distinct_names(path, table.schema.names)
     columns: dict[str, list[Any]] = {}
     for name in table.schema.names:
@@ -162,12 +160,8 @@ def convert_arrow_rows(path: Path, table: Any, first_row: int = 1) -> Rows:
                 f"{path}: column {name!r} is not UTF-8 ({error.reason}); write it as UTF-8"
             ) from error
     class_names = read_class_names(table.schema.metadata or {})
-    for column in class_names.keys() & columns.keys():
-        if pa.types.is_integer(table.schema.field(column).type):
-            columns[column] = map_class_ids(path, first_row, column, columns[column], class_names[column])
-        else:
-            columns[column] = map_tag_ids(columns[column], class_names[column])
-    return replace(Rows.from_columns(columns, str(path), first_row), class_names=class_names)
+    rows = Rows.from_columns(columns, str(path), first_row)
+    return replace(replace_class_ids(rows, str(path), class_names), class_names=class_names)
 
 
 def require_distinct_names(place: object, names: list[str]) -> None:
@@ -189,6 +183,8 @@ def rows_from_dataset(
 
     `class_names` by column are by default those that the dataset declares.
     """
+    import pyarrow as pa
+
     if dataset.format["type"] == "custom":  # the stored rows are not those that the user sees
         raise UserError(
             f"{name}: the Dataset has a transform (set_transform), which does not change the stored rows; "
@@ -202,23 +198,18 @@ def rows_from_dataset(
         names = class_names.get(column)
         if not names:
             columns[column] = values
-        elif values.is_integer:
-            columns[column] = _read_class_column(name, column, values, names)
+        elif pa.types.is_integer(dataset.data.schema.field(column).type):
+            classes: list[str | None] = [*names, None]  # None for "no label"
+            position = {class_name: code for code, class_name in enumerate(classes)}
+            codes, first_row = [np.zeros(0, np.int32)], 1
+            for chunk in iter_chunks(values, CHUNK_IDS):
+                mapped = map_class_ids(name, first_row, column, chunk, names)
+                codes.append(np.array([position[class_name] for class_name in mapped], np.int32))
+                first_row += len(chunk)
+            columns[column] = ListColumn(classes).select(np.concatenate(codes))
         else:
             columns[column] = ComputedColumn(partial(map_tag_ids, names=names), [values], batched=True)
     return replace(Rows.from_columns(columns, name), class_names=class_names)
-
-
-def _read_class_column(name: str, column: str, ids: DatasetColumn, names: list[str]) -> Column:
-    """Return the class names of a column of class ids; None for "no label"."""
-    values: list[str | None] = [*names, None]
-    position = {value: code for code, value in enumerate(values)}
-    codes, first_row = [np.zeros(0, np.int32)], 1
-    for chunk in iter_chunks(ids, CHUNK_IDS):
-        mapped = map_class_ids(name, first_row, column, chunk, names)
-        codes.append(np.array([position[value] for value in mapped], np.int32))
-        first_row += len(chunk)
-    return ListColumn(values).select(np.concatenate(codes))
 
 
 def get_metadata(features: Any) -> dict[bytes, bytes]:
@@ -230,12 +221,11 @@ def replace_class_ids(rows: Rows, name: str, class_names: Mapping[str, list[str]
     """Replace the class ids in a chunk of rows of the dataset `name` by class names."""
     for column in class_names.keys() & rows.columns.keys():
         values, names = list(rows[column]), class_names[column]
-        if any(isinstance(value, list) for value in values):
-            rows = rows.with_column(column, map_tag_ids(values, names))
+        if all(value is None or isinstance(value, int) for value in values):
+            values = map_class_ids(name, int(rows.row_numbers[0]), column, values, names)
         else:
-            rows = rows.with_column(
-                column, map_class_ids(name, int(rows.row_numbers[0]), column, values, names)
-            )
+            values = map_tag_ids(values, names)
+        rows = rows.with_column(column, values)
     return rows
 
 

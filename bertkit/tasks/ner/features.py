@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import TextFeatures, TokenRanges
+from bertkit.data.language import WordSpans
 from bertkit.data.table import CHUNK_ROWS, iter_chunks
 from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction, encode_with_offsets
-from bertkit.data.words import WordSpans
 from bertkit.tasks.ner.rows import ContextColumn
 from bertkit.utils.arrays import (
     Ragged,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import find_column, guess_column, require_column
+from bertkit.data.language import WordSpans, join_words, split_words
 from bertkit.data.table import (
     Column,
     Rows,
@@ -21,7 +22,6 @@ from bertkit.data.table import (
     select_values,
     store_columns,
 )
-from bertkit.data.words import WordSpans, join_words, split_words
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.tasks.ner.tags import (
     Scheme,

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from bertkit.charts import Chart, plot_reliability_diagram
-from bertkit.data.words import WordSpans, matches_text
+from bertkit.data.language import WordSpans, matches_text
 from bertkit.errors import format_count, shorten_repr
 from bertkit.stats.calibration import compute_calibration
 from bertkit.stats.significance import Scorer

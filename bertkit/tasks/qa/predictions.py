@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from bertkit.data.language import is_korean
 from bertkit.data.table import Rows
-from bertkit.data.unicode import is_korean
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, sigmoid
