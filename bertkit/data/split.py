@@ -64,8 +64,8 @@ def split_stratified(
     row_group, first_rows = number_groups(groups)
     group_stratum, first_groups = number_groups(strata[first_rows])
     groups_per_stratum = np.bincount(group_stratum, minlength=len(first_groups))
-    # The numbers of held-out groups add up to the rounded fraction of all groups (largest remainder method), as
-    # long as each stratum keeps one group. 1e-9 offsets floating-point errors: 0.29 * 100 is less than 29.
+    # The numbers of held-out groups add up to the rounded fraction of all groups (largest remainder method),
+    # as long as each stratum keeps one group. 1e-9 offsets rounding errors: 0.29 * 100 is less than 29.
     exact = fraction * groups_per_stratum
     max_counts = np.maximum(0, groups_per_stratum - 1)
     held_out_counts = np.minimum(np.floor(exact + 1e-9).astype(int), max_counts)

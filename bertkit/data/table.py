@@ -148,12 +148,9 @@ class DatasetColumn(Column):
 
 
 class SelectedColumn(Column):
-    """The values of another column at some indices, which may repeat.
+    """The values of another column at the indices `base_index` [n], which may repeat.
 
     A selection from a short `ListColumn` is a column with few distinct values.
-
-    Args:
-        base_index: [n] index of each value in `base`.
     """
 
     def __init__(self, base: Column, base_index: np.ndarray) -> None:
@@ -215,12 +212,9 @@ class ConcatenatedColumn(Column):
 
 
 class ComputedColumn(Column):
-    """The results of a function of the values of other columns, computed at each reading.
+    """The results of a function of a row's values in other columns, computed at each reading.
 
-    Args:
-        function: Returns the value of a row from the row's values in the other columns.
-        columns: One or more other columns of `n` values.
-        batched: Whether the function receives and returns lists with the values of several rows instead.
+    If `batched`, the function receives and returns lists with the values of several rows instead.
     """
 
     def __init__(
@@ -371,11 +365,9 @@ class Rows:
     def from_dicts(
         cls, rows: Sequence[dict[str, Any]], file: str, first_row: int = 1, column_names: Iterable[str] = ()
     ) -> "Rows":
-        """Create consecutive rows of one file from records.
+        """Create consecutive rows of one file from records; a key that a record lacks has the value None.
 
-        Args:
-            rows: Records. If a record lacks a key, its value is None.
-            column_names: Columns to include even if no record has them.
+        `column_names` are columns to include even if no record has them.
         """
         column_names = list(dict.fromkeys([*column_names, *(key for row in rows for key in row)]))
         columns = {name: [row.get(name) for row in rows] for name in column_names}
@@ -459,8 +451,7 @@ class Rows:
     def format_location(self, index: int, line_offset: int = 0) -> str:
         """Return the file and the number of a row for errors, such as `train.csv: row 12`.
 
-        Args:
-            line_offset: Index of a word in the sentence. In a CoNLL file, the line of this word is returned.
+        In a CoNLL file, it is the line of the word with the index `line_offset` in the sentence.
         """
         file = self.files[self.file_index[index]]
         if file in self.line_numbered_files:

@@ -260,7 +260,12 @@ def build_nsp_pairs(
     if (excluded[:, 1] - excluded[:, 0] >= num_sentences).any():
         max_pairs = len(segments.start) // 2  # asking for that many pairs uses as many segments as possible
         return _pair_consecutive(documents, segments, targets.max_num_tokens, max_pairs, rng)
-    is_positive_a = sample_positive_segments(segments, rng)
+    # The A of an IsNext pair is followed by its B. Every other segment is the A of a NotNext pair. Half of the
+    # pairs are therefore IsNext if a third of the segments (rounded) are the A of an IsNext pair.
+    num_positive = (len(segments.start) + 1) // 3
+    candidates = np.flatnonzero(find_pairable_segments(segments, num_positive, rng))
+    is_positive_a = np.zeros(len(segments.start), bool)
+    is_positive_a[rng.choice(candidates, min(num_positive, len(candidates)), replace=False)] = True
     is_positive_b = np.roll(is_positive_a, 1)  # no pair begins with the last segment
     a_index = np.flatnonzero(~is_positive_b)
     is_negative = ~is_positive_a[a_index]
@@ -366,19 +371,6 @@ def _truncate_pairs(
         a_start, a_length.astype(np.int32), b_start, b_length.astype(np.int32),
         np.full(len(a_start), IS_NEXT, np.int8),
     )  # fmt: skip
-
-
-def sample_positive_segments(segments: Segments, rng: np.random.Generator) -> np.ndarray:
-    """Return [segments] bool: whether a segment is the A of an IsNext pair, whose B is the next segment.
-
-    Every other segment, unless it is such a B, is the A of a NotNext pair. Half of the pairs are therefore
-    IsNext if a third of the segments are the A of an IsNext pair.
-    """
-    num_pairs = (len(segments.start) + 1) // 3  # a third, rounded
-    candidates = np.flatnonzero(find_pairable_segments(segments, num_pairs, rng))
-    is_positive_a = np.zeros(len(segments.start), bool)
-    is_positive_a[rng.choice(candidates, min(num_pairs, len(candidates)), replace=False)] = True
-    return is_positive_a
 
 
 def find_pairable_segments(segments: Segments, min_pairs: int, rng: np.random.Generator) -> np.ndarray:
@@ -639,12 +631,19 @@ class PhasedFeatures(Features):
     @classmethod
     def from_phases(cls, phases: list[Phase], phase_features: list[CorpusFeatures]) -> "PhasedFeatures":
         """Combine the features of the phases, in each of which an epoch is still one pass over the text."""
-        first, *later = phase_features
+        first, *others = phase_features
+        extended = [first]
+        for features in others:
+            num_passes = -(-len(first) // len(features))  # rounded up
+            build_plan = partial(_plan_passes, features.build_plan, num_passes)
+            offsets = first.sequence_offsets
+            extended.append(
+                replace(features, sequence_offsets=offsets, labels=None, build_plan=build_plan, plan_cache={})
+            )
         return cls(
             sequence_offsets=first.sequence_offsets, labels=first.labels, unk_fraction=first.unk_fraction,
             max_untruncated_length=max(features.max_untruncated_length for features in phase_features),
-            phases=phases,
-            phase_features=[first, *(_extend_epoch(features, len(first)) for features in later)],
+            phases=phases, phase_features=extended,
         )  # fmt: skip
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -678,15 +677,6 @@ class PhasedFeatures(Features):
             f"steps: {steps}; validation and test use {last} tokens, previews the first phase",
             *notes,
         ]
-
-
-def _extend_epoch(features: CorpusFeatures, n: int) -> CorpusFeatures:
-    """Return features with `n` examples per epoch, which may take several passes over the text."""
-    num_passes = -(-n // len(features))  # rounded up
-    build_plan = partial(_plan_passes, features.build_plan, num_passes)
-    return replace(
-        features, sequence_offsets=np.arange(n + 1), labels=None, build_plan=build_plan, plan_cache={}
-    )
 
 
 def _plan_passes(build_plan: Callable[[int], EpochPlan], num_passes: int, epoch: int) -> EpochPlan:

@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, Literal
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import iter_conll, split_at_blank_lines
 from bertkit.data.readers.parquet import (
-    is_arrow,
     iter_arrow,
     iter_parquet,
     iter_parquet_column,
@@ -44,7 +43,6 @@ from bertkit.data.readers.text_files import (
     digest_path,
     hash_json,
     read_chunks,
-    read_sample,
     read_text,
     require_file,
     split_lines,
@@ -97,7 +95,7 @@ class Dialect:
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """Return all rows of one file; those of a large file are stored on disk and read when needed."""
     require_file(path)
-    if is_arrow(path) and (rows := map_arrow(path)) is not None:
+    if (rows := map_arrow(path)) is not None:
         return rows
     return store_file(path, partial(stream_rows, path, dialect), repr(dialect))
 
@@ -105,8 +103,7 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
 def store_file(path: Path, iter_parts: Callable[[], Iterator[Rows]], *settings: str | None) -> Rows:
     """Return the rows of a file, stored in memory if the file is small, else in the cache.
 
-    Args:
-        settings: Everything except the content of the file that the rows depend on.
+    `settings` are everything except the content of the file that the rows depend on.
     """
     size = path.stat().st_size
     if size <= IN_MEMORY_BYTES:
@@ -125,12 +122,8 @@ def stream_rows(
     """Return an iterator over the rows of one file in chunks.
 
     Parquet, Arrow, JSON lines, delimited text and CoNLL files are streamed, so memory does not grow with the
-    file: a broken row raises its error when the iterator reaches it. Other formats and small files are read
-    at once.
-
-    Args:
-        dialect: How to read a text file whose content does not show it.
-        stream_above_bytes: Size up to which a file is read at once.
+    file: a broken row raises its error when the iterator reaches it. Other formats, and files of up to
+    `stream_above_bytes`, are read at once.
     """
     require_file(path)
     is_streamed = path.stat().st_size > stream_above_bytes
@@ -152,7 +145,11 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
     """Return an iterator over the rows of a text file in chunks."""
     decoding = _resolve_decoding(path, dialect)
     if is_streamed:
-        sample, open_text = drop_partial_line(read_sample(path, decoding)), partial(read_text, path, decoding)
+        open_text = partial(read_text, path, decoding)
+        parts, sample = open_text(), ""
+        while not sample.strip() and (part := next(parts, None)) is not None:
+            sample += part
+        sample = drop_partial_line(sample)
     else:
         sample = "".join(read_text(path, decoding))
         open_text = partial(iter, [sample])
@@ -240,9 +237,7 @@ def read_text_column(
 ) -> Iterator[str]:
     """Yield the text of each row; an empty string for a row without text.
 
-    Args:
-        column: Name of the text column; None for the only column, or the first one with a usual name.
-        notes: Receives a note on the number of rows without text.
+    By default, the text column is the only column, or the first one with a usual name.
     """
     num_empty = 0
     for number, value in _iter_cells(file, row_format, column, decoding, notes):
@@ -295,11 +290,7 @@ def _iter_cells(
 
 
 def read_text_lines(data: str, column: str | None, encoding: str | None = None) -> Iterator[str] | None:
-    """Return an iterator over the lines of a `.txt` file; None if the file is a table or not a `.txt` file.
-
-    Args:
-        column: Name of the text column; None if the user passed none.
-    """
+    """Return an iterator over the lines of a `.txt` file; None for tables and other files."""
     decoding = Decoding(encoding)
     path = expand_home(data)
     if not path.is_file() or not TEXT_FILE_NAME.fullmatch(path.name):
@@ -322,10 +313,7 @@ def read_stdin_rows(
     """Return an iterator over the rows on standard input: one JSON object or one text per line.
 
     Empty lines are skipped in JSON. Otherwise they are rows. A broken line raises its error when the iterator
-    reaches it.
-
-    Args:
-        parse_line: Converts the number and the content of a line that is not JSON into a row.
+    reaches it. `parse_line` converts the number and the content of a line that is not JSON into a row.
     """
     parts = read_text(StandardInput(stdin), Decoding(encoding)) if stdin else iter(())
     lines = (line.rstrip("\r") for line in split_lines(parts, max_chars=None))

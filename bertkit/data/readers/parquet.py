@@ -237,19 +237,17 @@ DAMAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, Index
 # ---- Arrow files
 
 
-def is_arrow(path: Path) -> bool:
-    """Return whether a file, which may be compressed as a whole, is an Arrow or a Feather file."""
-    return next(read_chunks(path), b"").startswith(ARROW_MAGIC)
-
-
 def map_arrow(path: Path) -> Rows | None:
-    """Return the rows of a memory-mapped file; None if the file or its buffers are compressed."""
+    """Return the rows of a memory-mapped Arrow or Feather file.
+
+    The result is None for other files, and if the file or its buffers are compressed.
+    """
+    if not _read_magic(path).startswith(ARROW_MAGIC):
+        return None
     import pyarrow as pa
     from datasets import Dataset
     from datasets.table import InMemoryTable
 
-    if not _read_magic(path).startswith(ARROW_MAGIC):
-        return None
     with convert_arrow_errors(path, "Arrow"):
         source = pa.memory_map(str(path))
         batches: list[pa.RecordBatch] = []

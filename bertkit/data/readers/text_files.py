@@ -78,11 +78,7 @@ def require_file(path: Path, display_name: object = None) -> None:
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file.
-
-    Args:
-        file: A path, or another object with an `open` method like that of `Path`.
-    """
+    """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file."""
     try:
         with file.open("rb") as raw:
             magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
@@ -540,27 +536,15 @@ def read_text(
     try:
         yield from decode_chunks(file, chunks, decoding, add_note)
     except DecodingError as error:
-        raise DecodingError(f"{error}; {_describe_fix(file, decoding)}") from error
-
-
-def _describe_fix(file: InputFile | StandardInput, decoding: Decoding) -> str:
-    """Return the fix for undecodable bytes: the encodings that decode the file, if it is on disk."""
-    alternative = f"{decoding.alternative}, or " if decoding.alternative else ""
-    if not isinstance(file, Path):  # standard input cannot be read again, and a download can be large
-        return f"{alternative}pass --encoding NAME"
-    if candidates := find_encodings(lambda: read_chunks(file)):
-        samples = " | ".join(f'{candidate.encoding}: "{candidate.sample}"' for candidate in candidates)
-        return f"{alternative}pass --encoding NAME, with one of these: {samples}"
-    return f"{alternative}check how it was written: no common encoding decodes all of it"
-
-
-def read_sample(file: InputFile, decoding: Decoding) -> str:
-    """Return the beginning of a file: the text of its first chunks, up to one that is not blank."""
-    parts = read_text(file, decoding)
-    sample = ""
-    while not sample.strip() and (part := next(parts, None)) is not None:
-        sample += part
-    return sample
+        alternative = f"{decoding.alternative}, or " if decoding.alternative else ""
+        if not isinstance(file, Path):  # standard input cannot be read again, and a download can be large
+            fix = "pass --encoding NAME"
+        elif candidates := find_encodings(lambda: read_chunks(file)):
+            samples = " | ".join(f'{candidate.encoding}: "{candidate.sample}"' for candidate in candidates)
+            fix = f"pass --encoding NAME, with one of these: {samples}"
+        else:
+            fix = "check how it was written: no common encoding decodes all of it"
+        raise DecodingError(f"{error}; {alternative}{fix}") from error
 
 
 def split_lines(parts: Iterable[str], max_chars: int | None = MAX_LINE_CHARS) -> Iterator[str]:
