@@ -260,8 +260,8 @@ def build_nsp_pairs(
     if (excluded[:, 1] - excluded[:, 0] >= num_sentences).any():
         max_pairs = len(segments.start) // 2  # asking for that many pairs uses as many segments as possible
         return _pair_consecutive(documents, segments, targets.max_num_tokens, max_pairs, rng)
-    # The A of an IsNext pair is followed by its B. Every other segment is the A of a NotNext pair. Half of the
-    # pairs are therefore IsNext if a third of the segments (rounded) are the A of an IsNext pair.
+    # The B of an IsNext pair is the segment after its A. Every other segment is the A of a NotNext pair. Half
+    # of the pairs are therefore IsNext if a third of the segments (rounded) are the A of an IsNext pair.
     num_positive = (len(segments.start) + 1) // 3
     candidates = np.flatnonzero(find_pairable_segments(segments, num_positive, rng))
     is_positive_a = np.zeros(len(segments.start), bool)
