@@ -6,18 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from bertkit.commands.configs import (
-    CalibrateConfig,
-    DistillConfig,
-    EmbedConfig,
-    EvaluateConfig,
-    ExportConfig,
-    FillMaskConfig,
-    LabelIssuesConfig,
-    PredictConfig,
-    ReportConfig,
-    TokenizerConfig,
-)
+from bertkit.commands import configs
 from bertkit.errors import UserError
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.settings.setting import Settings, get_settings
@@ -168,7 +157,7 @@ def pretrain_mlm_nsp(*, recipe: str | None = None, **settings: Any) -> "Run":
     return _train("pretrain-mlm-nsp", settings, recipe)
 
 
-@accepts(TokenizerConfig)
+@accepts(configs.TokenizerConfig)
 def train_tokenizer(**settings: Any) -> "TrainedTokenizer":
     """Train a WordPiece tokenizer on plain text, like `bertkit train-tokenizer`.
 
@@ -257,7 +246,7 @@ def check(task: str, **settings: Any) -> "CheckReport":
 # ---- after training
 
 
-@accepts(LabelIssuesConfig)
+@accepts(configs.LabelIssuesConfig)
 def label_issues(study: "str | Path", **settings: Any) -> "LabelIssues":
     """Find training rows of a study whose labels are probably wrong, like `bertkit label-issues`.
 
@@ -289,7 +278,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     return load_predictor(run)
 
 
-@accepts(PredictConfig)
+@accepts(configs.PredictConfig)
 def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """Predict with a finished run, like `bertkit predict`.
 
@@ -302,7 +291,7 @@ def predict(run: "str | Path", **settings: Any) -> "Predictions":
     """
     from bertkit.commands.predict import predict as predict_with_run
 
-    for name, field in get_settings(PredictConfig).items():
+    for name, field in get_settings(configs.PredictConfig).items():
         if name in settings and not field.metadata.has_parameter:
             raise UserError(
                 f"predict(): {name}: only the command accepts this setting; write the records in your code"
@@ -310,7 +299,7 @@ def predict(run: "str | Path", **settings: Any) -> "Predictions":
     return predict_with_run({"run": str(run), **settings})
 
 
-@accepts(EvaluateConfig)
+@accepts(configs.EvaluateConfig)
 def evaluate(run: "str | Path", **settings: Any) -> "Run":
     """Score a finished run on labeled data, like `bertkit evaluate`; see `classify` for the result.
 
@@ -322,7 +311,7 @@ def evaluate(run: "str | Path", **settings: Any) -> "Run":
     return evaluate_run({"run": str(run), **settings})
 
 
-@accepts(CalibrateConfig)
+@accepts(configs.CalibrateConfig)
 def calibrate(run: "str | Path", **settings: Any) -> "CalibrationResult":
     """Calibrate the probabilities of a finished run, like `bertkit calibrate`.
 
@@ -335,7 +324,7 @@ def calibrate(run: "str | Path", **settings: Any) -> "CalibrationResult":
     return calibrate_run({"run": str(run), **settings})
 
 
-@accepts(DistillConfig)
+@accepts(configs.DistillConfig)
 def distill(run: "str | Path", **settings: Any) -> "Run":
     """Train a smaller model on the predictions of a finished run, like `bertkit distill`.
 
@@ -347,7 +336,7 @@ def distill(run: "str | Path", **settings: Any) -> "Run":
     return _train(task, student_settings, None)
 
 
-@accepts(ExportConfig)
+@accepts(configs.ExportConfig)
 def export(run: "str | Path", **settings: Any) -> "ExportResult":
     """Export a finished run as an ONNX model, like `bertkit export`.
 
@@ -358,7 +347,7 @@ def export(run: "str | Path", **settings: Any) -> "ExportResult":
     return export_run({"run": str(run), **settings})
 
 
-@accepts(ReportConfig)
+@accepts(configs.ReportConfig)
 def report(**settings: Any) -> "Report":
     """Write the page of a finished run again, or compare several runs, like `bertkit report`.
 
@@ -369,7 +358,7 @@ def report(**settings: Any) -> "Report":
     return write_report(settings)
 
 
-@accepts(EmbedConfig)
+@accepts(configs.EmbedConfig)
 def embed(**settings: Any) -> "EmbedResult":
     """Embed texts, or one word in its contexts, like `bertkit embed`.
 
@@ -382,7 +371,7 @@ def embed(**settings: Any) -> "EmbedResult":
     return embed_texts(settings)
 
 
-@accepts(FillMaskConfig)
+@accepts(configs.FillMaskConfig)
 def fill_mask(**settings: Any) -> "FillMaskResult":
     """Predict the most probable words for each [MASK], like `bertkit fill-mask`.
 

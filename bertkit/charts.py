@@ -8,7 +8,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,16 @@ def render_chart(
     note: str = "",
     height_ratios: Sequence[float] = (1,),
     height: int = HEIGHT,
+    **values: Any,
 ) -> Chart:
     """Draw a chart and convert it to SVG.
 
     `draw` draws on its argument: the axes, or an array of axes if there are several. The height is in points,
-    and `height_ratios` are the relative heights of the axes, from top to bottom.
+    and `height_ratios` are the relative heights of the axes, from top to bottom. `values` are further
+    attributes of the chart.
     """
     if not is_installed("matplotlib"):
-        return Chart(title, MISSING_CHART, note)
+        return Chart(title, MISSING_CHART, note, **values)
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -90,7 +92,7 @@ def render_chart(
         draw(axes)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata=NO_METADATA)
-    return Chart(title, _inline(file.getvalue(), title), note)
+    return Chart(title, _inline(file.getvalue(), title), note, **values)
 
 
 def _inline(svg: str, title: str) -> Markup:
@@ -210,7 +212,7 @@ def plot_confusion_matrix(title: str, counts: np.ndarray, names: Sequence[str], 
         axes.spines[:].set_visible(False)
         axes.figure.subplots_adjust(left=(34 + CHARACTER_WIDTH * longest) / WIDTH, bottom=0.19 + extra_bottom)
 
-    return replace(render_chart(title, draw, note), names=names)
+    return render_chart(title, draw, note, names=names)
 
 
 def plot_bars(title: str, values: Mapping[str, float], remarks: Sequence[str], note: str = "") -> Chart:

@@ -40,10 +40,7 @@ def build_model_card(
     """Return the model card in Markdown: data, scores, usage, settings and versions."""
     settings, data, training = serialize_settings(task.config), metrics["data"], metrics["training"]
     validation_rows = format_count(data["validation"], f"validation {task.definition.unit}")
-    detail_table = ""
-    if details := format_detail_rows(metrics):
-        rows = [[name, *values.values()] for name, values in details]
-        detail_table = format_markdown_table(["validation", *details[0][1]], rows)
+    details = format_detail_rows(metrics)
     parts = [
         f"# {folder.name}",
         f"`{metrics['model']}` {task.training_phrase} `{metrics['task']}` on `{data['name']}` "
@@ -54,7 +51,7 @@ def build_model_card(
         f"{training['precision']}.",
         "## Scores\n\n" + format_score_table(metrics),
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
-        detail_table,
+        format_markdown_table(details[0], details[1:]) if details else "",
         format_distillation_table(metrics),
         "## Use\n\n```python\n" + _format_usage(folder, task, settings) + "\n```",
         _describe_long_texts(task, settings),
@@ -83,28 +80,22 @@ def format_baseline_names(metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def format_score_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, dict[str, str]]]:
-    """Return (name, value, interval, values by baseline) for each score of the validation split."""
+def format_score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Return name, value, interval and the values of the baselines for each score of the validation split."""
     rows = []
     for name, value in metrics["validation"].items():
-        low, high = metrics["intervals"].get(name, (None, None))
-        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
-        baselines = {
-            baseline: f"{scores[name]:.3f}" if name in scores else ""
-            for baseline, scores in metrics["baselines"].items()
-        }
-        rows.append((name, f"{value:.3f}", interval, baselines))
+        interval = metrics["intervals"].get(name)
+        rows.append([
+            name, f"{value:.3f}", "{:.3f} to {:.3f}".format(*interval) if interval else "",
+            *(f"{scores[name]:.3f}" if name in scores else "" for scores in metrics["baselines"].values()),
+        ])  # fmt: skip
     return rows
 
 
 def format_score_table(metrics: Mapping[str, Any]) -> str:
     """Return a Markdown table of the validation scores and baselines, and a line for each other split."""
     header = ["validation", "score", "95 % interval", *format_baseline_names(metrics)]
-    rows = [
-        [name, value, interval, *baselines.values()]
-        for name, value, interval, baselines in format_score_rows(metrics)
-    ]
-    parts = [format_markdown_table(header, rows)]
+    parts = [format_markdown_table(header, format_score_rows(metrics))]
     for split in EXTRA_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
@@ -163,12 +154,14 @@ def format_distillation_table(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def format_detail_rows(metrics: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return (name, values by score) for each label or entity type; counts are whole numbers."""
-    return [
-        (name, {key: f"{v:,}" if isinstance(v, int) else f"{v:.3f}" for key, v in scores.items()})
-        for name, scores in metrics.get("details", {}).get("validation", {}).items()
+def format_detail_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Return the scores of each label or entity type, after a row with their names; empty without details."""
+    details = metrics.get("details", {}).get("validation", {})
+    rows = [
+        [label, *(f"{value:,}" if isinstance(value, int) else f"{value:.3f}" for value in scores.values())]
+        for label, scores in details.items()
     ]
+    return [["validation", *next(iter(details.values()))], *rows] if details else []
 
 
 # ---- usage

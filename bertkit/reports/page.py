@@ -23,14 +23,7 @@ from bertkit.charts import (
     render_chart,
 )
 from bertkit.errors import format_count
-from bertkit.reports.card import (
-    format_baseline_names,
-    format_comparison_rows,
-    format_detail_rows,
-    format_distillation_rows,
-    format_score_rows,
-    name_compared_run,
-)
+from bertkit.reports import card
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
@@ -71,7 +64,7 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
     `explanations` are those of some examples, by the index of the record.
     """
     explanations = explanations or {}
-    view = create_view(run)
+    metrics, view = run.metrics, create_view(run)
     error_browser = None
     if view:
         examples = view.build_examples()
@@ -86,13 +79,13 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
         "page.html",
         title=run.name,
         run=run,
-        scores=[(*row, compute_interval_bar(run.metrics, row[0])) for row in format_score_rows(run.metrics)],
-        compared=format_comparison_rows(run.metrics),
-        compared_name=name_compared_run(run.metrics),
-        models=format_distillation_rows(run.metrics),
-        details=format_detail_rows(run.metrics),
-        baseline_names=format_baseline_names(run.metrics),
-        extra_splits={split: run.metrics[split] for split in EXTRA_SPLITS if run.metrics.get(split)},
+        scores=[(row, compute_interval_bar(metrics, row[0])) for row in card.format_score_rows(metrics)],
+        compared=card.format_comparison_rows(metrics),
+        compared_name=card.name_compared_run(metrics),
+        models=card.format_distillation_rows(metrics),
+        details=card.format_detail_rows(metrics),
+        baseline_names=card.format_baseline_names(metrics),
+        extra_splits={split: metrics[split] for split in EXTRA_SPLITS if metrics.get(split)},
         training_charts=build_training_charts(run.log),
         result_charts=[*(view.build_charts() if view else []), *build_calibration_charts(run)],
         error_browser=error_browser,
@@ -227,16 +220,12 @@ def _plot_risk_coverage(curve: RiskCoverage, calibration: CalibrationRecord) -> 
     num_rows = calibration.get("data", {"rows": 0})["rows"]
     table = [["coverage", "minimum confidence", "risk", "rows without answer", "wrong answers"]] + [
         [
-            f"{coverage:.2f}",
-            f"{confidence:.3f}",
-            f"{risk:.3f}",
-            f"{round(num_rows * (1 - coverage)):,}",
-            f"{round(num_rows * coverage * risk):,}",
+            f"{coverage:.2f}", f"{confidence:.3f}", f"{risk:.3f}",
+            f"{round(num_rows * (1 - coverage)):,}", f"{round(num_rows * coverage * risk):,}",
         ]
         for coverage, confidence, risk in points
-    ]
-    chart = render_chart(f"Risk and coverage: AURC {curve['aurc']:.3f}", draw, RISK_NOTE)
-    return replace(chart, table=table)
+    ]  # fmt: skip
+    return render_chart(f"Risk and coverage: AURC {curve['aurc']:.3f}", draw, RISK_NOTE, table=table)
 
 
 def _plot_thresholds(threshold: ThresholdRecord) -> Chart:
@@ -255,7 +244,7 @@ def _plot_thresholds(threshold: ThresholdRecord) -> Chart:
 
     rows = zip(x, *scores.values(), strict=True)
     table = [["threshold", *scores], *([f"{value:.3f}" for value in row] for row in rows)]
-    return replace(render_chart("Scores by threshold", draw, THRESHOLD_NOTE), table=table)
+    return render_chart("Scores by threshold", draw, THRESHOLD_NOTE, table=table)
 
 
 # ---- notebooks
@@ -269,8 +258,8 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
     """
     if folder and metrics.get("task") in TASKS:
         return {"text/html": render_run(FinishedRun(folder, metrics, task_definition(metrics["task"])))}
-    if folder and (card := RunDir(folder).read_card()) is not None:
-        return {"text/markdown": card}
+    if folder and (text := RunDir(folder).read_card()) is not None:
+        return {"text/markdown": text}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)
     return {"text/markdown": f"```json\n{content}\n```"}
 
@@ -287,7 +276,7 @@ def render_run(run: FinishedRun) -> str:
         folder=run.folder,
         report=report if report.exists() else None,
         is_calibrated=bool(run.calibration),
-        scores=format_score_rows(run.metrics),
-        baseline_names=format_baseline_names(run.metrics),
+        scores=card.format_score_rows(run.metrics),
+        baseline_names=card.format_baseline_names(run.metrics),
         charts=[replace(chart, note=chart.note.removesuffix(CLICK_NOTE)) for chart in charts],
     )  # fmt: skip

@@ -7,14 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.errors import format_count
-from bertkit.reports.card import (
-    format_baseline_names,
-    format_comparison_rows,
-    format_detail_rows,
-    format_distillation_rows,
-    format_score_rows,
-    name_compared_run,
-)
+from bertkit.reports import card
 from bertkit.run_directory import EXTRA_SPLITS
 from bertkit.tasks import task_definition
 from bertkit.utils.console import out_console, print_json, to_plain_text
@@ -36,16 +29,12 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
         f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
         [
             f"validation ({format_count(sizes['validation'], unit)})", metrics["model"], "95 % interval",
-            *format_baseline_names(metrics),
+            *card.format_baseline_names(metrics),
         ],
-        [
-            (name, value, interval, *baselines.values())
-            for name, value, interval, baselines in format_score_rows(metrics)
-        ],
+        card.format_score_rows(metrics),
     )  # fmt: skip
-    if details := format_detail_rows(metrics):  # of each entity type or label, if the task has them
-        rows = [(name, *cells.values()) for name, cells in details]
-        _print_table("", ["validation", *details[0][1]], rows)
+    if details := card.format_detail_rows(metrics):  # of each entity type or label, if the task has them
+        _print_table("", details[0], details[1:])
     for split in EXTRA_SPLITS:
         if metrics.get(split):
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
@@ -54,11 +43,11 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     if "compared" in metrics:
         _print_table(
             f"compared with {metrics['compared']['with']} on the same rows",
-            ["validation", name_compared_run(metrics), "difference", "95 % interval", "p-value"],
-            format_comparison_rows(metrics),
+            ["validation", card.name_compared_run(metrics), "difference", "95 % interval", "p-value"],
+            card.format_comparison_rows(metrics),
         )
     if "distillation" in metrics:
-        _print_table("", ["", "teacher", "student"], format_distillation_rows(metrics))
+        _print_table("", ["", "teacher", "student"], card.format_distillation_rows(metrics))
     if "training" in metrics:
         _print_training(metrics)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)

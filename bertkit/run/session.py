@@ -12,17 +12,8 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.methods.base import TrainingInputs
+from bertkit.models import layers
 from bertkit.models.cpu import accelerate_on_cpu
-from bertkit.models.layers import (
-    check_activation_checkpointing,
-    compile_layers,
-    compute_first_position_only,
-    count_trainable_parameters,
-    freeze_layers,
-    list_submodels,
-    set_attention_dropout,
-    use_autocast_layer_norm,
-)
 from bertkit.models.load_check import (
     NUM_TEXTS,
     find_precision_error,
@@ -72,28 +63,28 @@ TRAINER_ERRORS = (ValueError, TypeError, KeyError, ImportError, RuntimeError, OS
 def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
     """Prepare a model with a head for fast training, and compile its layers if requested."""
     if config.attention_dropout is not None:
-        for submodel in list_submodels(model):
-            set_attention_dropout(submodel, config.attention_dropout)
+        for submodel in layers.list_submodels(model):
+            layers.set_attention_dropout(submodel, config.attention_dropout)
     if not devices.runs_asynchronously():
         keep_freed_memory()
         if not config.compile:
             accelerate_on_cpu(model, is_single_process=distributed.get_world_size() == 1)
     elif precision == "bf16":  # in fp16, the sums of residual connections could overflow
-        use_autocast_layer_norm(model)
+        layers.use_autocast_layer_norm(model)
     if config.gradient_checkpointing:
-        check_activation_checkpointing(model)
+        layers.check_activation_checkpointing(model)
     if config.pack:
-        for submodel in list_submodels(model):
+        for submodel in layers.list_submodels(model):
             enable_packing(submodel)
         if note := describe_packed_attention(model, precision):
             report_info(note)
     elif devices.runs_asynchronously():
-        for submodel in list_submodels(model):
+        for submodel in layers.list_submodels(model):
             build_masks_from_lengths(submodel)
     if not (config.pack or config.compile):  # packed sequences have no common first position
-        compute_first_position_only(model)
+        layers.compute_first_position_only(model)
     if config.compile:
-        compile_layers(model)
+        layers.compile_layers(model)
         report_info("the encoder is compiled during the first steps, which therefore take longer")
 
 
@@ -132,9 +123,9 @@ class Session:
         resize_embeddings(self.model, prepared.tokenizer)
         for method in prepared.methods:
             method.adapt_model(prepared, self.model)
-        freeze_layers(self.model, config.freeze)
+        layers.freeze_layers(self.model, config.freeze)
         optimize_model(self.model, config, prepared.precision)
-        self.num_trainable_parameters = count_trainable_parameters(self.model)
+        self.num_trainable_parameters = layers.count_trainable_parameters(self.model)
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.trainer = self._create_trainer(BertkitTrainer)
         if self.trainer.is_sharded:
