@@ -103,7 +103,7 @@ def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:
     ]
 
 
-def _scatter(axes: Any, x: Sequence[float], trials: Sequence[Trial]) -> None:
+def _scatter(axes: Any, x: Sequence[float] | np.ndarray, trials: Sequence[Trial]) -> None:
     """Plot a marker for each trial, whose color and shape show how the trial ended."""
     for state, (color, marker) in STATES.items():
         chosen = [index for index, trial in enumerate(trials) if trial["state"] == state]
@@ -157,30 +157,33 @@ def _plot_time(trials: Sequence[Trial], metric: str, is_minimized: bool) -> Char
 
 def _plot_effect(name: str, values: Sequence[Any], space: str, trials: Sequence[Trial], metric: str) -> Chart:
     """Plot the scores by the values of one setting."""
-    is_range = ".." in space
+    positions, names = _encode(values, space)
 
     def draw(axes: Any) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        labels = sorted(set(map(_format_label, values)), key=_sort_key)
-        positions = [float(value) if is_range else labels.index(_format_label(value)) for value in values]
         _scatter(axes, positions, trials)
         if space.endswith(":log"):
             axes.set_xscale("log")
-            is_narrow = max(positions) < 100 * min(positions)
+            is_narrow = positions.max() < 100 * positions.min()
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_narrow else (1,)))
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        if not is_range:
-            axes.set_xticks(range(len(labels)), [shorten_name(label) for label in labels])
-            axes.set_xlim(-0.5, len(labels) - 0.5)
+        if names:
+            axes.set_xticks(range(len(names)), [shorten_name(name) for name in names])
+            axes.set_xlim(-0.5, len(names) - 0.5)
         _finish(axes, name, metric)
 
     return charts.render_chart(f"Effect of {name}", draw)
 
 
-def _format_label(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _encode(values: Sequence[Any], space: str) -> tuple[np.ndarray, list[str]]:
+    """Return the values of a setting as numbers, and the names of these numbers if the space has no range."""
+    if ".." in space:
+        return np.array(values, float), []
+    labels = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    names = sorted(set(labels), key=_sort_key)
+    return np.array([names.index(label) for label in labels], float), names
 
 
 def _sort_key(label: str) -> tuple[bool, float, str]:
@@ -191,28 +194,6 @@ def _sort_key(label: str) -> tuple[bool, float, str]:
         return (True, 0.0, label)
 
 
-def _scale(values: Sequence[Any], space: str) -> np.ndarray:
-    """Return the positions of values on an axis from 0 to 1."""
-    if ".." in space:
-        numbers = np.array(values, float)
-        numbers = np.log(numbers) if space.endswith(":log") else numbers
-    else:
-        labels = sorted(set(map(_format_label, values)), key=_sort_key)
-        numbers = np.array([labels.index(_format_label(value)) for value in values], float)
-    extent = np.ptp(numbers)
-    return np.full(len(numbers), 0.5) if extent == 0 else (numbers - numbers.min()) / extent
-
-
-def _find_extent(values: Sequence[Any], space: str) -> tuple[str, str]:
-    """Return the values at the ends of the axis of `_scale`."""
-    key = None if ".." in space else lambda value: _sort_key(_format_label(value))
-    low, high = (
-        f"{value:.3g}" if isinstance(value, float) else str(value)
-        for value in (min(values, key=key), max(values, key=key))
-    )
-    return low, high
-
-
 def _plot_parallel_coordinates(
     values: Mapping[str, Sequence[Any]],
     space: Mapping[str, str],
@@ -221,21 +202,25 @@ def _plot_parallel_coordinates(
     metric: str,
 ) -> Chart:
     """Plot one line for each trial through its values and its score, each on an axis of its own."""
-    names = [*values, metric]
-    columns = [_scale(column, space[name]) for name, column in values.items()]
-    scores = [trial["score"] for trial in trials]
-    columns.append(_scale(scores, ".."))
-    extents = [*(_find_extent(values[name], space[name]) for name in values), _find_extent(scores, "..")]
+    names, lines, ends = [*values, metric], [], []
+    axis_values, spaces = {**values, metric: [trial["score"] for trial in trials]}, {**space, metric: ".."}
+    for name, column in axis_values.items():
+        numbers, _ = _encode(column, spaces[name])
+        extremes = (column[int(numbers.argmin())], column[int(numbers.argmax())])
+        ends.append([f"{value:.3g}" if isinstance(value, float) else str(value) for value in extremes])
+        numbers = np.log(numbers) if spaces[name].endswith(":log") else numbers
+        extent = np.ptp(numbers)  # each axis is from 0 to 1
+        lines.append(np.full(len(numbers), 0.5) if extent == 0 else (numbers - numbers.min()) / extent)
 
     def draw(axes: Any) -> None:
         for index, trial in enumerate(trials):
             is_best = trial["trial"] == best
             axes.plot(
-                range(len(names)), [column[index] for column in columns],
+                range(len(names)), [column[index] for column in lines],
                 color=ACCENT if is_best else MUTED, alpha=1.0 if is_best else 0.45,
                 linewidth=2.4 if is_best else 1.2, zorder=3 if is_best else 2,
             )  # fmt: skip
-        for position, (low, high) in enumerate(extents):
+        for position, (low, high) in enumerate(ends):
             axes.text(position, -0.06, low, ha="center", va="top", color=MUTED, fontsize=9)
             axes.text(position, 1.06, high, ha="center", va="bottom", color=MUTED, fontsize=9)
         axes.set_xticks(range(len(names)), [shorten_name(name) for name in names])
