@@ -36,14 +36,8 @@ from bertkit.utils.text import dump_yaml, read_yaml, validate
 
 DEFAULT_RUNS_DIR = "runs"
 RECORDED_PACKAGES = [
-    "bertkit",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "datasets",
-    "accelerate",
-    "scikit-learn",
-]
+    "bertkit", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn",
+]  # fmt: skip
 RETRAIN_HINT = "run the training again"
 ENSEMBLE_HINT = "run the study again"
 EXTRA_SPLITS = ("test", "validation_mismatched", "test_mismatched")  # in addition to validation

@@ -2,10 +2,11 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,19 +19,20 @@ from bertkit.errors import UserError, format_count
 from bertkit.methods import choose_methods
 from bertkit.methods.base import Method
 from bertkit.models import heads, loading
-from bertkit.models.encoder import FrozenEncoder
+from bertkit.models.encoder import Encoder, FrozenEncoder, compute_pooled_vectors
 from bertkit.models.layers import LAYER_LISTS, choose_layers, keep_layers, select_layers_of_config
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
-from bertkit.run.probe import Probe, load_probe
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
 from bertkit.settings.setting import select_unset
+from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.scores import Scores
+from bertkit.tasks import task_definition
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import score_linear_probe
+from bertkit.tasks.text.task import SequenceTask, score_linear_probe, score_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -41,9 +43,87 @@ from bertkit.training.arguments import (
 )
 from bertkit.training.failures import report_out_of_memory
 from bertkit.utils import devices
-from bertkit.utils.reporting import report_info, report_warning
+from bertkit.utils.reporting import report_info, report_warning, silence_reports
 
 UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
+
+
+# ---- the probe of `--probe`: a linear model on the vectors of the encoder, fitted again during pre-training
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A labeled dataset on which a linear probe of the encoder is scored."""
+
+    name: str
+    task: SequenceTask
+    splits: Splits  # at most `MAX_PROBE_ROWS` rows for training, and as many for validation
+
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
+        return self.task.state.label_type.default_metric
+
+    def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
+        """Return the score of a linear model on the vectors of the encoder with its current weights."""
+        self.task.resolve(max_length=max_length)
+        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
+        parts = [self.splits["train"], self.splits["validation"]]
+        was_training = model.training
+        model.eval()
+        try:
+            features = [self.task.featurize(part, tokenizer) for part in parts]
+            vectors = [compute_pooled_vectors(encoder, part) for part in features]
+        finally:
+            model.train(was_training)
+        return score_probe(self.task, vectors, parts)[self.metric]
+
+    def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
+        """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
+
+        The final weights are those of `best_step`; if it is None, those of the last step.
+        """
+        key = PROBE_PREFIX + self.metric
+        scores = {entry["step"]: entry[key] for entry in log_history if key in entry}
+        sizes = {split: len(self.splits[split]) for split in ("train", "validation")}
+        final = scores[max(scores) if best_step is None else best_step]
+        return {"data": self.name, **sizes, "metric": self.metric, "before": scores[0], "after": final}
+
+
+def load_probe(config: RunConfig) -> Probe | None:
+    """Load the dataset of `--probe`; return None if it is not set."""
+    name = config.probe
+    if name is None:
+        return None
+    probe_config = task_definition("classify").config(
+        data=name, data_dir=config.data_dir, seed=config.seed, max_train_samples=MAX_PROBE_ROWS,
+        max_eval_samples=MAX_PROBE_ROWS,
+    )  # fmt: skip
+    try:
+        with silence_reports():
+            data = load_data("classify", probe_config)
+            splits = split_parsed_rows(data.task, data.dataset)
+    except UserError as error:
+        message = str(error)  # about the data of `classify`
+        if "--data" in message:
+            raise UserError(re.sub(r"--data(?![\w-])", "--probe", message)) from error
+        problem = message.partition("; ")[0].removeprefix(f"{name}: ")
+        raise UserError(
+            f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other "
+            "flags"
+        ) from error
+    if data.task.state.new_tokens:
+        raise UserError(
+            f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
+            "pass another dataset"
+        )
+    probe = Probe(data.dataset.name, cast("SequenceTask", data.task), splits)
+    sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
+    report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
+    return probe
+
+
+# ---- the run
 
 
 @dataclass(frozen=True)

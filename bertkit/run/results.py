@@ -184,10 +184,7 @@ def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], spli
 
 
 def compute_scores(
-    task: Task,
-    evaluations: Mapping[str, Evaluation],
-    modules: MetricModules,
-    has_intervals: bool = True,
+    task: Task, evaluations: Mapping[str, Evaluation], modules: MetricModules, has_intervals: bool = True
 ) -> dict[str, Any]:
     """Return the scores and details of each labeled split, and the intervals of validation."""
     labeled = {split: evaluation for split, evaluation in evaluations.items() if evaluation.has_gold}

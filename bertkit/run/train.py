@@ -14,13 +14,7 @@ from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.prepare import PreparedRun, prepare
-from bertkit.run.results import (
-    Run,
-    compute_scores,
-    summarize_baselines,
-    summarize_data,
-    write_predictions,
-)
+from bertkit.run.results import Run, compute_scores, summarize_baselines, summarize_data, write_predictions
 from bertkit.run.session import Session
 from bertkit.run.settings import resolve_settings
 from bertkit.run_directory import RUN, RunDir, create_default_directory
@@ -65,9 +59,7 @@ def train(task_name: str, overrides: Mapping[str, Any], recipe: str | Recipe | N
 
 
 def _run_or_load(
-    task_name: str,
-    config: RunConfig,
-    resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]],
+    task_name: str, config: RunConfig, resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]]
 ) -> Run:
     """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished.
 

@@ -35,10 +35,7 @@ DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 BACKLOG = 2048  # connections that wait to be accepted
 
 
-def serve(
-    settings: Mapping[str, Any],
-    on_ready: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> None:
+def serve(settings: Mapping[str, Any], on_ready: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
     """Serve finished runs over HTTP until SIGTERM or Ctrl-C.
 
     `on_ready` receives `url` and `models` once the server accepts requests.

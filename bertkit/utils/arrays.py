@@ -164,10 +164,7 @@ T = TypeVar("T")
 
 
 def iter_batches(
-    items: Iterable[T],
-    max_chars: int,
-    max_items: int | None = None,
-    count_chars: Callable[[Any], int] = len,
+    items: Iterable[T], max_chars: int, max_items: int | None = None, count_chars: Callable[[Any], int] = len
 ) -> Iterator[list[T]]:
     """Yield the items, which are or contain texts, in batches.
 

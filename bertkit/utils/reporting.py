@@ -18,18 +18,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 NOISY_LOGGERS = [
-    "transformers",
-    "accelerate",
-    "datasets",
-    "evaluate",
-    "huggingface_hub",
-    "torch",
-    "onnxscript",
-    "onnx_ir",
-    "filelock",
-    "httpx",
-    "httpcore",
-]
+    "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "torch", "onnxscript", "onnx_ir",
+    "filelock", "httpx", "httpcore",
+]  # fmt: skip
 VERBOSITY_VARIABLE = "TRANSFORMERS_VERBOSITY"
 
 

@@ -88,11 +88,7 @@ def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again
         return yaml.load(path.read_text("utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: invalid dates
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: invalid dates
         is_too_deep = isinstance(error, RecursionError)
         reason = "nested too deeply" if is_too_deep else " ".join(str(error).split())
         raise UserError(f"{path}: is not a {kind}: cannot parse it as YAML ({reason}); {hint}") from error
