@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -46,7 +46,11 @@ class Command:
     help: str
     module: str
     name: str = ""  # of the task or suite that the function runs
-    recipe_task: str | None = None  # whose recipes `--recipe` accepts; None for a command without this flag
+    has_recipe: bool = False  # whether `--recipe` accepts the recipes of this task or suite
+
+    def build(self) -> Callable[..., None]:
+        """Return the command for Typer."""
+        return build_command(self.config, self.help, self.run, self.name if self.has_recipe else None)
 
     def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> None:
         """Run the command, in several processes if `--nproc` says so."""
@@ -60,18 +64,18 @@ class Command:
 
 def _train(task: str) -> Command:
     spec = task_definition(task)
-    return Command(spec.config, spec.help, "bertkit.commands.train", task, task)
+    return Command(spec.config, spec.help, "bertkit.commands.train", task, has_recipe=True)
 
 
 def _run_suite(suite: str) -> Command:
     spec = SUITES[suite]
-    return Command(spec.config, spec.help, "bertkit.experiments.experiment", suite, suite)
+    return Command(spec.config, spec.help, "bertkit.experiments.experiment", suite, has_recipe=True)
 
 
 def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
     group = typer.Typer(cls=CommandGroup, help=help, no_args_is_help=True)
     for name, command in commands.items():
-        group.command(name)(build_command(command.config, command.help, command.run, command.recipe_task))
+        group.command(name)(command.build())
     return group
 
 
@@ -88,7 +92,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
                     f"Study `bertkit {task}` over folds, seeds and hyperparameter trials.",
                     "bertkit.experiments.experiment",
                     STUDY_PREFIX + task,
-                    STUDY_PREFIX + task,
+                    has_recipe=True,
                 )
                 for task in list_study_tasks()
             },
@@ -231,7 +235,7 @@ for _panel, _commands in COMMANDS.items():
             app.add_typer(_command, name=_name, rich_help_panel=_panel)
             continue
         if isinstance(_command, Command):
-            _command = build_command(_command.config, _command.help, _command.run, _command.recipe_task)
+            _command = _command.build()
         app.command(_name, rich_help_panel=_panel)(_command)
 
 

@@ -27,8 +27,7 @@ recipes = typer.Typer(
 )
 data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
 RecipeName = Annotated[
-    str,
-    typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped")),
+    str, typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped"))
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 

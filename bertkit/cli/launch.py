@@ -145,9 +145,7 @@ def _find_failed_rank(children: Sequence[subprocess.Popen]) -> int | None:
     """
     statuses = {rank: status for rank, child in enumerate(children) if (status := child.poll())}
     return min(
-        statuses,
-        key=lambda rank: (statuses[rank] > 0, statuses[rank] == EXIT_LOST_CONNECTION),
-        default=None,
+        statuses, key=lambda rank: (statuses[rank] > 0, statuses[rank] == EXIT_LOST_CONNECTION), default=None
     )
 
 

@@ -36,14 +36,7 @@ from bertkit.run.settings import resolve_settings
 from bertkit.settings.setting import select_unset
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.base import Task
-from bertkit.tasks.checks import (
-    MAX_LOCATIONS,
-    Finding,
-    Level,
-    TaskChecks,
-    format_fraction,
-    locate_rows,
-)
+from bertkit.tasks.checks import MAX_LOCATIONS, Finding, Level, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.ner.tags import OUTSIDE
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.reporting import Reporter, silence_libraries, silence_reports, use_reporter

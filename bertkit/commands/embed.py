@@ -53,12 +53,7 @@ from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
 from bertkit.utils.files import check_output_file, expand_home, replace_file, write_text
-from bertkit.utils.reporting import (
-    report_info,
-    report_warning,
-    silence_libraries,
-    silence_reports,
-)
+from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
 
 SUFFIXES = (".npy", ".parquet")
 SIDECAR_SUFFIX = ".json"  # of the file with the provenance of a .npy file, such as `vectors.npy.json`

@@ -278,10 +278,7 @@ class VariantMeasurement:
 
 
 def compare_variants(
-    models: Mapping[str, Any],
-    features: Features,
-    collator: Callable[..., Any],
-    batch_size: int,
+    models: Mapping[str, Any], features: Features, collator: Callable[..., Any], batch_size: int
 ) -> tuple[dict[str, VariantMeasurement], dict[str, np.ndarray]]:
     """Return the measurements of each variant, and its logits as `predict_logits` returns them.
 

@@ -49,23 +49,10 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.scores import Scores
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
-from bertkit.utils import devices, distributed, locks
+from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
-from bertkit.utils.reporting import (
-    Reporter,
-    get_reporter,
-    report_info,
-    silence_libraries,
-    use_reporter,
-)
-from bertkit.utils.system import (
-    STOP_SIGNALS,
-    count_cores,
-    describe_exit,
-    leave_process_group,
-    postpone_collection,
-)
+from bertkit.utils.reporting import Reporter, get_reporter, report_info, silence_libraries, use_reporter
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 POLL_SECONDS = 0.1
@@ -403,7 +390,7 @@ class LocalExecutor:
 
     def _add_worker(self) -> "_Worker":
         """Start a worker with its part of the cores and its GPU; the user's own variables win."""
-        threads = max(1, count_cores() // self.jobs)
+        threads = max(1, system.count_cores() // self.jobs)
         variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         uses_gpu = self.experiment.config.device in (devices.AUTO, "cuda")
         if uses_gpu and (num_gpus := torch.cuda.device_count()):
@@ -477,9 +464,10 @@ class _Worker:
                     "`if __name__ == '__main__':`"
                 ) from None
             self.process.join()
+            end = system.describe_exit(self.process.exitcode or 0)
             raise UserError(
-                f"{self.run.folder}: its process {describe_exit(self.process.exitcode or 0)}, and the other "
-                "runs were stopped; resume with --resume, and with fewer --jobs if memory ran out"
+                f"{self.run.folder}: its process {end}, and the other runs were stopped; resume with "
+                "--resume, and with fewer --jobs if memory ran out"
             ) from None
 
     def is_busy(self) -> bool:
@@ -545,10 +533,10 @@ _contexts = ExitStack()  # until the process ends
 def _initialize(sender: Connection, command: str, config: Any) -> None:
     global _sender, _arguments
     _sender, _arguments = sender, (command, config)
-    postpone_collection()
+    system.postpone_collection()
     atexit.register(_contexts.close)
-    leave_process_group()  # the main process decides what Ctrl-C means
-    for number in STOP_SIGNALS:
+    system.leave_process_group()  # the main process decides what Ctrl-C means
+    for number in system.STOP_SIGNALS:
         signal.signal(number, _stop_later)
     Thread(target=_exit_with_parent, daemon=True).start()
 

@@ -28,21 +28,9 @@ from bertkit.data.split import (
 from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.data.tokens import share_tokens
 from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
+from bertkit.experiments import search
 from bertkit.experiments.config import make_run_config
 from bertkit.experiments.experiment import Experiment, Outcome, PlannedRun, RunGroup
-from bertkit.experiments.search import (
-    PruningCallback,
-    RunningTrial,
-    State,
-    Trial,
-    TrialPruned,
-    TrialStore,
-    format_settings,
-    make_default_space,
-    open_trial,
-    parse_space,
-    require_optuna,
-)
 from bertkit.experiments.study_results import (
     FinishedRuns,
     HeldOutPredictions,
@@ -159,13 +147,13 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
         splits = {name: rows.select(index) for name, index in indices.items()}
         task.validate_splits(splits)
         final.append(FinalSplits(number, splits, test))
-    search = {
+    trial_splits = {
         "train": rows.select(np.flatnonzero(fold != TRIAL_FOLD)),
         "validation": rows.select(np.flatnonzero(fold == TRIAL_FOLD)),
     }
     for note in [*notes, f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})"]:
         report_info(note)
-    return StudySplits(search, final, rows)
+    return StudySplits(trial_splits, final, rows)
 
 
 def hold_out_test_rows(data: LoadedData) -> LoadedData:
@@ -207,9 +195,9 @@ class Study(Experiment):
         if config.search and not config.trials:
             raise UserError("--search: has no effect without --trials; pass the number of trials")
         if config.trials:
-            require_optuna()
+            search.require_optuna()
         self.run_config = make_run_config(self.task_name, config)
-        self.space = parse_space(config.search, self.run_config)
+        self.space = search.parse_space(config.search, self.run_config)
 
     # ---- the plan
 
@@ -241,7 +229,7 @@ class Study(Experiment):
         _ = self.splits
         defaults = self.prepared.config
         if self.config.trials:
-            self.space = self.space or make_default_space(self.run_config, defaults)
+            self.space = self.space or search.make_default_space(self.run_config, defaults)
             report_info(f"search space: {', '.join(map(str, self.space))}")
         return [self.prepared.dataset.name, self.prepared.model_source.name]
 
@@ -296,9 +284,9 @@ class Study(Experiment):
     def _attempt_trial(self, run: PlannedRun, number: int) -> Outcome:
         """Train the run of a trial, which reports its scores to optuna."""
         started = time.monotonic()
-        trial = open_trial(run.folder.parent, number, dict(run.settings))
-        callback = PruningCallback(trial.report, run.metric)
-        state: State
+        trial = search.open_trial(run.folder.parent, number, dict(run.settings))
+        callback = search.PruningCallback(trial.report, run.metric)
+        state: search.State
         state, reason, metrics = "complete", None, {}
         try:
             options = RunOptions(has_report=False, callbacks=[callback])
@@ -309,12 +297,12 @@ class Study(Experiment):
                 state, reason = "failed", f"no evaluation has the score {run.metric}"
         except RunInterrupted:
             raise
-        except TrialPruned:
+        except search.TrialPruned:
             state = "pruned"
         except UserError as error:
             state, reason = "failed", str(error)
         seconds = round(time.monotonic() - started, 3)
-        ended = Trial(
+        ended = search.Trial(
             number, trial.settings, state, trial.best_score, callback.steps, callback.planned_steps, seconds,
             reason,
         )  # fmt: skip
@@ -329,11 +317,13 @@ class Study(Experiment):
         defaults = self._train(self.plan_default_runs(folder), "defaults, ") if best_settings else None
         return self._write_results(folder, store, best, defaults)
 
-    def _search(self, folder: Path) -> TrialStore:
+    def _search(self, folder: Path) -> search.TrialStore:
         """Train trials until there are enough, or the time limit is over."""
         (folder / TRIALS_DIR).mkdir(exist_ok=True)
         sign = self.prepared.task.state.best_metric[1]
-        store = TrialStore(folder / TRIALS_DIR, self.space, self.default_settings, self.config.seed, sign)
+        store = search.TrialStore(
+            folder / TRIALS_DIR, self.space, self.default_settings, self.config.seed, sign
+        )
         if store.is_search_ended:
             return store
         for run, outcome in self.executor.run(self._iter_trials(folder / TRIALS_DIR, store)):
@@ -349,7 +339,7 @@ class Study(Experiment):
                     elif path.name not in TRIAL_FILES:
                         path.unlink()
             write_jsonl(folder / TRIALS_FILE, (ended.to_record() for ended in store.list_ended()))
-            settings = format_settings(trial.settings) or "the defaults"
+            settings = search.format_settings(trial.settings) or "the defaults"
             score = "" if trial.score is None else f"{self.metric} {trial.score:.4f}"
             result = {
                 "complete": score,
@@ -362,10 +352,10 @@ class Study(Experiment):
         store.end_search()
         return store
 
-    def _iter_trials(self, folder: Path, store: TrialStore) -> Iterator[PlannedRun]:
+    def _iter_trials(self, folder: Path, store: search.TrialStore) -> Iterator[PlannedRun]:
         """Yield the trials that an earlier process did not end, and then new ones."""
 
-        def plan(trial: RunningTrial) -> PlannedRun:
+        def plan(trial: search.RunningTrial) -> PlannedRun:
             return PlannedRun(
                 folder=folder / f"{trial.number:03d}", title=f"trial {trial.number}", settings=trial.settings,
                 seed=self.config.seed, metric=self.metric, trial=trial.number,
@@ -402,7 +392,7 @@ class Study(Experiment):
         return [*trials, build_study_table(metrics, folder)]
 
     def _write_results(
-        self, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+        self, folder: Path, store: search.TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
     ) -> dict[str, Any]:
         """Write all results into the directory of the study, with `metrics.json` last."""
         write_ensemble_run(folder / RunDir.ENSEMBLE_DIR, best)
@@ -413,7 +403,7 @@ class Study(Experiment):
         best_settings = best.runs[0].settings
         config = dataclasses.replace(self.get_group().data.requested, **best_settings)
         recipe = dump_yaml({"task": self.task_name, "settings": serialize_settings(config)})
-        title = f"# Best settings of the study: {format_settings(best_settings) or 'the defaults'}\n"
+        title = f"# Best settings of the study: {search.format_settings(best_settings) or 'the defaults'}\n"
         write_text(folder / RECIPE_FILE, title + recipe)
         table = build_study_table(metrics, folder)
         tables = {"Scores": table, **({"Trials": build_trial_table(metrics)} if store else {})}
@@ -430,7 +420,7 @@ class Study(Experiment):
         return HeldOutPredictions.load(self.get_group(), self.splits.rows, runs, test_rows)
 
     def _compute_metrics(
-        self, folder: Path, store: TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
+        self, folder: Path, store: search.TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
     ) -> dict[str, Any]:
         """Return the content of `study.json`; the ensemble has been written.
 
@@ -488,7 +478,7 @@ class Study(Experiment):
                 return result | measure_gain(ensemble, self.metric, split, rows)
         return result | {"reason": "the data has no labeled validation or test split"}
 
-    def _summarize_search(self, store: TrialStore, held_out_score: float | None) -> dict[str, Any]:
+    def _summarize_search(self, store: search.TrialStore, held_out_score: float | None) -> dict[str, Any]:
         """Return the trials, and the score of the best trial with its optimism.
 
         The optimism is the score on the rows by which the settings were selected, minus that on other rows

@@ -24,9 +24,7 @@ COMMAND_NAME = re.compile(f"({STUDY_PREFIX})?[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
 PASSED_DATA = "passed_data"  # key of the provenance: kinds of the data objects, by setting
 # Settings of earlier versions, in whose recipes and runs they may occur -> what a warning says about them.
-REMOVED_SETTINGS = {
-    "hidden_loss_weight": "the loss on hidden states no longer exists; the key has no effect",
-}
+REMOVED_SETTINGS = {"hidden_loss_weight": "the loss on hidden states no longer exists; the key has no effect"}
 EXAMPLE_HINT = "see an example with: bertkit recipes show imdb"
 
 
