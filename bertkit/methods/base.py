@@ -9,8 +9,10 @@ from bertkit.data.table import Rows
 from bertkit.models.losses import Loss
 from bertkit.tasks.base import Evaluation
 
-if TYPE_CHECKING:  # a run imports its methods
-    from bertkit.run.prepare import PreparedRun
+if TYPE_CHECKING:
+    from bertkit.run.prepare import PreparedRun as PreparedRun
+else:
+    PreparedRun = Any  # a run imports its methods
 
 
 class TrainingInputs(NamedTuple):
@@ -45,40 +47,40 @@ class Method:
     needs_all_weights = False
     unlabeled_rows: Rows | None = None
 
-    def prepare(self, run: "PreparedRun") -> None:
+    def prepare(self, run: PreparedRun) -> None:
         """Check the run, and change its training features, before weights are loaded.
 
         Raises:
             UserError: The method cannot train this run.
         """
 
-    def adapt_model(self, run: "PreparedRun", model: Any) -> None:
+    def adapt_model(self, run: PreparedRun, model: Any) -> None:
         """Change the loaded model in place, before the layers of `--freeze` are frozen."""
 
-    def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
+    def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         """Return what the model is trained on, given the training rows and the loss of the predictions."""
         return inputs
 
     def precompute(
-        self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
+        self, run: PreparedRun, model: Any, features: dict[str, Features], collator: Any
     ) -> dict[str, Features]:
         """Return the features by split with what can be computed once, before the first step."""
         return features
 
-    def before_evaluation(self, run: "PreparedRun", model: Any, features: Features, collator: Any) -> None:
+    def before_evaluation(self, run: PreparedRun, model: Any, features: Features, collator: Any) -> None:
         """Complete the current weights before they are evaluated, given the training features.
 
         All ranks call this.
         """
 
-    def finish(self, run: "PreparedRun", model: Any) -> bool:
+    def finish(self, run: PreparedRun, model: Any) -> bool:
         """Complete the best weights after training, and return whether their logits have changed.
 
         All ranks call this.
         """
         return False
 
-    def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+    def summarize(self, run: PreparedRun, evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         """Return further sections of `metrics.json`, given the evaluation on the validation split.
 
         The directory of the run has the model.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from bertkit.data.sources import load_dataset
 from bertkit.data.split import find_remaining, sample_rows
 from bertkit.data.table import UNLABELED_ROWS, Rows, describe_changes, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.methods.base import Method, TrainingInputs
+from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models import loading
 from bertkit.models.forward import Collator, batch_by_length, collate_on_device
 from bertkit.models.heads import SEQUENCE_HEAD, TAGGER_HEAD, TOKEN_HEAD, has_head
@@ -49,9 +49,6 @@ from bertkit.training.scoring import bind_logits, score_with_halving
 from bertkit.utils.arrays import compute_offsets
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info, track_progress
-
-if TYPE_CHECKING:
-    from bertkit.run.prepare import PreparedRun
 
 SPEED_ROWS, SPEED_ROUNDS = 128, 3  # validation rows on which the speed is measured, and repetitions
 # Keys of `config.json` that do not affect the logits.
@@ -75,7 +72,7 @@ class Distillation(Method):
 
     # ---- preparation
 
-    def prepare(self, run: "PreparedRun") -> None:
+    def prepare(self, run: PreparedRun) -> None:
         self._require_same_evaluation_rows(run)
         member = self.members[0] if self.members else self.folder
         source = loading.find_run_model(member)
@@ -105,7 +102,7 @@ class Distillation(Method):
             unlabeled = dataclasses.replace(unlabeled, labels=np.full(shape, value, dtype))
             run.features["train"] = ConcatenatedFeatures.from_parts([labeled, unlabeled])
 
-    def _require_same_evaluation_rows(self, run: "PreparedRun") -> None:
+    def _require_same_evaluation_rows(self, run: PreparedRun) -> None:
         """Check that no evaluation row of the student was a training row of the teacher."""
         if self.members:
             if "validation" in run.dataset.splits:
@@ -143,7 +140,7 @@ class Distillation(Method):
             return combine_models(self.members, [load_trained_model(member) for member in self.members])
         return load_trained_model(self.folder)
 
-    def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
+    def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         label_loss: Any = inputs.loss
         config, has_unlabeled = run.config, self.unlabeled_rows is not None
         return inputs._replace(
@@ -151,7 +148,7 @@ class Distillation(Method):
         )
 
     def precompute(
-        self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
+        self, run: PreparedRun, model: Any, features: dict[str, Features], collator: Any
     ) -> dict[str, Features]:
         """Return training features with the logits of the teacher, which are cached."""
         train = run.features["train"]
@@ -174,13 +171,13 @@ class Distillation(Method):
 
     # ---- comparison
 
-    def finish(self, run: "PreparedRun", model: Any) -> bool:
+    def finish(self, run: PreparedRun, model: Any) -> bool:
         self.teacher = self.load_teacher()
         self.teacher.task.use_cache = True  # unlike in prediction, a whole split is tokenized
         self.teacher_outputs: Outputs = self.teacher.compute_outputs(run.splits["validation"], "teacher")
         return False
 
-    def summarize(self, run: "PreparedRun", evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+    def summarize(self, run: PreparedRun, evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         config = run.config
         student = build_trained_model(type(run.task)(config), loading.find_run_model(folder))
         models = [self.teacher, student]
@@ -212,7 +209,7 @@ class Distillation(Method):
         }
 
 
-def _load_unlabeled_rows(run: "PreparedRun") -> Rows:
+def _load_unlabeled_rows(run: PreparedRun) -> Rows:
     """Load the unlabeled rows with the columns of the training rows, without those of an evaluation split."""
     task, config = run.task, run.config
     dialect = task.definition.make_dialect(config.encoding)

@@ -6,17 +6,14 @@ to W, so the model has its original layers again. Adapters are added to the laye
 default.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from bertkit.errors import UserError
-from bertkit.methods.base import Method
+from bertkit.methods.base import Method, PreparedRun
 from bertkit.models.layers import count_trainable_parameters, find_encoder_layers, freeze_layers
 from bertkit.utils.reporting import report_info
-
-if TYPE_CHECKING:
-    from bertkit.run.prepare import PreparedRun
 
 ALPHA_PER_RANK = 2  # Hu et al. 2021, table 9, use 1 or 2 for RoBERTa
 
@@ -31,7 +28,7 @@ class Lora(Method):
         self.rank = rank
         self.flag = f"--lora {rank}"
 
-    def adapt_model(self, run: "PreparedRun", model: Any) -> None:
+    def adapt_model(self, run: PreparedRun, model: Any) -> None:
         freeze = run.config.freeze
         add_adapters(model, self.rank)
         freeze_layers(model, freeze)
@@ -46,7 +43,7 @@ class Lora(Method):
             f"and the head; the encoder has {run.num_encoder_parameters:,}"
         )
 
-    def finish(self, run: "PreparedRun", model: Any) -> bool:
+    def finish(self, run: PreparedRun, model: Any) -> bool:
         merge_adapters(model)
         return True  # the last bits change; the predictions of the run must be those of the saved model
 

@@ -1,13 +1,13 @@
 """Methods whose head reads the vectors of an encoder: `--features`, and `--method` with its two values."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertkit.data.features import Features, VectorCollator
 from bertkit.data.split import to_membership
-from bertkit.methods.base import Method, TrainingInputs
+from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.stats.linear_probe import LinearProbe as FittedProbe
@@ -16,9 +16,6 @@ from bertkit.tasks.text.task import fit_probe
 from bertkit.training.scoring import predict_logits
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
-
-if TYPE_CHECKING:
-    from bertkit.run.prepare import PreparedRun
 
 
 class FrozenFeatures(Method):
@@ -29,7 +26,7 @@ class FrozenFeatures(Method):
     default_hyperparameters = {"learning_rate": 1e-3, "epochs": 10.0}
 
     def precompute(
-        self, run: "PreparedRun", model: Any, features: dict[str, Features], collator: Any
+        self, run: PreparedRun, model: Any, features: dict[str, Features], collator: Any
     ) -> dict[str, Features]:
         computed: dict[str, Any] = dict(features)
         for split, part in computed.items():
@@ -45,13 +42,13 @@ class Contrastive(Method):
     default_hyperparameters = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
     needs_all_weights = True
 
-    def convert(self, run: "PreparedRun", inputs: TrainingInputs) -> TrainingInputs:
+    def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         task: Any = run.task  # with classes, like every task that has the setting `method`
         membership = to_membership(_require_labels(inputs.examples), len(task.labels))
         pairs = PairFeatures.from_rows(inputs.examples, membership, run.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
-    def before_evaluation(self, run: "PreparedRun", model: Any, features: Features, collator: Any) -> None:
+    def before_evaluation(self, run: PreparedRun, model: Any, features: Features, collator: Any) -> None:
         task: Any = run.task
         config = run.config
         vectors = predict_logits(
@@ -71,7 +68,7 @@ class LinearProbe(Method):
     has_training_steps = False
     needs_all_weights = True
 
-    def before_evaluation(self, run: "PreparedRun", model: Any, features: Any, collator: Any) -> None:
+    def before_evaluation(self, run: PreparedRun, model: Any, features: Any, collator: Any) -> None:
         task: Any = run.task
         config = run.config
         encoder = FrozenEncoder(config.model, collator.pad_token_id)

@@ -68,15 +68,7 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
     shape: BatchShape | None = batch.get(BATCH_SHAPE)
     lengths, sequences_per_example = (shape.lengths, shape.sequences_per_example) if shape else (None, None)
     if "choice" in batch:
-        example = batch["choice"]
-        scores, counts = (
-            _score_choices(model, inputs, lengths),
-            _count_per_example(example, sequences_per_example),
-        )
-        choice = torch.arange(len(example), device=example.device) - (counts.cumsum(0) - counts)[example]
-        max_choices = max(sequences_per_example) if sequences_per_example else int(counts.max())
-        logits = scores.new_full((len(counts), max_choices), -torch.inf)
-        return logits.index_put((example, choice), scores)
+        return _score_choices(model, inputs, batch["choice"], lengths, sequences_per_example)
     has_masked_positions = ORIGINAL_IDS not in inputs and MASKED_POSITIONS in inputs
     if has_masked_positions:
         set_masked_positions(model, inputs.pop(MASKED_POSITIONS))
@@ -104,9 +96,10 @@ def compute_logits(model: Any, batch: dict[str, Any]) -> Any:
 
 
 def _score_choices(
-    model: Any, inputs: dict[str, torch.Tensor], lengths: Sequence[int] | None
-) -> torch.Tensor:
-    """Return the scores of all choices in a batch, `[num_sequences]`.
+    model: Any, inputs: dict[str, torch.Tensor], example: torch.Tensor, lengths: Sequence[int] | None,
+    choices_per_example: Sequence[int] | None,
+) -> torch.Tensor:  # fmt: skip
+    """Return the scores of the choices of each example, `[examples, max_choices]`, -inf for missing choices.
 
     transformers' multiple-choice heads score each choice independently. The choices of all examples can thus
     be passed as choices of one example, which needs no padding choices. The sequences run in two groups of
@@ -122,7 +115,12 @@ def _score_choices(
         group_lengths = None if lengths is None else all_lengths[group].tolist()
         with provide_lengths(model, group_lengths):
             scores.append(model(**as_one_example).logits.squeeze(0))
-    return torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
+    scores_in_order = torch.cat(scores)[copy_to_device(torch.from_numpy(order.argsort()), device)]
+    counts = _count_per_example(example, choices_per_example)
+    choice = torch.arange(len(example), device=device) - (counts.cumsum(0) - counts)[example]
+    max_choices = max(choices_per_example) if choices_per_example else int(counts.max())
+    padded = scores_in_order.new_full((len(counts), max_choices), -torch.inf)
+    return padded.index_put((example, choice), scores_in_order)
 
 
 def _count_per_example(example: torch.Tensor, known_counts: Sequence[int] | None) -> torch.Tensor:
