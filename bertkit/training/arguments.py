@@ -15,7 +15,7 @@ import yaml
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_count, suggest_similar
 from bertkit.settings.run_settings import TRACKERS, RunConfig
-from bertkit.settings.setting import ConfigT, get_flag, get_settings
+from bertkit.settings.setting import get_flag, get_settings
 from bertkit.utils import devices, system
 from bertkit.utils.compat import get_argument_name
 from bertkit.utils.system import DEFAULT_COMPILER, can_run_compiler
@@ -274,14 +274,13 @@ def _suggest_learning_rate(rows: int, model_config: Any) -> float:
     return 1e-5
 
 
-def merge_batches(config: ConfigT, model_config: Any, example_tokens: int) -> ConfigT:
+def merge_batches(config: RunConfig, model_config: Any, example_tokens: int) -> RunConfig:
     """Return the settings with larger batches on a GPU, and the same effective batch size.
 
     A GPU computes a few large batches faster than many small ones. The batch size is multiplied by
     a divisor of the accumulation steps, as long as a batch has at most `MAX_MERGED_TOKENS` tokens, and its
     activations probably fit into half of the memory.
     """
-    assert isinstance(config, RunConfig)
     steps, memory = config.gradient_accumulation_steps, devices.get_total_memory()
     if config.batch_size is None or steps == 1 or memory is None:
         return config

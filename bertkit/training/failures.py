@@ -14,7 +14,6 @@ import torch
 from bertkit.errors import NAN_HINT, TrainingFailed, UserError
 from bertkit.models.layers import supports_activation_checkpointing
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import ConfigT
 from bertkit.training.arguments import WORKSPACE_SIZE, WORKSPACE_VARIABLE
 from bertkit.utils import devices
 from bertkit.utils.system import get_peak_memory
@@ -69,13 +68,12 @@ def suggest_memory_fixes(config: RunConfig, model: Any) -> str:
     return f"out of memory at {flag} {size}, --max-length {config.max_length}; try {', '.join(fixes)}"
 
 
-def halve_batch(config: ConfigT, min_tokens: int) -> ConfigT | None:
+def halve_batch(config: RunConfig, min_tokens: int) -> RunConfig | None:
     """Return the settings with at most half the batch size and the same effective batch size, or None.
 
     The new batch size is the largest such divisor of the effective batch size. A token budget must hold
     `min_tokens`, the longest sequence.
     """
-    assert isinstance(config, RunConfig)
     steps = config.gradient_accumulation_steps
     if config.tokens_per_batch is not None:
         half_budget = config.tokens_per_batch // 2
