@@ -1,6 +1,7 @@
 """`train-tokenizer`: train a WordPiece tokenizer on text files."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,16 +46,14 @@ def train_tokenizer(settings: Mapping[str, Any]) -> TrainedTokenizer:
         raise UserError("--data: is required; pass a text file, a directory, a pattern, or sample")
     if config.word_units == "morphemes":
         require_analyzer()
-    if config.output_dir is None:
-        return _train(config, config.data)
-
-    folder = expand_home(config.output_dir)
-    check_output_directory(folder, TOKENIZER, config.overwrite)
-    with locks.lock_directory(folder):
-        return _train(config, config.data)
+    folder = expand_home(config.output_dir) if config.output_dir else None
+    if folder:
+        check_output_directory(folder, TOKENIZER, config.overwrite)
+    with locks.lock_directory(folder) if folder else nullcontext():
+        return _train(config, config.data, folder)
 
 
-def _train(config: TokenizerConfig, data: DataSource) -> TrainedTokenizer:
+def _train(config: TokenizerConfig, data: DataSource, folder: Path | None) -> TrainedTokenizer:
     source = find_text(data, column=config.text_column, encoding=config.encoding)
     file_notes = FileNotes()
     for note in source.notes:
@@ -77,10 +76,7 @@ def _train(config: TokenizerConfig, data: DataSource) -> TrainedTokenizer:
         **evaluate_tokenizer(result.tokenizer, texts()),
         "example": " ".join(result.tokenizer.tokenize(first_words)),
     }
-    if config.output_dir is None:
-        folder = create_default_directory("tokenizer", source.name)
-    else:
-        folder = expand_home(config.output_dir)
+    folder = folder or create_default_directory("tokenizer", source.name)
     with stage_files(folder, "the tokenizer", "free disk space") as staging:
         result.tokenizer.save_pretrained(staging)
         result.tokenizer.backend_tokenizer.model.save(str(staging))  # vocab.txt, one token per line
