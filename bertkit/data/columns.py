@@ -150,13 +150,7 @@ def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
 def map_label_ids(
     values: Sequence[Any], names: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> list[Any]:
-    """Replace label ids (integers or strings) and aliases by label names.
-
-    Args:
-        values: Labels of the rows. The value -1, the Hub's "no label", becomes None.
-        names: Names of the ids 0, 1, ...
-        aliases: Name by alternative spelling.
-    """
+    """Replace label ids (integers or strings) and aliases by label names, and -1 ("no label") by None."""
     name_by_id = {str(label_id): name for label_id, name in enumerate(names)}
     name_by_value = {"-1": None, **name_by_id, **(aliases or {})}
     return [name_by_value.get(str(value), value) for value in values]

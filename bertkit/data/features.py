@@ -6,7 +6,7 @@ transformers. `transformers.pipeline()` and bertkit thus give the same predictio
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -153,44 +153,31 @@ class StoredLogits:
         """Return the logits with the outputs in another order."""
         return replace(self, label_order=label_order)
 
-    @classmethod
-    def load(cls, folder: Path) -> "StoredLogits":
-        """Open the logits that a `LogitsWriter` wrote."""
-        order = map_array(folder / ORDER_FILE, "int64")
-        return cls(Ragged.load(folder), np.argsort(order, kind="stable"))
-
-
-class LogitsWriter:
-    """Writer of the logits of one batch after another, in any order of the examples, into a directory."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer = RaggedWriter(folder, np.dtype(np.float32))
-        self._order: list[np.ndarray] = []
-
-    def __enter__(self) -> "LogitsWriter":
-        self._writer.__enter__()
-        return self
-
-    def add(self, examples: np.ndarray, logits: np.ndarray, counts: np.ndarray) -> None:
-        """Append the logits of a batch, without those that are -inf.
+    @staticmethod
+    def write(folder: Path, batches: Iterable[tuple[np.ndarray, np.ndarray]], counts: np.ndarray) -> None:
+        """Write the logits of one batch after another into a directory, without those that are -inf.
 
         Args:
-            examples: [batch] indices of the examples.
-            logits: [rows, ...] logits, as `bertkit.models.forward.compute_logits` returns them.
-            counts: [batch] number of rows of each example.
+            batches: [batch] indices of the examples, in any order, and their [rows, ...] logits, as
+                `bertkit.models.forward.compute_logits` returns them.
+            counts: [n] number of rows of each example.
         """
-        is_output = logits != -np.inf
-        row_sizes = is_output.reshape(len(logits), -1).sum(1)
-        stops = np.cumsum(counts)
-        sums = np.concatenate([[0], np.cumsum(row_sizes)])
-        self._writer.add(logits[is_output], sums[stops] - sums[stops - counts])
-        self._order.append(examples)
+        order = []
+        with RaggedWriter(folder, np.dtype(np.float32)) as writer:
+            for examples, logits in batches:
+                is_output = logits != -np.inf
+                row_sizes = is_output.reshape(len(logits), -1).sum(1)
+                stops = np.cumsum(counts[examples])
+                sums = np.concatenate([[0], np.cumsum(row_sizes)])
+                writer.add(logits[is_output], sums[stops] - sums[stops - counts[examples]])
+                order.append(examples)
+        np.concatenate(order).astype(np.int64).tofile(folder / ORDER_FILE)
 
-    def __exit__(self, error_type: object, *error: object) -> None:
-        self._writer.__exit__(error_type, *error)
-        if error_type is None:
-            np.concatenate(self._order).astype(np.int64).tofile(self._folder / ORDER_FILE)
+    @classmethod
+    def load(cls, folder: Path) -> "StoredLogits":
+        """Open the logits that `write` wrote."""
+        order = map_array(folder / ORDER_FILE, "int64")
+        return cls(Ragged.load(folder), np.argsort(order, kind="stable"))
 
 
 # ---- features

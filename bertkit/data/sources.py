@@ -72,14 +72,10 @@ class ColumnMapping:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFile(ColumnMapping, Dialect):
-    """The file or folder of one split, and how it is read.
-
-    Attributes:
-        class_folders: Label by subfolder of .txt files, if `file` is a folder of class folders.
-    """
+    """The file or folder of one split, and how it is read."""
 
     file: str
-    class_folders: dict[str, str] = field(default_factory=dict)
+    class_folders: dict[str, str] = field(default_factory=dict)  # label by subfolder of .txt files
 
     @property
     def dialect(self) -> Dialect | None:
@@ -313,11 +309,9 @@ def parse_hub_name(data: str) -> dict[str, Any] | None:
 def resolve_hub_dataset(
     data: str, data_dir: str | None = None
 ) -> tuple[DatasetSpec | None, dict[str, Any]] | None:
-    """Return the Hub entry of the dataset that `--data` names; do not read any file.
+    """Return the known dataset (None for other repositories) and its Hub entry; do not read any file.
 
-    Returns:
-        The known dataset (None for other repositories) and the Hub entry. The result is None if the dataset
-        is found in a source that precedes the Hub, or is not on the Hub.
+    The result is None if the dataset is found in a source that precedes the Hub, or is not on the Hub.
     """
     if expand_home(data).exists():
         return None

@@ -118,12 +118,7 @@ def make_splits(
     """Return all splits, including a validation split, and notes on removed and held-out rows.
 
     Training rows that also occur in another split are removed. If there is no validation split, some of the
-    training rows are held out.
-
-    Args:
-        splits: The splits of the dataset; "train" is required.
-        fraction: Fraction of the training rows to hold out if there is no validation split; None for 10%.
-        keep_overlap: Whether to keep training rows that also occur in another split.
+    training rows are held out: the given fraction, by default 10%.
     """
     notes: list[str] = []
     splits = dict(splits)

@@ -632,11 +632,7 @@ class _TypesChanged(Exception):
 
 
 def _write_table(iter_parts: Callable[[], Iterator[Rows]], path: Path | None) -> tuple[_Content, Any]:
-    """Write all parts to a file, or to memory if `path` is None.
-
-    Returns:
-        The content except for the values, and the buffer with the values in memory (None for a file).
-    """
+    """Write all parts to a file, or to a buffer in memory if `path` is None; return content and buffer."""
     import pyarrow as pa
 
     types: ColumnTypes = {}
@@ -723,8 +719,7 @@ def _infer_type(values: Sequence[Any]) -> Any:
 def _build_array(name: str, values: Sequence[Any], types: ColumnTypes) -> "pa.Array":
     """Return the values of a column as an Arrow array of the type in `types`.
 
-    Raises:
-        _TypesChanged: The values have another type; `types` now stores the column as JSON.
+    If they have another type, the column becomes JSON in `types`, and a `_TypesChanged` is raised.
     """
     import pyarrow as pa
 

@@ -457,13 +457,8 @@ def tokenize_batches(
     """Tokenize batches of texts, without special tokens.
 
     Three threads run in parallel: one reads, one tokenizes, and one uses the result. The tokenizer releases
-    the global interpreter lock, so it can use all other cores.
-
-    Args:
-        batches: The texts of each batch, with any data about them.
-
-    Yields:
-        The texts, the data, and the encodings of the tokenizers library.
+    the global interpreter lock, so it can use all other cores. Each result is a batch of texts, the data that
+    came with it, and the encodings of the tokenizers library.
     """
     backend = tokenizer.backend_tokenizer
     encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
@@ -597,8 +592,7 @@ class TokenCounts:
     ) -> "TokenCounts":
         """Count the tokens of one or two text columns; training reuses the cached encodings.
 
-        Args:
-            with_offsets: Whether training encodes the texts with character offsets.
+        They are cached as training encodes them, with or without character offsets.
         """
         ids = [_encode(column, tokenizer, True, with_offsets)[0] for column in columns]
         return cls._combine(ids, [_count_tokens(column, tokenizer) for column in ids], tokenizer)

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -23,7 +23,6 @@ from bertkit.data.features import (
     UNLABELED,
     UNLABELED_NUMBER,
     Features,
-    LogitsWriter,
     StoredLogits,
     update_with_tokens,
 )
@@ -323,31 +322,30 @@ def compute_teacher_logits(
     """Compute the logits of all examples as the teacher reads them, or load them from the cache."""
 
     def write(folder: Path) -> None:
-        with LogitsWriter(folder) as writer:
-            _write_logits(writer, model, features, collator, batch_size)
+        batches = _iter_logits(model, features, collator, batch_size)
+        StoredLogits.write(folder, batches, np.diff(features.logit_offsets))
 
     key = _compute_cache_key(model, features)
     return StoredLogits.load(cache_or_write("teacher-logits", key, write, "the teacher's logits"))
 
 
-def _write_logits(
-    writer: LogitsWriter, model: Any, features: Features, collator: Collator, batch_size: int
-) -> None:
-    """Compute the logits of all examples. The longest ones come first: memory runs out at once or never."""
+def _iter_logits(
+    model: Any, features: Features, collator: Collator, batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield examples and their logits. The longest ones come first: memory runs out at once or never."""
     compute, device = bind_logits(model), next(model.parameters()).device
-    counts = np.diff(features.logit_offsets)
 
+    @torch.no_grad()
     def score(examples: np.ndarray) -> np.ndarray:
         logits: torch.Tensor = compute(collate_on_device(features, examples, collator, device))
         return logits.float().cpu().numpy()
 
     batches = batch_by_length(features, batch_size)
-    with torch.no_grad():
-        for batch_examples in track_progress(batches, len(batches), "computing the teacher's predictions"):
-            for examples, logits in score_with_halving(score, batch_examples):
-                if np.isnan(logits).any():
-                    raise UserError("teacher: its logits are NaN; train it again")
-                writer.add(examples, logits, counts[examples])
+    for batch_examples in track_progress(batches, len(batches), "computing the teacher's predictions"):
+        for examples, logits in score_with_halving(score, batch_examples):
+            if np.isnan(logits).any():
+                raise UserError("teacher: its logits are NaN; train it again")
+            yield examples, logits
 
 
 def _compute_cache_key(model: Any, features: Features) -> str:

@@ -82,9 +82,8 @@ def iter_sentences(
 ) -> SentenceStream:
     """Yield the sentences of a text, and None between documents.
 
-    Args:
-        separator: Line between two documents. By default it is a blank line in the format "sentences"; prose
-            has no separator. WikiText does not use it.
+    By default, the separator between documents is a blank line in the format "sentences", and prose has none.
+    WikiText does not use it.
     """
     stripped = (line.strip() for line in lines)
     if text_format == "sentences":
@@ -253,11 +252,7 @@ class TextOptions:
 def iter_documents(
     files: Sequence[InputFile], options: TextOptions, notes: FileNotes | None = None
 ) -> DocumentStream:
-    """Yield the sentences of each document.
-
-    Args:
-        notes: Receives notes on how each file was read and on what was left out.
-    """
+    """Yield the sentences of each document; `notes` say how each file was read and what was left out."""
     return (sentences for _, sentences in iter_located_documents(files, options, notes))
 
 
@@ -298,11 +293,9 @@ class _CountedIterable(Generic[T]):
 def _open_sentences(
     path: InputFile, options: TextOptions, notes: FileNotes
 ) -> tuple[bool, _CountedIterable[str], SentenceStream]:
-    """Open a file.
+    """Return whether a file has rows, the iterable of its rows or lines, and the stream of its sentences.
 
-    Returns:
-        Whether the file has rows, the iterable of its rows or lines, and the stream of its sentences. The
-        rows or lines are read and counted lazily, as the sentences are consumed.
+    The rows or lines are read and counted as the sentences are consumed.
     """
     row_format = detect_row_format(path, options.text_column, options.decoding)
     text_format = options.text_format or ("prose" if options.document_separator else None)
@@ -428,10 +421,7 @@ def find_text(
 
     An existing path takes precedence over a dataset name. The files of a directory, URL or Hub dataset are
     assigned to splits by their names, as for other tasks. If a known dataset has no text files, its texts are
-    written to files in the cache.
-
-    Args:
-        flag: Name of the flag. For flags other than `--data`, all files form one split.
+    written to files in the cache. For flags other than `--data`, all files form one split.
     """
     if isinstance(data, DataObject):
         return _find_object_text(data, flag.lstrip("-"), column, flag)
@@ -502,10 +492,7 @@ def _assign_splits(
 
     A file name such as the title of a book may contain "test" or "train" by chance. File names therefore
     determine splits only if there is a training file and at least half of the files are named after a split.
-    Otherwise all files are training text.
-
-    Args:
-        names: File name, relative to its directory, of each file.
+    Otherwise all files are training text. `names` are relative to the directory of the files.
     """
     splits, unassigned = group_by_split(names)
     if "train" not in splits and train_name in splits:

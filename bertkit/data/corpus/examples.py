@@ -318,11 +318,7 @@ def build_segments(
 
 
 def resize_plan(plan: EpochPlan, n: int, rng: np.random.Generator) -> EpochPlan:
-    """Drop or repeat random examples, so that exactly `n` remain; their corpus order is kept.
-
-    Raises:
-        ValueError: The plan is empty, but `n` is not 0.
-    """
+    """Drop or repeat random examples, so that exactly `n` remain; their corpus order is kept."""
     if len(plan) == n:
         return plan
     if not len(plan):
@@ -448,11 +444,7 @@ def sample_negative_spans(
 
 
 def describe_pairs(corpus: Corpus, document_ids: np.ndarray, plan: EpochPlan | None = None) -> list[str]:
-    """Return notes on limitations of the sentence pairs that these documents allow.
-
-    If less or more than half of the pairs of `plan`, a result of `build_nsp_pairs`, are IsNext, there is a
-    note.
-    """
+    """Return notes on limitations of the sentence pairs of these documents, and of a plan for NSP."""
     documents = SelectedDocuments.from_corpus(corpus, document_ids)
     num_single = int((documents.stop - documents.start == 1).sum())
     notes = []
@@ -578,15 +570,10 @@ class CorpusFeatures(Features):
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of pre-training with one sequence length (Devlin et al. 2018, A.2).
+    """A phase of pre-training with one sequence length (Devlin et al. 2018, A.2)."""
 
-    Attributes:
-        length: Maximum sequence length in tokens.
-        fraction: Fraction of the optimizer steps.
-    """
-
-    length: int
-    fraction: float
+    length: int  # maximum, in tokens
+    fraction: float  # of the optimizer steps
 
     def __str__(self) -> str:
         return f"{self.length}:{self.fraction:g}"
@@ -673,10 +660,7 @@ class PhasedFeatures(Features):
         if any(following.length <= phase.length for phase, following in pairwise(self.phases)):
             steps += " (usually each phase is longer than the previous one)"
         last = self.phases[-1].length
-        return [
-            f"steps: {steps}; validation and test use {last} tokens, previews the first phase",
-            *notes,
-        ]
+        return [f"steps: {steps}; validation and test use {last} tokens, previews the first phase", *notes]
 
 
 def _plan_passes(build_plan: Callable[[int], EpochPlan], num_passes: int, epoch: int) -> EpochPlan:

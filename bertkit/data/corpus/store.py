@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from bertkit.data.tokens import (
     get_token_dtype,
     tokenize_batches,
 )
+from bertkit.data.wordpiece import find_continuations, get_analyzer_version
 from bertkit.errors import UserError, format_list
 from bertkit.settings.run_settings import WordUnits
 from bertkit.utils.arrays import (
@@ -32,10 +33,6 @@ from bertkit.utils.arrays import (
 )
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info
-
-if TYPE_CHECKING:
-    from scipy import sparse
-
 
 CACHE_VERSION = 6  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
@@ -68,15 +65,9 @@ class Corpus:
 
 
 def load_corpus(
-    files: Sequence[InputFile],
-    options: TextOptions,
-    tokenizer: Any,
-    word_units: WordUnits = "words",
+    files: Sequence[InputFile], options: TextOptions, tokenizer: Any, word_units: WordUnits = "words"
 ) -> Corpus:
-    """Return the tokenized corpus of these files; load it from the cache if possible.
-
-    If the cache is not writable, the corpus is kept in a temporary directory until the process ends.
-    """
+    """Return the tokenized corpus of these files; load it from the cache if possible."""
 
     def write(folder: Path) -> None:
         report_info(f"tokenizing {describe_files(files)}")
@@ -86,8 +77,6 @@ def load_corpus(
 
     parts = [CACHE_VERSION, asdict(options), tokenizer.backend_tokenizer.to_str(), digest_files(files)]
     if word_units == "morphemes":
-        from bertkit.data.wordpiece import get_analyzer_version
-
         parts.append(get_analyzer_version())
     key = hash_json(parts)
     return open_corpus(cache_or_write("corpus", key, write, "the tokenized text"))
@@ -139,10 +128,7 @@ def write_corpus(
 ) -> Corpus:
     """Tokenize documents and write the corpus; sentences and documents without tokens are left out.
 
-    Args:
-        folder: An empty directory.
-        notes: Notes to store with the corpus; they are complete only after the last document is read.
-        word_units: With "morphemes", also store which tokens continue a morpheme.
+    `notes` are stored with the corpus; they are complete only after the last document is read.
     """
     dtype, has_morphemes = get_token_dtype(tokenizer), word_units == "morphemes"
     counts = dict.fromkeys(("tokens", "sentences", "documents", "unknown", "characters"), 0)
@@ -150,8 +136,6 @@ def write_corpus(
     last_document = -1
     with RaggedWriter(folder, dtype) as writer, ExitStack() as stack:
         if has_morphemes:
-            from bertkit.data.wordpiece import find_continuations
-
             continuations_file = stack.enter_context((folder / CONTINUATIONS_FILE).open("wb"))
         for texts, text_document, batch in _encode_documents(documents, tokenizer, dtype, has_morphemes):
             has_tokens = batch.lengths > 0
@@ -242,7 +226,7 @@ def compute_token_vectors(
     return vectors
 
 
-def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) -> "sparse.csr_matrix":
+def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) -> Any:
     """Return, for each pair of tokens, the number of windows that contain both: `[vocab_size, vocab_size]`.
 
     Windows do not overlap, and do not cross the boundaries of documents.
@@ -261,7 +245,7 @@ def count_cooccurrences(corpus: Corpus, documents: np.ndarray, vocab_size: int) 
     return _remove_entries(counts, _get_rows(counts) == counts.indices)  # a token is not its own neighbor
 
 
-def compute_ppmi(counts: "sparse.csr_matrix") -> "sparse.csr_matrix":
+def compute_ppmi(counts: Any) -> Any:
     """Return max(0, log(p(x, y) / (p(x) p(y)))) of symmetric counts `[vocab_size, vocab_size]`."""
     pmi, totals = counts.copy(), np.asarray(counts.sum(1, dtype=np.float64)).ravel()
     log_totals = np.log(np.maximum(totals, 1)).astype(np.float32)  # a token without neighbors has no entries
@@ -272,12 +256,12 @@ def compute_ppmi(counts: "sparse.csr_matrix") -> "sparse.csr_matrix":
     return _remove_entries(pmi, pmi.data <= 0)
 
 
-def _get_rows(matrix: "sparse.csr_matrix") -> np.ndarray:
+def _get_rows(matrix: Any) -> np.ndarray:
     """Return the row of each entry."""
     return np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
 
 
-def _remove_entries(matrix: "sparse.csr_matrix", is_removed: np.ndarray) -> "sparse.csr_matrix":
+def _remove_entries(matrix: Any, is_removed: np.ndarray) -> Any:
     matrix.data[is_removed] = 0
     matrix.eliminate_zeros()
     return matrix

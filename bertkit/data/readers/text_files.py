@@ -548,12 +548,7 @@ def read_text(
 
 
 def split_lines(parts: Iterable[str], max_chars: int | None = MAX_LINE_CHARS) -> Iterator[str]:
-    """Yield the lines of a text, without line ends.
-
-    Args:
-        parts: Consecutive parts of the text, which may end within a line.
-        max_chars: Number of characters from which a line is split at a space; None splits no line.
-    """
+    """Yield the lines of a text, whose parts may end within a line; split longer lines at spaces."""
     rest = ""
     for part in parts:
         *lines, rest = (rest + part).split("\n")
