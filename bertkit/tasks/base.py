@@ -445,7 +445,6 @@ class LabelEvaluation(RowEvaluation):
         return Scorer(score, len(gold), gold == predicted if self.has_sets else None)
 
     def compute_correct(self) -> np.ndarray:
-        """Return whether the label, or the whole set of labels, is correct, [rows]."""
         is_correct = self.gold == self.predicted
         return is_correct.all(1) if is_correct.ndim == 2 else is_correct
 

@@ -144,7 +144,6 @@ class NerEvaluation(RowEvaluation):
         return {"entity_ece": scorer.score(np.arange(scorer.num_rows))}
 
     def compute_correct(self) -> np.ndarray:
-        """Return whether all tags of each sentence are correct, [sentences]."""
         _, words = self._counts
         return words[:, 0] == words[:, 1]
 

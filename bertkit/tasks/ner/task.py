@@ -109,7 +109,6 @@ class Ner(Task):
     # ---- rows
 
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
-        """Parse words and tags, and infer the tagging scheme and the entity types."""
         train = dataset.splits["train"]
         columns = resolve_columns(train, self.config.token_column, self.config.tag_column)
         self.resolve(token_column=columns[0], tag_column=columns[1])
@@ -207,7 +206,6 @@ class Ner(Task):
         )
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        """Keep the head and the tag order of a model that was trained on the same tags."""
         from bertkit.models.own_models import select_layers
 
         defaults = NerConfig()
@@ -233,10 +231,6 @@ class Ner(Task):
         self.state.scheme = Scheme(**model_config.tag_scheme)
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> Features:
-        """Tokenize sentences, and split long sentences into windows; each word is predicted in one window.
-
-        The features of tagged rows have warnings about entities that cannot be predicted.
-        """
         labels = self.state.tags.encode(rows["iob2"]) if "iob2" in rows.columns else None
         context = rows["context"] if self.config.context == "document" else None
         features = build_word_features(

@@ -553,7 +553,6 @@ class QaEvaluation(RowEvaluation):
 
     @cached_property
     def confidence(self) -> np.ndarray:
-        """The probability that each answer is right, [questions]; needs `has_classes`."""
         assert self.fitted.answer_weights is not None
         return compute_answer_probability(self.answer_features, self.fitted.answer_weights)
 
@@ -566,7 +565,6 @@ class QaEvaluation(RowEvaluation):
         return np.where(self.nbest.null_odds > self.threshold, null_probabilities, best)
 
     def compute_correct(self) -> np.ndarray:
-        """Return whether each answer is an exact match, [questions]."""
         return self._answer_scores.exact > 0
 
     def make_decisions(self) -> Decisions:

@@ -178,7 +178,6 @@ class Qa(Task):
         self.requires_full_coverage = False
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> QuestionFeatures:
-        """Tokenize questions and paragraphs; each input is a question and a window of its paragraph."""
         features = build_question_features(
             rows["question"], rows["context"], rows.columns.get("answers"), tokenizer,
             self._resolve_limits(tokenizer), cache=self.use_cache,

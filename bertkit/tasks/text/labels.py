@@ -135,7 +135,6 @@ class SingleLabel(LabelType):
         self.positive_label = positive_label
 
     def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
-        """Return the label ids, [rows]."""
         return encode_labels(rows, column, self.labels)
 
     def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
@@ -168,14 +167,12 @@ class SingleLabel(LabelType):
         return score_single_label(gold, predicted, len(self.labels), positive_id)
 
     def make_example_labels(self) -> np.ndarray:
-        """Return each label id once, [labels]."""
         return np.arange(len(self.labels))
 
     def decode_label(self, value: Any) -> str:
         return self.labels[int(value)]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Return the softmax of the logits, [rows, labels]."""
         return softmax(logits)
 
 
@@ -195,7 +192,6 @@ class MultiLabel(LabelType):
         self.separator = separator
 
     def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
-        """Return 1 for the labels of each row and 0 for the other labels, [rows, labels]."""
         return binarize_labels(rows, column, self.labels, self.separator)
 
     def parse_label(self, value: Any) -> Hashable | None:
@@ -214,10 +210,7 @@ class MultiLabel(LabelType):
         return [list(row_labels) for row_labels in labels]
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """Return 1 for each label with a probability above its threshold, else 0; [rows, labels].
-
-        The default threshold is one half.
-        """
+        """Return 1 for each label with a probability above its threshold, else 0; [rows, labels]."""
         if not self.thresholds:
             return (logits > 0).astype("int64")
 
@@ -238,14 +231,12 @@ class MultiLabel(LabelType):
         return score_multi_label(gold, predicted)
 
     def make_example_labels(self) -> np.ndarray:
-        """Return one row for each label, [labels, labels]."""
         return np.eye(len(self.labels), dtype=int)
 
     def decode_label(self, value: Any) -> list[str]:
         return [label for label, is_member in zip(self.labels, value, strict=True) if is_member]
 
     def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Return the sigmoid of the logits, [rows, labels]."""
         return sigmoid(logits)
 
 
@@ -261,14 +252,12 @@ class Regression(LabelType):
     training_mean: float | None = None
 
     def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
-        """Return the numbers, [rows]."""
         return parse_regression_labels(rows, column)
 
     def parse_label(self, value: Any) -> Hashable | None:
         return parse_number(value)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        """Return the numbers."""
         for label in labels:
             if self.parse_label(label) is None:
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
@@ -278,7 +267,6 @@ class Regression(LabelType):
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """Return the model's one output, [rows]."""
         return logits[:, 0]
 
     def score(self, gold: np.ndarray, predicted: np.ndarray) -> Scores:
