@@ -75,12 +75,12 @@ def explain(predictor: Predictor, evaluation: SequenceEvaluation) -> Iterator[Ex
     """Yield the explanation of each prediction."""
     columns = predictor.task.input_schema.text_columns
     explainer = _Explainer(predictor, evaluation)
-    token_values, errors = explainer.attribute()
+    token_values, is_read, errors = explainer.attribute()
     if num_inexact := int((errors > MAX_ERROR).sum()):
         report_warning(
             f"{num_inexact:,} of {len(errors):,} explanations have a completeness error above {MAX_ERROR:.0%}"
         )
-    parts = map(explainer.split, (token_values, explainer.find_used()))
+    parts = map(explainer.split, (token_values, is_read))
     words_by_column = [
         _sum_by_word(evaluation.outputs.rows[column], predictor.tokenizer, values, is_used)
         for column, values, is_used in zip(columns, *parts, strict=True)
@@ -115,9 +115,13 @@ class _Explainer:
         """Return [tokens] values of each column, from those of all columns."""
         return np.split(values, self._starts[1:-1])
 
-    def attribute(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return [tokens] the attributions, over all columns, and [rows] the completeness errors."""
-        values, errors = np.zeros(len(self.row)), np.full(len(self.features), np.inf)
+    def attribute(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return [tokens] the attributions, [tokens] bool, and [rows] the completeness errors.
+
+        Tokens are those of all columns. The booleans are whether the model reads them: it truncates texts.
+        """
+        values, is_read = np.zeros(len(self.row)), np.zeros(len(self.row), bool)
+        errors = np.full(len(self.features), np.inf)
         batches = batch_by_length(self.features, BATCH_SIZE)
         for rows in track_progress(batches, len(batches), "explaining"):
             pending = rows
@@ -125,18 +129,11 @@ class _Explainer:
                 token, attribution, errors[pending] = self._attribute_rows(pending, num_steps)
                 values[np.isin(self.row, pending)] = 0
                 np.add.at(values, token, attribution)
+                is_read[token] = True
                 pending = pending[errors[pending] > MAX_ERROR]
                 if not len(pending):
                     break
-        return values, errors
-
-    def find_used(self) -> np.ndarray:
-        """Return [tokens] bool, whether the model reads a token; texts may be truncated."""
-        num_sequences = int(self.features.sequence_offsets[-1])
-        ids = np.concatenate([self.indexed_features.get_sequence(n)[0] for n in range(num_sequences)])
-        is_used = np.zeros(len(self.row), bool)
-        is_used[~ids[ids < 0]] = True
-        return is_used
+        return values, is_read, errors
 
     def _attribute_rows(self, rows: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the tokens of rows, their attributions, and the [rows] completeness errors.

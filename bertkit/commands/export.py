@@ -230,12 +230,11 @@ def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | N
     predictor = load_predictor(folder, keep_stock_layers=True)
     task, tokenizer = predictor.task, predictor.tokenizer
     records = []
-    with predictions.open(encoding="utf-8") as file:
-        for record in map(json.loads, file):
-            inputs = {name: value for name, value in record.items() if name.startswith(INPUT_PREFIX)}
-            columns = record | {name.removeprefix(INPUT_PREFIX): value for name, value in inputs.items()}
-            unused = {*inputs, *task.input_schema.gold_columns}
-            records.append({name: value for name, value in columns.items() if name not in unused})
+    for record in RunDir(folder).iter_lines(predictions.name):
+        inputs = {name: value for name, value in record.items() if name.startswith(INPUT_PREFIX)}
+        columns = record | {name.removeprefix(INPUT_PREFIX): value for name, value in inputs.items()}
+        unused = {*inputs, *task.input_schema.gold_columns}
+        records.append({name: value for name, value in columns.items() if name not in unused})
     rows, _ = task.parse_rows(Rows.from_dicts(records[:max_rows], str(predictions)))
     features = task.featurize(rows, tokenizer)
     return ValidationSet(task, predictor.model, tokenizer, features, rows, predictions.name)
