@@ -665,7 +665,7 @@ def test_a_reload_waits_for_requests_whose_tokens_are_counted(runs, monkeypatch)
 
     async def send_and_reload():
         async def send():
-            with model.open_requests.track():
+            with model.track_request():
                 num_tokens = await model.token_limit.count_tokens([{"text": "good"}], 10**9)
                 return await model.batcher.predict([{"text": "good"}], False, num_tokens)
 

@@ -18,7 +18,8 @@ from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.experiments.experiment import Experiment, PlannedRun, RunGroup
 from bertkit.models import loading
 from bertkit.models.own_models import select_layers
-from bertkit.reports.tables import ResultTable, format_percent, format_score, render_suite_page
+from bertkit.reports.page import render_template
+from bertkit.reports.tables import ResultTable, format_percent, format_score
 from bertkit.run.settings import fill_data_dir, resolve_settings
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import list_passed_data, read_recipe, read_recipe_task, serialize_settings
@@ -156,7 +157,9 @@ class Suite(Experiment):
         sections = [detail.to_markdown(f"## {heading}") for heading, detail in details.items()]
         RunDir(folder).write_card("\n".join([table.to_markdown(), *sections]))
         names = [path.relative_to(folder).as_posix() for path in results]
-        page = render_suite_page({"Scores": table, **details}, charts, names)
+        page = render_template(
+            "suite.html", title=table.title, tables={"Scores": table, **details}, charts=charts, runs=names
+        )
         RunDir(folder).write_report(page)
         RunDir(folder).write_metrics(metrics)
         return metrics

@@ -53,15 +53,6 @@ def format_percent(value: float | None, std: float | None = None) -> str:
     return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
 
 
-def render_suite_page(tables: Mapping[str, ResultTable], charts: Sequence[Chart], runs: Sequence[str]) -> str:
-    """Render the tables (by heading) and charts of a suite as HTML, with a link to the page of each run.
-
-    `runs` are the directories of the finished runs, relative to that of the suite.
-    """
-    title = next(iter(tables.values())).title
-    return render_template("suite.html", title=title, tables=tables, charts=charts, runs=runs)
-
-
 # ---- the page of a study
 
 

@@ -132,7 +132,7 @@ def add_predictions(app: FastAPI, registry: ModelRegistry) -> None:
         record = request.scope[RECORD_KEY]
         record.model = model.name
         record.rows, is_list = model.decoder.decode(body)
-        with model.open_requests.track():
+        with model.track_request():
             records = await predict_while_connected(
                 request, model, record.rows, len(body), parameters.all_scores
             )

@@ -23,27 +23,6 @@ from bertkit.utils.files import expand_home
 logger = logging.getLogger(__name__)
 
 
-class OpenRequests:
-    """A count of the requests that use a model, so that none of them loses its model in a reload."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self.none_is_open = asyncio.Event()
-        self.none_is_open.set()
-
-    @contextmanager
-    def track(self) -> Iterator[None]:
-        """Count a request during the block."""
-        self._count += 1
-        self.none_is_open.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self.none_is_open.set()
-
-
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -79,7 +58,7 @@ MAX_WAITING_ROWS = 1024  # rows in the queue of a model, and rows of a request
 CPU_FORWARD_ROWS = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ServedModel:
     """A run that is loaded and has predicted once."""
 
@@ -88,11 +67,24 @@ class ServedModel:
     decoder: RowDecoder
     token_limit: TokenLimit
     batcher: Batcher
-    open_requests: OpenRequests = field(default_factory=OpenRequests)
+    num_open_requests: int = 0
+    request_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def track_request(self) -> Iterator[None]:
+        """Count a request during the block, so that it does not lose its model in a reload."""
+        self.num_open_requests += 1
+        try:
+            yield
+        finally:
+            self.num_open_requests -= 1
+            self.request_ended.set()
 
     async def close(self) -> None:
         """Wait for the end of all requests, and end the threads."""
-        await self.open_requests.none_is_open.wait()
+        while self.num_open_requests:
+            self.request_ended.clear()
+            await self.request_ended.wait()
         await self.batcher.close()
         self.token_limit.close()
 

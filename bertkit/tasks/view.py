@@ -110,11 +110,6 @@ class FinishedRun(RunDir):
         }
 
     @cached_property
-    def provenance(self) -> dict[str, Any]:
-        """Command and package versions."""
-        return self.read_provenance()
-
-    @cached_property
     def log(self) -> list[dict[str, Any]]:
         """Lines of the training log."""
         lines = list(self.iter_lines(self.LOG_FILE))
