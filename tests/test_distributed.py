@@ -211,10 +211,9 @@ def test_the_ranks_together_process_the_batches_of_one_process(lengths, size, ac
     features = of_lengths(np.array(lengths))
     num_accumulated, epoch = accumulation * ranks, 3
     single = LengthGroupedBatchSampler(features, size, num_accumulated)
-    samplers = [
-        LengthGroupedBatchSampler(features, size, num_accumulated, rank_and_world_size=(rank, ranks))
-        for rank in range(ranks)
-    ]
+    samplers = [LengthGroupedBatchSampler(features, size, num_accumulated) for _ in range(ranks)]
+    for rank, sampler in enumerate(samplers):
+        sampler.rank, sampler.world_size = rank, ranks
     for sampler in (single, *samplers):
         sampler.set_epoch(epoch)
     steps = [sorted(step.tolist()) for step in single.plan_effective_batches()]

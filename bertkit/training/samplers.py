@@ -23,6 +23,7 @@ from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape, Featu
 from bertkit.data.masking import IGNORE_INDEX, ORIGINAL_IDS
 from bertkit.errors import UserError
 from bertkit.models.pretraining import MASKED_POSITIONS
+from bertkit.utils import distributed
 
 # Number of effective batches whose examples are sorted by length together. A larger pool needs less padding,
 # but makes batches less random.
@@ -44,15 +45,12 @@ class LengthGroupedBatchSampler:
 
     drop_last = False  # like `torch.utils.data.BatchSampler`: a short last batch is kept
 
-    def __init__(
-        self, features: Features, batch_size: int, batches_per_step: int = 1, seed: int = 0,
-        rank_and_world_size: tuple[int, int] = (0, 1),
-    ) -> None:  # fmt: skip
+    def __init__(self, features: Features, batch_size: int, batches_per_step: int = 1, seed: int = 0) -> None:
         self.features = features
         self.batch_size = batch_size
         self.effective_batch_size = batch_size * batches_per_step
         self.seed = seed
-        self.rank, self.world_size = rank_and_world_size
+        self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -141,9 +139,8 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
     """
 
     def __init__(
-        self, features: Features, tokens_per_batch: int, batches_per_step: int = 1, seed: int = 0,
-        rank_and_world_size: tuple[int, int] = (0, 1),
-    ) -> None:  # fmt: skip
+        self, features: Features, tokens_per_batch: int, batches_per_step: int = 1, seed: int = 0
+    ) -> None:
         offsets = features.sequence_offsets
         self.max_sequence_lengths = np.maximum.reduceat(features.sequence_lengths, offsets[:-1])
         self.sequence_counts = np.diff(offsets)
@@ -155,7 +152,7 @@ class TokenBudgetBatchSampler(LengthGroupedBatchSampler):
         # The base class and accelerate expect a batch size, but batch sizes vary here. This is the size
         # of a full batch of the longest examples.
         min_batch_size = max(1, self.tokens_per_batch // longest)
-        super().__init__(features, min_batch_size, batches_per_step, seed, rank_and_world_size)
+        super().__init__(features, min_batch_size, batches_per_step, seed)
         self.batch_starts = self._find_batch_starts(np.argsort(-features.length_keys, kind="stable"))
 
     def _find_batch_starts(self, examples: np.ndarray) -> list[int]:
@@ -226,13 +223,12 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
     """
 
     def __init__(
-        self, features: PhasedFeatures, batch_size: int, batches_per_step: int, seed: int, total_steps: int,
-        rank_and_world_size: tuple[int, int] = (0, 1),
-    ) -> None:  # fmt: skip
-        super().__init__(features, batch_size, batches_per_step, seed, rank_and_world_size)
+        self, features: PhasedFeatures, batch_size: int, batches_per_step: int, seed: int, total_steps: int
+    ) -> None:
+        super().__init__(features, batch_size, batches_per_step, seed)
         self.phases = features.phases
         self.samplers = [
-            LengthGroupedBatchSampler(phase_features, batch_size, batches_per_step, seed, rank_and_world_size)
+            LengthGroupedBatchSampler(phase_features, batch_size, batches_per_step, seed)
             for phase_features in features.phase_features
         ]
         cumulative_fractions = accumulate(phase.fraction for phase in self.phases[:-1])

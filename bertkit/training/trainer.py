@@ -232,20 +232,19 @@ class BertkitTrainer(Trainer):
     def build_batch_sampler(self) -> LengthGroupedBatchSampler:
         """Create the batch sampler of this rank for the training examples."""
         batch_size, features = self.args.per_device_train_batch_size, self.train_dataset
-        rank_and_world_size = (distributed.get_rank(), distributed.get_world_size())
         batches_per_step = self.args.gradient_accumulation_steps * distributed.get_world_size()
         options = (batches_per_step, self.args.seed)
         if self.tokens_per_batch is not None:
             # Examples of a fixed length need no token budget: each batch holds the same number of them.
             fixed_batch_size = features.batch_size_for(self.tokens_per_batch)
             if fixed_batch_size is None:
-                return TokenBudgetBatchSampler(features, self.tokens_per_batch, *options, rank_and_world_size)
+                return TokenBudgetBatchSampler(features, self.tokens_per_batch, *options)
             batch_size = fixed_batch_size
-        sampler = LengthGroupedBatchSampler(features, batch_size, *options, rank_and_world_size)
+        sampler = LengthGroupedBatchSampler(features, batch_size, *options)
         if not isinstance(features, PhasedFeatures):
             return sampler
         total_steps = self._compute_total_steps(sampler.steps_per_epoch)
-        return PhasedBatchSampler(features, batch_size, *options, total_steps, rank_and_world_size)
+        return PhasedBatchSampler(features, batch_size, *options, total_steps)
 
     def get_train_dataloader(self) -> DataLoader:
         """Create the data loader of the training batches.
