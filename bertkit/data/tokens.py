@@ -122,9 +122,24 @@ def correct_spans(spans: np.ndarray, num_tokens: np.ndarray, texts: Sequence[str
     is_taken = characters.is_space | _mark_covered(start, stop, len(characters.codes))
     if not is_taken.all():
         grapheme_start, grapheme_stop = characters.find_grapheme_bounds()
-        stop = _extend_stops(start, stop, is_taken, grapheme_stop, characters)
+        # Extend tokens by the rest of their last grapheme and of their word, up to the next token.
+        tokens = np.flatnonzero((stop > start) & ~is_taken[stop])
+        limit = _find_next(is_taken)[stop[tokens]]
+        end = np.minimum(grapheme_stop[stop[tokens]], limit)
+        is_word = characters.match(WORD)
+        continues = is_word[end - 1] & is_word[end]
+        end[continues] = np.minimum(_find_next(~is_word)[end], limit)[continues]
+        stop[tokens] = end
+        # Extend tokens by the visible characters before them, back to the token before. An empty token takes
+        # all characters, because it was certainly made from some of them.
         is_taken |= _mark_covered(start, stop, len(is_taken))
-        start = _extend_starts(start, stop, is_taken, grapheme_start, characters)
+        tokens = np.flatnonzero((start > 0) & ~is_taken[start - 1])
+        previous_stop = np.append(0, np.maximum.accumulate(stop))[tokens]
+        earliest = np.maximum(_find_previous_end(is_taken)[start[tokens]], previous_stop)
+        first_visible = _find_next(characters.match(VISIBLE))[earliest]
+        begin = np.maximum(np.minimum(first_visible, grapheme_start[start[tokens]]), earliest)
+        begin = np.where(start[tokens] == stop[tokens], earliest, begin)
+        start[tokens] = np.minimum(begin, start[tokens])
     # An empty token must not end after the start of a later one, because spans are searched by their bounds.
     next_start = np.minimum.accumulate(start[::-1])[::-1]
     is_empty = start == stop
@@ -136,41 +151,6 @@ def _mark_covered(start: np.ndarray, stop: np.ndarray, size: int) -> np.ndarray:
     """Return whether each character is in a span [size]."""
     changes = np.bincount(start, minlength=size + 1) - np.bincount(stop, minlength=size + 1)
     return np.cumsum(changes)[:-1] > 0
-
-
-def _extend_stops(
-    start: np.ndarray, stop: np.ndarray, is_taken: np.ndarray, grapheme_stop: np.ndarray,
-    characters: _Characters,
-) -> np.ndarray:  # fmt: skip
-    """Extend tokens by the rest of their last grapheme and of their word, up to the next token."""
-    tokens = np.flatnonzero((stop > start) & ~is_taken[stop])
-    limit = _find_next(is_taken)[stop[tokens]]
-    end = np.minimum(grapheme_stop[stop[tokens]], limit)
-    is_word = characters.match(WORD)
-    continues = is_word[end - 1] & is_word[end]
-    end[continues] = np.minimum(_find_next(~is_word)[end], limit)[continues]
-    extended = stop.copy()
-    extended[tokens] = end
-    return extended
-
-
-def _extend_starts(
-    start: np.ndarray, stop: np.ndarray, is_taken: np.ndarray, grapheme_start: np.ndarray,
-    characters: _Characters,
-) -> np.ndarray:  # fmt: skip
-    """Extend tokens by the visible characters before them, back to the token before.
-
-    An empty token takes all characters, because it was certainly made from some of them.
-    """
-    tokens = np.flatnonzero((start > 0) & ~is_taken[start - 1])
-    previous_stop = np.append(0, np.maximum.accumulate(stop))[tokens]
-    earliest = np.maximum(_find_previous_end(is_taken)[start[tokens]], previous_stop)
-    first_visible = _find_next(characters.match(VISIBLE))[earliest]
-    begin = np.maximum(np.minimum(first_visible, grapheme_start[start[tokens]]), earliest)
-    begin = np.where(start[tokens] == stop[tokens], earliest, begin)
-    extended = start.copy()
-    extended[tokens] = np.minimum(begin, start[tokens])
-    return extended
 
 
 def widen_to_graphemes(

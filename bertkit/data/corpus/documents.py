@@ -515,21 +515,24 @@ def _find_known_text(data: str, data_dir: str | None, column: str | None, encodi
     column = column or dataset.defaults.get("text_column") or guess_column(train, DOCUMENT_COLUMNS, "text")
     splits: SplitFiles = {}
     for split, rows in dataset.splits.items():
-        if column not in rows.columns:
-            continue
-        name, texts = f"{dataset.name}-{split}", as_column(rows[column])
-        digest = blake2b(name.encode() + texts.hashes.tobytes(), digest_size=16).hexdigest()
-
-        def write(folder: Path, name: str = name, texts: Sequence[str] = texts) -> None:
-            write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
-
-        folder = get_or_create("texts", digest, write)
-        if folder is None:
-            raise UserError(
-                f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
-            )
-        splits[split] = (folder / f"{name}.jsonl",)
+        if column in rows.columns:
+            splits[split] = (_write_texts(f"{dataset.name}-{split}", rows[column]),)
     return TextSource(dataset.name, dataset.source, splits, "text", dataset.notes)
+
+
+def _write_texts(name: str, texts: Sequence[str]) -> Path:
+    """Write the texts to a file of rows in the cache."""
+    digest = blake2b(name.encode() + as_column(texts).hashes.tobytes(), digest_size=16).hexdigest()
+
+    def write(folder: Path) -> None:
+        write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
+
+    folder = get_or_create("texts", digest, write)
+    if folder is None:
+        raise UserError(
+            f"--data {name}: cannot write to the cache; set BERTKIT_CACHE_DIR to a writable directory"
+        )
+    return folder / f"{name}.jsonl"
 
 
 # ---- Hub
