@@ -78,10 +78,8 @@ class SplitFile(ColumnMapping, Dialect):
     class_folders: dict[str, str] = field(default_factory=dict)  # label by subfolder of .txt files
 
     @property
-    def dialect(self) -> Dialect | None:
-        """The dialect; None if it is the default one, so that the format is detected from the content."""
-        dialect = Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
-        return None if dialect == Dialect() else dialect
+    def dialect(self) -> Dialect:
+        return Dialect(**{item.name: getattr(self, item.name) for item in fields(Dialect)})
 
 
 Layout = dict[str, SplitFile]  # files by split, in one of the forms in which a dataset is distributed
