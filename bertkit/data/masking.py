@@ -341,7 +341,7 @@ class MlmCollator:
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch = self.pad(items)
-        masked = self._mask(batch["input_ids"].numpy(), items)
+        masked, _ = self._mask(batch["input_ids"].numpy(), items)
         batch["input_ids"] = torch.from_numpy(masked.input_ids)
         batch["masked_lm_positions"] = torch.from_numpy(masked.masked_lm_positions)
         batch["masked_lm_labels"] = torch.from_numpy(masked.masked_lm_labels)
@@ -353,23 +353,20 @@ class MlmCollator:
     def measure(self, items: list[dict[str, Any]], is_continuation: np.ndarray | None) -> dict[str, float]:
         """Measure what masking does to these items, see `measure_masking`."""
         input_ids = self.pad(items)["input_ids"].numpy()
-        masked = self._mask(input_ids, items)
+        masked, flags = self._mask(input_ids, items)
+        words = is_continuation if flags is None else flags
+        return measure_masking(masked, input_ids, self.is_special[input_ids], words)
+
+    def _mask(
+        self, input_ids: np.ndarray, items: list[dict[str, Any]]
+    ) -> tuple[MaskedBatch, np.ndarray | None]:
+        """Return the masked batch, and the flags `is_continuation` of the items [batch, seq_len], if any."""
+        keys, flags = np.array([item["key"] for item in items]), None
         if "is_continuation" in items[0]:
-            is_continuation = _pad_flags(items, input_ids.shape)
-        return measure_masking(masked, input_ids, self.is_special[input_ids], is_continuation)
-
-    def _mask(self, input_ids: np.ndarray, items: list[dict[str, Any]]) -> MaskedBatch:
-        keys = np.array([item["key"] for item in items])
-        is_continuation = _pad_flags(items, input_ids.shape) if "is_continuation" in items[0] else None
-        return self.masker(input_ids, self.is_special[input_ids], keys, is_continuation)
-
-
-def _pad_flags(items: list[dict[str, Any]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the flags `is_continuation` of all items [batch, seq_len]."""
-    flags = np.zeros(shape, bool)
-    for row, item in zip(flags, items, strict=True):
-        row[: len(item["is_continuation"])] = item["is_continuation"]
-    return flags
+            flags = np.zeros(input_ids.shape, bool)
+            for row, item in zip(flags, items, strict=True):
+                row[: len(item["is_continuation"])] = item["is_continuation"]
+        return self.masker(input_ids, self.is_special[input_ids], keys, flags), flags
 
 
 @dataclass(frozen=True)
