@@ -27,7 +27,7 @@ from bertkit.reports import card
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import TASKS
 from bertkit.tasks.view import Attribution, FinishedRun, View, build_error_browser
 
 RISK_NOTE = (
@@ -54,7 +54,7 @@ class ExampleExplanation:
 
 def write_page(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the page of a run. All other files must exist, except `metrics.json`, which is written last."""
-    run = FinishedRun(folder, metrics, task_definition(metrics["task"]))
+    run = FinishedRun(folder, metrics)
     run.write_report(render_page(run))
 
 
@@ -257,7 +257,7 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
     other results are JSON in a code block, such as those of a dry run, which has no directory.
     """
     if folder and metrics.get("task") in TASKS:
-        return {"text/html": render_run(FinishedRun(folder, metrics, task_definition(metrics["task"])))}
+        return {"text/html": render_run(FinishedRun(folder, metrics))}
     if folder and (text := RunDir(folder).read_card()) is not None:
         return {"text/markdown": text}
     content = json.dumps(metrics, indent=2, ensure_ascii=False, default=str)

@@ -160,20 +160,6 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
     report_info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
 
 
-def require_named_modules(origin: str, saved: Sequence[str], named: Sequence[str]) -> None:
-    """Refuse modules that a file of a run names unless the user names them, too.
-
-    The directory may come from somebody else, so `run.yaml` must not decide which code is executed.
-    `origin` is what names the modules, for the error message.
-    """
-    missing = [value for value in saved if value not in named]
-    if missing:
-        flags = " ".join(f"--metric {value}" for value in missing)
-        raise UserError(
-            f"{origin}: the run executes the code of {format_list(missing)}; if you trust it, add {flags}"
-        )
-
-
 def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
     """Return the section "data" of `metrics.json`; unlabeled rows are left out of the fingerprint."""
     sizes = {split: len(rows) for split, rows in splits.items()}

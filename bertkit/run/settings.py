@@ -1,13 +1,12 @@
 """Resolution and checks of the settings of a run, before any data is read."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bertkit.data.sources import resolve_data_dir
-from bertkit.errors import UserError, format_count
-from bertkit.run.results import require_named_modules
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.run_directory import RUN, RunDir, format_python_call
 from bertkit.settings.recipes import (
     COMMAND_NAME,
@@ -62,7 +61,7 @@ def resolve_settings(
         recipe = read_recipe(recipe, name, config_class)
     if recipe is not None:
         if recipe.provenance and not values.get("metric"):
-            require_named_modules(f"--recipe {recipe.name}", recipe.settings.get("metric", ()), ())
+            _require_named_modules(f"--recipe {recipe.name}", recipe.settings.get("metric", ()), ())
         values = apply_overrides(recipe.settings, values, config_class)
         _warn_about_processes(recipe)
     _check_processes(values)
@@ -136,6 +135,20 @@ def require_data_objects(config: RunConfig, call: str) -> None:
             )
 
 
+def _require_named_modules(origin: str, saved: Sequence[str], named: Sequence[str]) -> None:
+    """Refuse modules that a file of a run names unless the user names them, too.
+
+    The directory may come from somebody else, so `run.yaml` must not decide which code is executed.
+    `origin` is what names the modules, for the error message.
+    """
+    missing = [value for value in saved if value not in named]
+    if missing:
+        flags = " ".join(f"--metric {value}" for value in missing)
+        raise UserError(
+            f"{origin}: the run executes the code of {format_list(missing)}; if you trust it, add {flags}"
+        )
+
+
 # ---- processes
 
 
@@ -188,7 +201,7 @@ def _resume_settings(
         )
     if not is_finished:
         named_modules = values.get("metric") or ()
-        require_named_modules(f"--resume {folder}", saved.metric, named_modules)
+        _require_named_modules(f"--resume {folder}", saved.metric, named_modules)
     objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
     passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
     saved = dataclasses.replace(saved, **passed_again)

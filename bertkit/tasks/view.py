@@ -93,7 +93,10 @@ class FinishedRun(RunDir):
     """A run directory whose files are read at first use."""
 
     metrics: Mapping[str, Any]  # of `metrics.json`; when a run ends, the page is written before this file
-    definition: TaskDef
+
+    @property
+    def definition(self) -> TaskDef:
+        return task_definition(self.metrics["task"])
 
     @property
     def name(self) -> str:
@@ -132,7 +135,7 @@ def load_finished_run(folder: Path) -> FinishedRun:
     missing += [f"compared.validation.{name}" for name in lost]
     if missing:
         raise UserError(f"{folder / RunDir.METRICS_FILE}: {format_list(missing)} missing; {RETRAIN_HINT}")
-    return FinishedRun(folder, metrics, task_definition(metrics["task"]))
+    return FinishedRun(folder, metrics)
 
 
 # ---- examples
