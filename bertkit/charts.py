@@ -38,7 +38,6 @@ STYLE = {
     "ytick.major.size": 0, "xtick.major.pad": 6.5, "legend.frameon": False, "legend.labelcolor": INK,
     "lines.solid_capstyle": "round",
 }  # fmt: skip
-NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 MAX_NAME_LENGTH = 18  # characters; Hangul and Chinese characters are twice as wide and count as two
 CHARACTER_WIDTH = 6.1  # points, on average
 MAX_SCORES = 4  # curves in the chart of validation scores
@@ -91,7 +90,8 @@ def render_chart(
         axes = figure.subplots(len(height_ratios), sharex=True, height_ratios=height_ratios)
         draw(axes)
         file = io.StringIO()
-        figure.savefig(file, format="svg", metadata=NO_METADATA)
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=no_metadata)
     return Chart(title, _inline(file.getvalue(), title), note, **values)
 
 

@@ -24,7 +24,6 @@ from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection
 
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
-LOG_SEVERITY_ERROR = 3  # onnxruntime's log level for errors
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class OnnxModel(nn.Module):
         super().__init__()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = LOG_SEVERITY_ERROR
+        options.log_severity_level = 3  # errors
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.input_names = [value.name for value in self.session.get_inputs()]
         self.output_names = [value.name for value in self.session.get_outputs()]

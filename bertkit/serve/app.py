@@ -33,8 +33,6 @@ PATHS = ("/", PREDICT_PATH, "/healthz", "/readyz", "/metrics", "/openapi.json", 
 PREDICTION_SECONDS = 60.0  # time after which a client gets 503 instead of predictions
 BODY_SECONDS = 10.0  # time in which a client must send the body
 MEGABYTE = 1_000_000
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-CLIENT_DISCONNECTED = 499  # nginx's status for a client that did not wait for the response
 RECORD_KEY = "bertkit.record"  # key of the `RequestRecord` in the ASGI scope
 # The policy of the page itself allows only its own script, and requests to this server.
 PAGE_HEADERS = {
@@ -86,7 +84,8 @@ def add_descriptions(app: FastAPI, registry: ModelRegistry) -> None:
 
     @app.get("/metrics", summary="Measurements in the text format of Prometheus")
     async def metrics() -> Response:
-        return Response(generate_latest(registry.metrics.registry), headers={"content-type": METRICS_TYPE})
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(generate_latest(registry.metrics.registry), headers={"content-type": content_type})
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -137,7 +136,7 @@ def add_predictions(app: FastAPI, registry: ModelRegistry) -> None:
                 request, model, record.rows, len(body), parameters.all_scores
             )
         if records is None:
-            return Response(status_code=CLIENT_DISCONNECTED)
+            return Response(status_code=499)  # nginx's status for a client that has disconnected
         return make_json_response(records if is_list else records[0])
 
 
@@ -192,7 +191,6 @@ def handle_error(_: Request, error: Exception) -> Response:
 
 # ---- the log
 
-OTHER_PATH = "other"  # an unknown path could contain a text
 QUIET_PATHS = ("/healthz", "/readyz", "/metrics")  # not logged if they succeed, because they are frequent
 
 
@@ -235,7 +233,7 @@ class AccessLog:
             self._log(scope, record, status, time.perf_counter() - start)
 
     def _log(self, scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
-        path = scope["path"] if scope["path"] in PATHS else OTHER_PATH
+        path = scope["path"] if scope["path"] in PATHS else "other"  # it could contain a text
         self.registry.metrics.requests.labels(path, status).inc()
         self.registry.metrics.request_seconds.labels(path).observe(seconds)
         if path in QUIET_PATHS and status == 200:

@@ -30,9 +30,6 @@ from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_warning
 
 MAX_TOKEN_CHARS = 4096
-LOG_FORMAT = "%(asctime)s %(message)s"
-DATE_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
-BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(settings: Mapping[str, Any], on_ready: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
@@ -150,7 +147,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 def start_listening(listener: socket.socket, host: str, port: int) -> None:
     """Make a socket listen. Two servers can bind a port at the same time, but only one of them can listen."""
     try:
-        listener.listen(BACKLOG)
+        listener.listen(2048)  # connections that wait to be accepted
     except OSError as error:
         raise _make_address_error(host, port, error) from error
 
@@ -292,7 +289,7 @@ class DrainingServer(uvicorn.Server):
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
     """Serve until SIGTERM or Ctrl-C. The log is on standard error, without the messages of libraries."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
     logger = logging.getLogger("bertkit.serve")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
