@@ -34,7 +34,7 @@ from bertkit.run.results import (
 from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
 from bertkit.settings.recipes import list_passed_data
-from bertkit.settings.setting import expand_path_settings, get_column_settings
+from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
 from bertkit.tasks.base import Task
@@ -256,8 +256,7 @@ def _score(
     }
     if other:  # score it on the same rows, and test how the scores differ
         try:
-            other.task.resolve(**get_column_settings(task.config))
-            other.task.load_state(other.model.config)
+            other = other.copy_columns_from(task)
             other_outputs = other.compute_outputs(rows, str(config.compare))
         except UserError as error:
             problem = f"--compare {config.compare}: {error}; compare runs with the same labels"

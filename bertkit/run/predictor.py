@@ -15,6 +15,7 @@ from bertkit.models import loading
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.run_directory import RunDir
+from bertkit.settings.setting import get_column_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
 from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
 from bertkit.utils import devices
@@ -70,6 +71,12 @@ class Predictor(TrainedModel):
         inputs = {name: values for name, values in rows.columns.items() if name not in gold}
         parsed, _ = self.task.parse_rows(rows.replace_columns(inputs))
         return self.task.evaluate(self.compute_outputs(parsed, description))
+
+    def copy_columns_from(self, other: Task) -> "Predictor":
+        """Copy the column settings of another task; return this predictor."""
+        self.task.resolve(**get_column_settings(other.config))
+        self.task.load_state(self.model.config)
+        return self
 
     def use_columns(self, columns: Mapping[str, Any]) -> "Predictor":
         """Return a predictor that reads these columns, by setting, instead of those of training."""
