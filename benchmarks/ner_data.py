@@ -150,6 +150,6 @@ def time_vectors_once(data_dir: Path, model_folder: Path, rows: int, name: str) 
         computing = time.perf_counter() - started
         items = VectorFeatures(train, computed)
         started = time.perf_counter()
-        for batch in LengthGroupedBatchSampler(items, BATCH_SIZE, seed=SEED):
+        for batch in LengthGroupedBatchSampler(train, BATCH_SIZE, seed=SEED):
             collator([items[row] for row in batch])
         return VectorTimes(computing, time.perf_counter() - started, computed.nbytes / 1e6)

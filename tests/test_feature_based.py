@@ -9,7 +9,7 @@ from conftest import assert_refused, make_ner_rows, save_tiny_model, slow_fixtur
 import bertkit
 from bertkit.experiments.config import FeatureBasedConfig
 from bertkit.experiments.suites import FeatureBased, load_table
-from bertkit.models.own_models import FEATURE_LAYERS
+from bertkit.models.encoder_with_head import FEATURE_LAYERS
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe
 from bertkit.settings.setting import get_settings
 from bertkit.tasks.ner.config import NerConfig

@@ -104,7 +104,7 @@ def find_label_issues(settings: Mapping[str, Any]) -> LabelIssues:
     choices: Sequence[Any] = []  # labels that a reviewer can choose from; none if any value is possible
     if task.definition.labeled_unit == "word":
         choices = build_iob2_labels(task.state.labels)
-    elif not isinstance(task.state.label_type, MultiLabel):
+    elif task.input_schema.label_key is None:
         choices = task.state.labels
     result = LabelIssues(study, task.definition.name, len(rows), labeled)
     write_jsonl(study / ISSUES_FILE, labeled)
@@ -226,8 +226,9 @@ def get_record_schema(task: Task) -> Any:
         "answer": {"answer": str, "null_odds": float},
         "number": {"predicted": float},
     }
-    is_number = isinstance(task.state.label_type, Regression)
-    unit = "number" if is_number else task.definition.labeled_unit or "text"
+    unit = task.definition.labeled_unit or "text"
+    if unit == "text" and not task.state.labels:
+        unit = "number"
     return msgspec.defstruct("Prediction", keys[unit].items())
 
 

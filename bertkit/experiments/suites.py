@@ -17,7 +17,7 @@ from bertkit.data.sources import load_dataset, load_dataset_specs, normalize_nam
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.experiments.experiment import Experiment, PlannedRun, RunGroup
 from bertkit.models import loading
-from bertkit.models.own_models import select_layers
+from bertkit.models.encoder_with_head import select_layers
 from bertkit.reports.page import render_template
 from bertkit.reports.tables import ResultTable, format_percent, format_score
 from bertkit.run.settings import fill_data_dir, resolve_settings

@@ -184,7 +184,7 @@ class PreparedRun:
             encoder = AutoModel.from_config(self.model_config)
         return sum(parameter.numel() for parameter in encoder.parameters())
 
-    def score_baselines(self) -> dict[str, Scores]:
+    def score_validation_baselines(self) -> dict[str, Scores]:
         """Return the scores of the baselines on the validation split; empty for a run without report."""
         if not self.options.has_report:
             return {}

@@ -8,8 +8,8 @@ from typing import Any
 
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
+from bertkit.models.encoder_with_head import save_model
 from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
-from bertkit.models.own_models import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.dry_run import dry_run, plan_time_limit
@@ -244,7 +244,7 @@ def _write_results(
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(prepared.score_baselines(), len(splits["train"])),
+        **summarize_baselines(prepared.score_validation_baselines(), len(splits["train"])),
         "training": training_metrics,
     }
     state = session.trainer.state

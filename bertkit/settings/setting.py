@@ -3,6 +3,10 @@
 Flags, recipe keys, `run.yaml` and the documentation are derived from the declaration. A setting without a
 fixed default is None until the user sets it. `fill_unset` then fills it in, first with the default of the
 dataset, then with one by data and model size.
+
+A renamed setting needs an entry in `REMOVED_SETTINGS` of `bertkit.settings.recipes`, for the recipes and the
+runs that have the old name. `tests/test_interface.py` fails until its golden files have the new name, and
+`tests/test_docs.py` until the documentation has it.
 """
 
 import dataclasses

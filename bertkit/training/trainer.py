@@ -117,7 +117,9 @@ class BertkitTrainer(Trainer):
     def train_or_resume(self, checkpoint: Path | None) -> None:
         """Train to the end, from the start or from a checkpoint.
 
-        If training had already ended at the checkpoint, its weights are loaded without further steps.
+        `Trainer` restores, in this order, its state, the weights, the optimizer with its schedule, the next
+        batch (which follows from the step), and the random state. If training had already ended at the
+        checkpoint, its weights are loaded without further steps.
         """
         if checkpoint is not None:
             verify_checkpoint(checkpoint)

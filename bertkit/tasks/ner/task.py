@@ -206,7 +206,7 @@ class Ner(Task):
         )
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        from bertkit.models.own_models import select_layers
+        from bertkit.models.encoder_with_head import select_layers
 
         defaults = NerConfig()
         for name in list_settings(NerConfig, "encoder") if self.config.features else ():
@@ -247,7 +247,7 @@ class Ner(Task):
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         from transformers import AutoModelForTokenClassification
 
-        from bertkit.models.own_models import load_tagger
+        from bertkit.models.encoder_with_head import load_tagger
 
         if self._uses_tagger_class:
             return load_tagger(
