@@ -226,7 +226,7 @@ def get_record_schema(task: Task) -> Any:
         "answer": {"answer": str, "null_odds": float},
         "number": {"predicted": float},
     }
-    unit = task.definition.labeled_unit or "text"
+    unit: str = task.definition.labeled_unit or "text"
     if unit == "text" and not task.state.labels:
         unit = "number"
     return msgspec.defstruct("Prediction", keys[unit].items())
