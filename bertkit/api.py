@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from bertkit.commands import configs
 from bertkit.errors import UserError
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
-from bertkit.settings.setting import Settings, get_settings
+from bertkit.settings.declaration import Settings, get_settings
 from bertkit.tasks.choice.config import SwagConfig
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
@@ -269,7 +269,7 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
         UserError: `run` is neither a finished run nor an exported model, or does not predict rows.
     """
     from bertkit.run.predictor import load_predictor
-    from bertkit.settings.setting import describe_unknown_device
+    from bertkit.settings.declaration import describe_unknown_device
     from bertkit.utils.devices import request_device
 
     if problem := describe_unknown_device(device):

@@ -14,8 +14,8 @@ from bertkit.cli.options import COMPLETION_SOURCES
 from bertkit.commands.configs import TokenizerConfig
 from bertkit.data.sources import load_dataset_specs
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig
+from bertkit.settings.declaration import get_settings
 from bertkit.settings.recipes import list_shipped_recipes
-from bertkit.settings.setting import get_settings
 from bertkit.tasks import TASKS, task_definition
 
 pytestmark = pytest.mark.slow

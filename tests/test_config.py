@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bertkit.errors import UserError
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig
+from bertkit.settings.declaration import fill_unset, get_flag, get_settings
 from bertkit.settings.recipes import serialize_settings
-from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.pretrain.config import PretrainConfig

@@ -9,7 +9,6 @@ import pytest
 import typer
 
 from bertkit.cli.app import app
-from bertkit.data.sources import load_dataset_specs
 
 ROOT = Path(__file__).parent.parent
 KOREAN_PAGES = [ROOT / "README.ko.md", *sorted((ROOT / "docs" / "ko").glob("*.md"))]
@@ -104,22 +103,6 @@ def test_make_targets_in_the_readme_exist():
     )
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", pages, re.MULTILINE))
     assert {"demo", "test", "test-fast", "check"} <= named <= targets
-
-
-def test_the_data_page_lists_every_known_dataset_and_its_tested_sources():
-    page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for spec in load_dataset_specs().values():
-        tested = ", ".join(spec.tested_sources) or "not tested"
-        hub = f"`{spec.hub['id']}`" if spec.hub else "–"
-        assert f"| `{spec.name}` | {spec.title} | {tested} | {hub} |" in page
-
-
-def test_the_data_page_lists_the_files_of_every_layout():
-    page = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for spec in load_dataset_specs().values():
-        for layout in spec.layouts:
-            files = ", ".join(f"`{file}`" for file in dict.fromkeys(part.file for part in layout.values()))
-            assert f"| `{spec.name}` | {files} " in page
 
 
 def test_relative_links_point_to_existing_files():

@@ -9,9 +9,9 @@ from conftest import assert_refused, make_ner_rows, save_tiny_model, slow_fixtur
 import bertkit
 from bertkit.experiments.config import FeatureBasedConfig
 from bertkit.experiments.suites import FeatureBased, load_table
-from bertkit.models.encoder_with_head import FEATURE_LAYERS
+from bertkit.models.tagger import FEATURE_LAYERS
+from bertkit.settings.declaration import get_settings
 from bertkit.settings.recipes import list_shipped_recipes, read_recipe
-from bertkit.settings.setting import get_settings
 from bertkit.tasks.ner.config import NerConfig
 
 ROWS = {row.name: row.recipe for row in load_table("feature-based").tasks}

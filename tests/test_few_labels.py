@@ -24,8 +24,8 @@ import bertkit
 from bertkit.data.split import to_membership
 from bertkit.errors import RunInterrupted
 from bertkit.methods.vectors import PairFeatures, choose_repeats, sample_pairs
-from bertkit.models.encoder_with_head import VectorClassifier
 from bertkit.models.losses import CosineSimilarityLoss
+from bertkit.models.vector_classifier import VectorClassifier
 from bertkit.run_directory import RunDir
 from bertkit.stats.linear_probe import UNSEEN_LOGIT, fit_linear_layer
 

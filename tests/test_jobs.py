@@ -154,7 +154,7 @@ def test_an_error_of_a_worker_process_is_one_line(cli, data, small, tmp_path):
 
 @pytest.mark.parametrize("command", [*SUITES, "study classify", "study qa"])
 def test_every_experiment_has_jobs_which_are_not_saved(command):
-    from bertkit.settings.setting import get_settings
+    from bertkit.settings.declaration import get_settings
 
     declared = get_settings(find_config(command))["jobs"]
     assert (declared.default, declared.metadata.min, declared.metadata.is_saved) == (1, 1, False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections import defaultdict
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from bertkit.errors import UserError
 from bertkit.run.load_data import select_dataset_defaults
 from bertkit.tasks import task_class
 
+DATA_PAGE = Path(__file__).parents[1] / "docs" / "data.md"
 LAYOUTS = [
     (name, number) for name, spec in load_dataset_specs().items() for number in range(len(spec.layouts))
 ]
@@ -768,3 +770,19 @@ def test_label_ids_in_local_files_become_label_names():
     dataset = sources.LoadedDataset("x", "y", {}, {"label_column": "label"}, ["no", "yes"])
     extended = dataset.add_splits({"validation": Rows.from_columns({"label": ["1"]}, "dev.csv")})
     assert extended.splits["validation"]["label"] == ["yes"]
+
+
+def test_the_data_page_lists_every_known_dataset_and_its_tested_sources():
+    page = DATA_PAGE.read_text("utf-8")
+    for spec in load_dataset_specs().values():
+        tested = ", ".join(spec.tested_sources) or "not tested"
+        hub = f"`{spec.hub['id']}`" if spec.hub else "–"
+        assert f"| `{spec.name}` | {spec.title} | {tested} | {hub} |" in page
+
+
+def test_the_data_page_lists_the_files_of_every_layout():
+    page = DATA_PAGE.read_text("utf-8")
+    for spec in load_dataset_specs().values():
+        for layout in spec.layouts:
+            files = ", ".join(f"`{file}`" for file in dict.fromkeys(part.file for part in layout.values()))
+            assert f"| `{spec.name}` | {files} " in page

@@ -22,7 +22,7 @@ from bertkit.data.features import PaddingCollator
 from bertkit.data.masking import CausalLmCollator
 from bertkit.models.forward import compute_logits
 from bertkit.models.pretraining import add_masked_position_hook
-from bertkit.settings.setting import get_settings
+from bertkit.settings.declaration import get_settings
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.pretrain.objectives import CAUSAL_ARCHITECTURES, OBJECTIVES
 

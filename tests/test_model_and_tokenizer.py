@@ -156,9 +156,9 @@ def test_embeddings_are_added_in_training(cli, larger_tokenizer, tmp_path):
 def test_every_kind_of_model_can_be_resized():
     import transformers
 
-    from bertkit.models.encoder_with_head import EncoderWithHead
     from bertkit.models.loading import resize_embeddings
     from bertkit.models.replaced_tokens import ReplacedTokenModel
+    from bertkit.models.tagger import EncoderWithHead
 
     tokenizer = make_tokenizer()
     size = len(tokenizer)

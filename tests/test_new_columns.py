@@ -7,7 +7,7 @@ from conftest import ROW_MAKERS, assert_refused, make_ner_rows, make_toy_rows, w
 
 import bertkit
 from bertkit.commands.configs import EvaluateConfig, PredictConfig
-from bertkit.settings.setting import get_settings, is_column_setting
+from bertkit.settings.declaration import get_settings, is_column_setting
 from bertkit.tasks import TASKS, task_definition
 
 # New names by the names of training, and the flags for the new names.

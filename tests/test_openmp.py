@@ -22,7 +22,7 @@ def _no_torch(monkeypatch):
     monkeypatch.setattr(system, "sys", SimpleNamespace(modules={}))
 
 
-def test_waiting_threads_spin_briefly():
+def test_device_reads_threads_spin_briefly():
     environment = {"PATH": "/bin"}
     limit_spinning(environment)
     assert environment == {"PATH": "/bin", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}

@@ -656,7 +656,7 @@ def test_dry_run_lists_the_runs_and_writes_none(cli, toy, tiny, tmp_path):
 
 
 def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_runs():
-    from bertkit.settings.setting import get_settings
+    from bertkit.settings.declaration import get_settings
 
     assert set(list_study_tasks()) == set(ROW_MAKERS)
     for task in list_study_tasks():

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 import bertkit
 from bertkit.data.features import PaddingCollator, TextFeatures, build_features, pad_vectors
 from bertkit.models.encoder import VectorFeatures, compute_vectors
-from bertkit.models.encoder_with_head import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.models.layers import freeze_layers, map_parameters_to_layers
 from bertkit.models.loading import ModelSource, find_run_model, takes_token_type_ids
+from bertkit.models.tagger import FEATURE_LAYERS, Tagger, load_tagger
 from bertkit.utils.compat import get_argument_name
 
 LABELS, LAYERS = 5, 5

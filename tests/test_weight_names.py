@@ -19,8 +19,8 @@ from test_architectures import PAD, SIZE
 
 import bertkit
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.models.encoder_with_head import save_model
 from bertkit.models.loading import ModelSource, load_config, load_model, load_tokenizer
+from bertkit.models.tagger import save_model
 from bertkit.run_directory import RunDir
 from bertkit.training.trainer import BertkitTrainer, load_weights, save_weights
 from bertkit.utils.files import write_checksums

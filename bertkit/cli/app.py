@@ -18,8 +18,8 @@ from bertkit.cli.options import CommandGroup, build_command
 from bertkit.commands import configs
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
+from bertkit.settings.declaration import Settings, get_settings
 from bertkit.settings.recipes import STUDY_PREFIX, Recipe
-from bertkit.settings.setting import Settings, get_settings
 from bertkit.tasks import TASKS, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error

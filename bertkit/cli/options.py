@@ -17,6 +17,7 @@ from typer.core import TyperGroup, TyperOption
 
 from bertkit.errors import UserError, suggest_similar
 from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
+from bertkit.settings.declaration import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.settings.recipes import (
     Recipe,
     list_shipped_recipes,
@@ -25,7 +26,6 @@ from bertkit.settings.recipes import (
     read_recipe_title,
 )
 from bertkit.settings.run_settings import PACKAGED_MODELS, TRACKERS
-from bertkit.settings.setting import OUTPUT, Setting, Settings, get_flag, get_settings
 from bertkit.settings.validation import (
     ConvertedSettings,
     DataObject,
@@ -223,7 +223,7 @@ def _complete_task_recipes(context: typer.Context, incomplete: str) -> Completio
 
 def _complete_data(*_: object) -> Completions:
     yield "sample", SAMPLE_DESCRIPTION
-    registry = Path(str(importlib.resources.files("bertkit.data"))) / "registry.yaml"
+    registry = Path(str(importlib.resources.files("bertkit.data"))) / "known_datasets.yaml"
     yield from ((name, entry["title"]) for name, entry in read_yaml(registry).items())
 
 

@@ -29,8 +29,8 @@ from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
 from bertkit.run_directory import RunDir
+from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.recipes import list_passed_data
-from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.calibration import (
     SET_LEVEL,

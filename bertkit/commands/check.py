@@ -32,8 +32,8 @@ from bertkit.run.prepare import (
     describe_untrained_positions,
     resolve_max_length,
 )
-from bertkit.run.settings import resolve_settings
-from bertkit.settings.setting import select_unset
+from bertkit.run.resolve_settings import resolve_settings
+from bertkit.settings.declaration import select_unset
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.base import Task
 from bertkit.tasks.checks import MAX_LOCATIONS, Finding, Level, TaskChecks, format_fraction, locate_rows

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from bertkit.run_directory import RunDir
-from bertkit.settings.run_settings import (
-    DEFAULT_VOCAB_SIZE,
-    FineTuningConfig,
-    RunConfig,
-    TextConfig,
-    WordUnits,
-)
-from bertkit.settings.setting import (
+from bertkit.settings.declaration import (
     DATA,
     MODEL,
     OUTPUT,
@@ -27,6 +20,13 @@ from bertkit.settings.setting import (
     is_column_setting,
     metric_setting,
     setting,
+)
+from bertkit.settings.run_settings import (
+    DEFAULT_VOCAB_SIZE,
+    FineTuningConfig,
+    RunConfig,
+    TextConfig,
+    WordUnits,
 )
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import TASKS, task_definition

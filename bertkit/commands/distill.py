@@ -9,9 +9,9 @@ from bertkit.commands.configs import DistillConfig
 from bertkit.errors import UserError
 from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.run_directory import RunDir
+from bertkit.settings.declaration import get_settings
 from bertkit.settings.recipes import apply_overrides, list_passed_data
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.settings.setting import get_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home

@@ -48,7 +48,7 @@ from bertkit.models.pooling import (
 )
 from bertkit.run.prepare import UNK_WARNING_FRACTION
 from bertkit.run_directory import RunDir
-from bertkit.settings.setting import Pooling, fill_unset
+from bertkit.settings.declaration import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
 from bertkit.utils import devices
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text

@@ -19,9 +19,11 @@ from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.reports.page import write_page
 from bertkit.reports.terminal import print_run_json, print_scores
+from bertkit.run.baselines import score_all_baselines
 from bertkit.run.load_data import reload_run_data, require_same_data, select_data_again
 from bertkit.run.predictor import Predictor, load_predictor
-from bertkit.run.prepare import prepare, score_baselines
+from bertkit.run.prepare import prepare
+from bertkit.run.resolve_settings import require_data_objects
 from bertkit.run.results import (
     MetricModules,
     Run,
@@ -31,10 +33,9 @@ from bertkit.run.results import (
     summarize_data,
     write_predictions,
 )
-from bertkit.run.settings import require_data_objects
 from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
+from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.recipes import list_passed_data
-from bertkit.settings.setting import expand_path_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import load_module, make_absolute
 from bertkit.tasks.base import Task
@@ -246,7 +247,7 @@ def _score(
         for warning in evaluation.outputs.features.warnings:
             report_warning(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
-    baselines = score_baselines(task, train, rows, predictor.tokenizer) if train else {}
+    baselines = score_all_baselines(task, train, rows, predictor.tokenizer) if train else {}
     metrics = {
         "task": task.definition.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),

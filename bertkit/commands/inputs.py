@@ -18,7 +18,13 @@ from bertkit.data.readers.formats import (
 from bertkit.data.sources import iter_stream, load_dataset, resolve_data_dir
 from bertkit.data.table import Rows, chunk_records
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.settings.setting import Settings, get_column_settings, get_flag, get_settings, is_column_setting
+from bertkit.settings.declaration import (
+    Settings,
+    get_column_settings,
+    get_flag,
+    get_settings,
+    is_column_setting,
+)
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.tasks.base import Task
 from bertkit.utils.files import expand_home

@@ -23,7 +23,7 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.reports.page import render_template
 from bertkit.run.load_data import get_row_name, hash_inputs, parse_all_rows
-from bertkit.run.settings import require_data_objects
+from bertkit.run.resolve_settings import require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
 from bertkit.settings.recipes import read_recipe, read_recipe_file
 from bertkit.settings.validation import validate_settings

@@ -26,7 +26,7 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
-from bertkit.settings.setting import expand_path_settings
+from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.base import Evaluation
 from bertkit.tasks.text.task import SequenceEvaluation

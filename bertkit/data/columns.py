@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.data.table import Rows, Splits, as_column, factorize, repeat_value
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
-from bertkit.settings.setting import get_column_settings
+from bertkit.settings.declaration import get_column_settings
 from bertkit.utils.text import has_lone_surrogate
 
 MAX_CERTAIN_CLASSES = 20  # up to this number of different integers, they are classes, such as ratings

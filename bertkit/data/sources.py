@@ -1,6 +1,6 @@
 """Datasets by source: files and folders, the registry of known datasets, the Hub, objects from Python.
 
-`registry.yaml` lists the known datasets, with the layouts of their files. Shell completion loads this
+`known_datasets.yaml` lists the known datasets, with the layouts of their files. Shell completion loads this
 module, so its imports must be fast. The columns of a `datasets.Dataset` and of a `pandas.DataFrame` are not
 copied. Their values are read and hashed when they are needed.
 """
@@ -87,7 +87,7 @@ Layout = dict[str, SplitFile]  # files by split, in one of the forms in which a 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A known dataset in one configuration. Most fields are keys of `registry.yaml`.
+    """A known dataset in one configuration. Most fields are keys of `known_datasets.yaml`.
 
     Attributes:
         run_name: Name of the default run directory: `xnli`, or `xnli-de` if the user passed a configuration.
@@ -134,8 +134,9 @@ def parse_column_mapping(entry: dict[str, Any]) -> ColumnMapping:
 
 @cache
 def load_registry() -> dict[str, dict[str, Any]]:
-    """Return the entries of `registry.yaml` by dataset name."""
-    return read_yaml(Path(__file__).parent / "registry.yaml", "registry of datasets", "install bertkit again")
+    """Return the entries of `known_datasets.yaml` by dataset name."""
+    path = Path(__file__).parent / "known_datasets.yaml"
+    return read_yaml(path, "registry of datasets", "install bertkit again")
 
 
 @cache

@@ -22,8 +22,8 @@ from bertkit.experiments.suites import (
     select_task_settings,
 )
 from bertkit.reports.tables import ResultTable, format_score
+from bertkit.settings.declaration import fill_unset, get_flag, get_settings
 from bertkit.settings.recipes import read_recipe
-from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.stats.significance import average_values, compare_paired_scores, compute_t_interval
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.pretrain.task import Pretrain

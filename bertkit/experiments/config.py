@@ -6,9 +6,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal
 
 from bertkit.errors import UserError, format_list
-from bertkit.settings.recipes import STUDY_PREFIX
-from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
-from bertkit.settings.setting import (
+from bertkit.settings.declaration import (
     DATA,
     MODEL,
     OUTPUT,
@@ -19,6 +17,8 @@ from bertkit.settings.setting import (
     pooling_setting,
     setting,
 )
+from bertkit.settings.recipes import STUDY_PREFIX
+from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.ner.config import NerConfig

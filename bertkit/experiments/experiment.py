@@ -38,10 +38,11 @@ from bertkit.experiments.config import SUITES, find_config
 from bertkit.experiments.search import Trial
 from bertkit.reports.tables import ResultTable
 from bertkit.reports.terminal import print_run_json
+from bertkit.run.baselines import score_encoder_baselines
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
-from bertkit.run.prepare import PreparedRun, RunOptions, prepare, score_encoder_baselines
+from bertkit.run.prepare import PreparedRun, RunOptions, prepare
+from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import Run
-from bertkit.run.settings import resolve_settings
 from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe

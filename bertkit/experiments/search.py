@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_SETTINGS
+from bertkit.settings.declaration import DATA, OUTPUT, SettingField, get_settings
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, RunConfig
-from bertkit.settings.setting import DATA, OUTPUT, SettingField, get_settings
 from bertkit.settings.validation import parse_flag
 
 if TYPE_CHECKING:

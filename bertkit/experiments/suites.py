@@ -17,13 +17,13 @@ from bertkit.data.sources import load_dataset, load_dataset_specs, normalize_nam
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.experiments.experiment import Experiment, PlannedRun, RunGroup
 from bertkit.models import loading
-from bertkit.models.encoder_with_head import select_layers
+from bertkit.models.tagger import select_layers
 from bertkit.reports.page import render_template
 from bertkit.reports.tables import ResultTable, format_percent, format_score
-from bertkit.run.settings import fill_data_dir, resolve_settings
+from bertkit.run.resolve_settings import fill_data_dir, resolve_settings
 from bertkit.run_directory import RunDir
+from bertkit.settings.declaration import fill_unset, get_settings
 from bertkit.settings.recipes import list_passed_data, read_recipe, read_recipe_task, serialize_settings
-from bertkit.settings.setting import fill_unset, get_settings
 from bertkit.stats.klue import SCORERS
 from bertkit.stats.significance import MIN_SCORES, average_values, compute_t_interval
 from bertkit.tasks import task_definition

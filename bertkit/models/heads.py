@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from bertkit.errors import UserError, format_list
 from bertkit.models.loading import HEAD_KEY, POOLING_KEY, WEIGHTS_FILE, ModelSource, load_model, read_weights
 from bertkit.models.pooling import compute_mean_vectors, gather_positions, get_pooled_positions, is_causal
+from bertkit.settings.declaration import Pooling
 from bertkit.settings.run_settings import Head
-from bertkit.settings.setting import Pooling
 from bertkit.utils.compat import is_exporting
 
 MIN_ROWS = 30  # with fewer rows, the order of a head's labels cannot be verified

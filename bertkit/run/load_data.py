@@ -20,11 +20,11 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import count_overlap, make_splits, sample_per_class, sample_rows, to_membership
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
-from bertkit.run.settings import fill_data_dir, require_data_objects
+from bertkit.run.resolve_settings import fill_data_dir, require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
+from bertkit.settings.declaration import fill_unset, get_settings, is_column_setting, select_unset
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import fill_unset, get_settings, is_column_setting, select_unset
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
 from bertkit.tasks.base import Task

@@ -15,7 +15,7 @@ from bertkit.models import loading
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.run_directory import RunDir
-from bertkit.settings.setting import get_column_settings
+from bertkit.settings.declaration import get_column_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
 from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
 from bertkit.utils import devices

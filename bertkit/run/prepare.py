@@ -14,25 +14,26 @@ from transformers import AutoModel
 
 from bertkit.data.features import Features
 from bertkit.data.sources import LoadedDataset
-from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, fingerprint_splits
+from bertkit.data.table import UNLABELED_ROWS, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count
 from bertkit.methods import choose_methods
 from bertkit.methods.base import Method
 from bertkit.models import heads, loading
-from bertkit.models.encoder import Encoder, FrozenEncoder, compute_pooled_vectors
+from bertkit.models.encoder import Encoder, compute_pooled_vectors
 from bertkit.models.layers import LAYER_LISTS, choose_layers, keep_layers, select_layers_of_config
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss
+from bertkit.run.baselines import score_all_baselines
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
+from bertkit.settings.declaration import select_unset
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
-from bertkit.settings.setting import select_unset
 from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.scores import Scores
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import SequenceTask, score_linear_probe, score_probe
+from bertkit.tasks.text.task import SequenceTask, score_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -41,7 +42,6 @@ from bertkit.training.arguments import (
     merge_batches,
     suggest_hyperparameters,
 )
-from bertkit.training.failures import report_out_of_memory
 from bertkit.utils import devices
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
 
@@ -191,7 +191,7 @@ class PreparedRun:
         if self.options.score_baselines is not None:
             return self.options.score_baselines()
         train, rows = self.splits["train"], self.splits["validation"]
-        return score_baselines(self.task, train, rows, self.tokenizer)
+        return score_all_baselines(self.task, train, rows, self.tokenizer)
 
 
 def prepare(
@@ -462,30 +462,3 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
-
-
-# ---- baselines
-
-
-def score_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
-    """Return the scores of all baselines by name, fitted on the training rows and scored on `rows`."""
-    return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
-
-
-def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
-    """Return the scores of the baselines that read the vectors of the encoder before training.
-
-    The model that training started from is loaded again, so it may be missing. A finished training must not
-    fail because of this, so the baselines are then left out.
-    """
-    # Vectors of tokens that were added for the task are untrained.
-    if task.definition.labeled_unit != "text" or task.state.new_tokens:
-        return {}
-    try:
-        encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
-        loading.require_embeddings(encoder.source, encoder.config, tokenizer)
-        with report_out_of_memory("out of memory"):
-            return score_linear_probe(task, encoder, tokenizer, train, rows)
-    except UserError as error:
-        report_warning(f"no baselines of the encoder before training: {error}")
-        return {}

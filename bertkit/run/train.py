@@ -8,15 +8,15 @@ from typing import Any
 
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.models.encoder_with_head import save_model
 from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
+from bertkit.models.tagger import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.prepare import PreparedRun, prepare
+from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import Run, compute_scores, summarize_baselines, summarize_data, write_predictions
 from bertkit.run.session import Session
-from bertkit.run.settings import resolve_settings
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig

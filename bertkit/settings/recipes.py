@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.settings.declaration import Settings, get_settings
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import Settings, get_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_warning_once

@@ -1,4 +1,4 @@
-"""The settings that several commands share; `bertkit.settings.setting` explains how settings are declared."""
+"""The settings that several commands share; `bertkit.settings.declaration` explains how they are declared."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from bertkit.settings.setting import (
+from bertkit.settings.declaration import (
     DATA,
     MODEL,
     OUTPUT,

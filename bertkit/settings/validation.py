@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
-from bertkit.settings.setting import ConfigT, Setting, get_flag, get_settings
+from bertkit.settings.declaration import ConfigT, Setting, get_flag, get_settings
 
 ObjectKind = Literal[
     "Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict", "DataFrame", "list of dictionaries"

@@ -14,8 +14,8 @@ import yaml
 
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_count, suggest_similar
+from bertkit.settings.declaration import get_flag, get_settings
 from bertkit.settings.run_settings import TRACKERS, RunConfig
-from bertkit.settings.setting import get_flag, get_settings
 from bertkit.utils import devices, system
 from bertkit.utils.compat import get_argument_name
 from bertkit.utils.system import DEFAULT_COMPILER, can_run_compiler

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from bertkit.settings.declaration import DATA, Pooling, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.settings.setting import DATA, Pooling, pooling_setting, setting
 from bertkit.tasks import TaskDef
 
 

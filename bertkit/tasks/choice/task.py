@@ -36,7 +36,7 @@ from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
-from bertkit.settings.setting import get_column_settings, select_unset
+from bertkit.settings.declaration import get_column_settings, select_unset
 from bertkit.stats.baselines import predict_ending_only, predict_majority
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions

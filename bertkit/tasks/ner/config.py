@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.settings.declaration import DATA, MODEL, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.settings.setting import DATA, MODEL, setting
 from bertkit.tasks import TaskDef
 
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]

@@ -17,7 +17,7 @@ from bertkit.errors import UserError, format_list
 from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labels, verify_label_order
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
-from bertkit.settings.setting import list_settings
+from bertkit.settings.declaration import list_settings
 from bertkit.stats.baselines import predict_frequent_tag
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (
@@ -206,7 +206,7 @@ class Ner(Task):
         )
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
-        from bertkit.models.encoder_with_head import select_layers
+        from bertkit.models.tagger import select_layers
 
         defaults = NerConfig()
         for name in list_settings(NerConfig, "encoder") if self.config.features else ():
@@ -247,7 +247,7 @@ class Ner(Task):
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         from transformers import AutoModelForTokenClassification
 
-        from bertkit.models.encoder_with_head import load_tagger
+        from bertkit.models.tagger import load_tagger
 
         if self._uses_tagger_class:
             return load_tagger(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.errors import UserError
+from bertkit.settings.declaration import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
-from bertkit.settings.setting import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
 from bertkit.tasks import TaskDef
 from bertkit.utils.compat import Self
 

@@ -20,7 +20,7 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import Loss
 from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook, reduce_pretraining_logits
-from bertkit.settings.setting import get_flag, get_settings, list_settings
+from bertkit.settings.declaration import get_flag, get_settings, list_settings
 from bertkit.stats.scores import Scores, score_majority, score_pretraining, score_replaced_tokens
 from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig

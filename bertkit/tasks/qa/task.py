@@ -15,7 +15,7 @@ from bertkit.models.forward import average_log_probabilities
 from bertkit.models.heads import QUESTION_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
-from bertkit.settings.setting import fill_unset
+from bertkit.settings.declaration import fill_unset
 from bertkit.stats.baselines import predict_overlap
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (

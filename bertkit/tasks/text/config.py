@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from bertkit.settings.declaration import DATA, MODEL, Pooling, list_settings, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.settings.setting import DATA, MODEL, Pooling, list_settings, pooling_setting, setting
 from bertkit.tasks import TaskDef
 
 TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"

@@ -46,7 +46,7 @@ from bertkit.models.heads import (
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss, compute_class_weights
 from bertkit.models.pooling import is_causal
-from bertkit.settings.setting import Pooling, get_column_settings, get_flag, get_settings, select_unset
+from bertkit.settings.declaration import Pooling, get_column_settings, get_flag, get_settings, select_unset
 from bertkit.stats.baselines import predict_majority, predict_tfidf
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
@@ -604,7 +604,7 @@ class Classify(SequenceTask):
         if isinstance(self.label_type, MultiLabel):
             setattr(model_config, SEPARATOR_KEY, self.label_type.separator)
         if self.config.method == "contrastive":
-            from bertkit.models.encoder_with_head import read_vector_pooling
+            from bertkit.models.vector_classifier import read_vector_pooling
 
             read_vector_pooling(source, model_config)  # refuses other models before weights are loaded
         return super().configure_model(model_config, source)
@@ -638,7 +638,7 @@ class Classify(SequenceTask):
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         if not self._has_fitted_head:
             return super().build_model(model_config, source)
-        from bertkit.models.encoder_with_head import load_vector_classifier, read_vector_pooling
+        from bertkit.models.vector_classifier import load_vector_classifier, read_vector_pooling
 
         has_new_head = self.state.has_new_head
         if has_new_head and self.config.method == "linear-probe":

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from bertkit.data.sources import resolve_data_dir
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.run_directory import RUN, RunDir, format_python_call
+from bertkit.settings.declaration import fill_unset, get_flag, get_settings
 from bertkit.settings.recipes import (
     COMMAND_NAME,
     Recipe,
@@ -18,7 +19,6 @@ from bertkit.settings.recipes import (
     serialize_settings,
 )
 from bertkit.settings.run_settings import RunConfig
-from bertkit.settings.setting import fill_unset, get_flag, get_settings
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.metric_modules import make_absolute
 from bertkit.training.arguments import check_tracker, parse_extra_arguments

@@ -1,0 +1,37 @@
+"""Baselines of a run: those of the task, such as TF-IDF, and those of the encoder before training."""
+
+from typing import Any
+
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
+from bertkit.models import loading
+from bertkit.models.encoder import FrozenEncoder
+from bertkit.stats.scores import Scores
+from bertkit.tasks.base import Task
+from bertkit.tasks.text.task import score_linear_probe
+from bertkit.training.failures import report_out_of_memory
+from bertkit.utils.reporting import report_warning
+
+
+def score_all_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
+    """Return the scores of all baselines by name, fitted on the training rows and scored on `rows`."""
+    return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
+
+
+def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
+    """Return the scores of the baselines that read the vectors of the encoder before training.
+
+    The model that training started from is loaded again, so it may be missing. A finished training must not
+    fail because of this, so the baselines are then left out.
+    """
+    # Vectors of tokens that were added for the task are untrained.
+    if task.definition.labeled_unit != "text" or task.state.new_tokens:
+        return {}
+    try:
+        encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
+        loading.require_embeddings(encoder.source, encoder.config, tokenizer)
+        with report_out_of_memory("out of memory"):
+            return score_linear_probe(task, encoder, tokenizer, train, rows)
+    except UserError as error:
+        report_warning(f"no baselines of the encoder before training: {error}")
+        return {}
