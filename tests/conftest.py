@@ -257,11 +257,11 @@ def make_runs_cheap(monkeypatch):
     import bertkit.stats.significance as significance
     from bertkit import charts
     from bertkit.reports import page
-    from bertkit.run import prepare
+    from bertkit.run import baselines
 
     render, score, resample = (
         charts.render_chart,
-        prepare.score_linear_probe,
+        baselines.score_linear_probe,
         significance.resample_rows,
     )
 
@@ -279,7 +279,7 @@ def make_runs_cheap(monkeypatch):
 
     monkeypatch.setattr(charts, "render_chart", render_chart)
     monkeypatch.setattr(page, "render_chart", render_chart)
-    monkeypatch.setattr(prepare, "score_linear_probe", score_linear_probe)
+    monkeypatch.setattr(baselines, "score_linear_probe", score_linear_probe)
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
 

@@ -14,7 +14,7 @@ from bertkit.errors import TrainingFailed, UserError
 from bertkit.experiments import experiment, suites
 from bertkit.experiments.experiment import RunReporter, _read_saved_settings
 from bertkit.experiments.suites import load_table
-from bertkit.run import prepare as prepare_module
+from bertkit.run import baselines
 from bertkit.run.session import Session
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe, read_recipe_task
@@ -131,7 +131,7 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
         experiment, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args)
     )
     scored = count_calls(monkeypatch, Classify, "score_baselines")
-    probed = count_calls(monkeypatch, prepare_module, "score_linear_probe")
+    probed = count_calls(monkeypatch, baselines, "score_linear_probe")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]
