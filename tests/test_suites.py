@@ -137,9 +137,9 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
     assert loaded == ["sst2", "cola"]
     assert (len(scored), len(probed)) == (2, 2)
     paths = sorted(run.output_dir.glob("sst2/*/metrics.json"))
-    baselines = [json.loads(path.read_text())["baselines"] for path in paths]
-    assert len(baselines) == 2
-    assert baselines[0] == baselines[1] != {}
+    scores = [json.loads(path.read_text())["baselines"] for path in paths]
+    assert len(scores) == 2
+    assert scores[0] == scores[1] != {}
 
 
 @pytest.mark.slow
