@@ -52,7 +52,8 @@ class Result:
 
     def format_scores(self) -> str:
         """Return the scores of the validation split with intervals and their baselines."""
-        names = [name for name in SCORES[self.metrics["task"]] if name in self.metrics["validation"]]
+        task, scored = self.metrics["task"], self.metrics["validation"]
+        names = [name for name in SCORES.get(task, scored) if name in scored]
         scores = [self._format_score(name) for name in names]
         main = names[-1] if self.metrics["task"] == "qa" else names[0]
         baselines = [

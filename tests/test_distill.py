@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.commands.distill import resolve_student_settings
-from bertkit.methods import distill
+from bertkit.data.features import StoredLogits
 from bertkit.methods.distill import DistillationLoss
 from bertkit.models.forward import compute_logits
 from bertkit.models.layers import choose_layers
@@ -287,7 +287,7 @@ def test_resume_is_bit_identical(student, student_settings, cli, tmp_path, stop_
     assert status == 130
     assert "bertkit classify --resume" in err
     computed = []
-    monkeypatch.setattr(distill, "_write_logits", lambda *_: computed.append(1))
+    monkeypatch.setattr(StoredLogits, "write", lambda *_: computed.append(1))
     status, _, err = cli("classify", "--resume", "-o", parts)
     assert status == 0, err
     assert computed == []  # the logits of the teacher are in the cache
@@ -343,8 +343,8 @@ def test_the_outputs_are_those_for_the_features_of_the_student(runs, tmp_path, t
 
 @pytest.mark.slow
 def test_the_outputs_are_computed_once(runs, monkeypatch):
-    computed, original = [], distill._write_logits
-    monkeypatch.setattr(distill, "_write_logits", lambda *args: (computed.append(1), original(*args)))
+    computed, original = [], StoredLogits.write
+    monkeypatch.setattr(StoredLogits, "write", lambda *args: (computed.append(1), original(*args)))
     for temperature in (1.0, 4.0):
         add_teacher_logits(prepare_student(runs / "qa", temperature=temperature))
     assert computed == [1]

@@ -126,6 +126,10 @@ class Session:
         layers.freeze_layers(self.model, config.freeze)
         optimize_model(self.model, config, prepared.precision)
         self.num_trainable_parameters = layers.count_trainable_parameters(self.model)
+        if not self.num_trainable_parameters and all(
+            method.has_training_steps for method in prepared.methods
+        ):
+            raise UserError("the settings leave no parameter to train; freeze fewer layers, or omit --method")
         self.collator = prepared.task.make_collator(prepared.tokenizer, self.model)
         self.trainer = self._create_trainer(BertkitTrainer)
         if self.trainer.is_sharded:

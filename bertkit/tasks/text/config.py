@@ -34,7 +34,8 @@ class SequenceConfig(FineTuningConfig):
     )
 
 
-# Settings without effect on a head that is fitted to vectors, and the reason.
+FITTED_HEAD_METHODS = ("contrastive", "linear-probe")  # the head is fitted to the vectors of texts
+# Settings without effect on such a head, and the reason.
 FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
@@ -69,7 +70,7 @@ class ClassifyConfig(SequenceConfig):
 
     def list_ineffective_settings(self) -> dict[str, str]:
         reasons: dict[str, str] = {}
-        if self.method != "finetune":
+        if self.method in FITTED_HEAD_METHODS:
             reasons |= FITTED_HEAD_CONFLICTS
         if self.method == "linear-probe":
             names = list_settings(type(self), "encoder", "steps")

@@ -65,7 +65,7 @@ from bertkit.tasks.base import (
     TransformersPipeline,
     remove_fitted_confidence,
 )
-from bertkit.tasks.text.config import CLASSIFY, NLI, ClassifyConfig
+from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
 from bertkit.tasks.text.labels import LabelType, MultiLabel, Regression, SingleLabel, infer_positive_label
 from bertkit.tasks.text.relations import (
     EXAMPLE_TEXT,
@@ -163,7 +163,7 @@ class SequenceTask(Task):
     """
 
     state_class = SequenceState
-    text_settings: ClassVar[tuple[str, str]]
+    text_settings: ClassVar[tuple[str, ...]]
     state: SequenceState
 
     @property
@@ -460,7 +460,7 @@ class Classify(SequenceTask):
 
     @property
     def _has_fitted_head(self) -> bool:
-        return bool(self.config.method != "finetune")
+        return self.config.method in FITTED_HEAD_METHODS
 
     @property
     def pipeline(self) -> TransformersPipeline:
