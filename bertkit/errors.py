@@ -10,7 +10,7 @@ from typing import Any
 
 NAN_HINT = "try a lower --learning-rate, a longer --warmup, or --no-bf16"
 MAX_LISTED_NAMES = 12
-MAX_REPR_LENGTH = 80  # characters
+MAX_REPR_LENGTH = 40  # characters of a cell or a name in a message
 
 
 class UserError(Exception):
@@ -56,7 +56,11 @@ def format_count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {noun}"
 
 
-def shorten_repr(value: Any) -> str:
-    """Return `repr(value)`, shortened to 80 characters for error messages."""
-    text = repr(value)
+def shorten(text: str) -> str:
+    """Return a text, shortened to 40 characters for messages."""
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
+
+
+def shorten_repr(value: Any) -> str:
+    """Return `repr(value)`, shortened to 40 characters for messages."""
+    return shorten(repr(value))

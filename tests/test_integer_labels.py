@@ -47,7 +47,7 @@ def test_the_note_has_the_reason_and_the_flag(labels, note):
     assert note in infer_label_type(repeat(labels, 2))[1]
 
 
-@pytest.mark.parametrize("labels", [[0, 1], ["good", "bad"], [0.5, 1.5], ["a|b", "b"], [["a"], ["b"]]])
+@pytest.mark.parametrize("labels", [[0, 1], ["good", "bad"], [0.5, 1.5], ["a|b", "b"], [["a", "c"], ["b"]]])
 def test_obvious_types_have_no_note(labels):
     assert infer_label_type(repeat(labels, 2))[1] == ""
 

@@ -14,7 +14,7 @@ import typer
 from bertkit._version import __version__
 from bertkit.cli import info
 from bertkit.cli.launch import exit_with_launcher, handle_signals, launch
-from bertkit.cli.options import CommandGroup, build_command
+from bertkit.cli.options import CommandGroup, SingleCommand, build_command
 from bertkit.commands import configs
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
@@ -75,7 +75,7 @@ def _run_suite(suite: str) -> Command:
 def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
     group = typer.Typer(cls=CommandGroup, help=help, no_args_is_help=True)
     for name, command in commands.items():
-        group.command(name)(command.build())
+        group.command(name, cls=SingleCommand)(command.build())
     return group
 
 
@@ -236,7 +236,7 @@ for _panel, _commands in COMMANDS.items():
             continue
         if isinstance(_command, Command):
             _command = _command.build()
-        app.command(_name, rich_help_panel=_panel)(_command)
+        app.command(_name, cls=SingleCommand, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

@@ -25,7 +25,9 @@ recipes = typer.Typer(
     help="List, print and copy recipes: files with recommended settings.",
     no_args_is_help=True,
 )
-data = typer.Typer(cls=CommandGroup, help="List the known datasets.", no_args_is_help=True)
+data = typer.Typer(
+    cls=CommandGroup, help="List the known datasets, and the layouts of files.", no_args_is_help=True
+)
 RecipeName = Annotated[
     str, typer.Argument(help="Name of a shipped recipe, or a file.", autocompletion=make_completer("shipped"))
 ]
@@ -93,6 +95,23 @@ def _find_recipe(name: str) -> Path:
 
 
 # ---- datasets
+
+
+@data.command("layouts")
+def list_layouts(as_json: JsonFlag = False) -> None:
+    """List the layouts of annotation tools and public datasets: how each is recognized and read."""
+    from dataclasses import fields
+
+    from bertkit.data.readers.layouts import LAYOUTS, FileLayout
+    from bertkit.utils.console import print_json
+
+    if as_json:
+        names = [item.name for item in fields(FileLayout)]
+        print_json({"layouts": [{name: getattr(layout, name) for name in names} for layout in LAYOUTS]})
+        return
+    for layout in LAYOUTS:
+        tasks = f" ({', '.join(layout.tasks)})" if layout.tasks else ""
+        typer.echo(f"{layout.name}{tasks}\n    {layout.shape}\n    {layout.reading}")
 
 
 @data.command("ls")

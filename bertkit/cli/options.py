@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bertkit.errors import UserError, suggest_similar
 from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
@@ -55,6 +55,21 @@ class CommandGroup(TyperGroup):
             hint = f"{suggest_similar(name, self.commands)}; commands: {', '.join(self.commands)}"
             raise UserError(f"{ctx.command_path} {name}: no such command{hint}")
         return super().resolve_command(ctx, args)
+
+
+class SingleCommand(TyperCommand):
+    """A command that refuses a column that is named twice, of which Click would ignore the first name.
+
+    Of other options, the last value applies, so that scripts can append options to others.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, passed = self.make_parser(ctx).parse_args(list(args))
+            for option in passed:
+                if passed.count(option) > 1 and (option.name or "").endswith("_column"):
+                    raise UserError(f"{option.opts[0]}: passed {passed.count(option)} times; pass it once")
+        return super().parse_args(ctx, args)
 
 
 def build_command(

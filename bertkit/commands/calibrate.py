@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bertkit.commands.configs import CalibrateConfig
 from bertkit.commands.evaluate import count_overlap, load_new_rows
-from bertkit.commands.inputs import collect_passed_columns, format_flag
+from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import assign_folds, join_groups
@@ -102,8 +102,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             "a run of classify with a positive label (--problem binary) or with label sets"
         )
     columns = collect_passed_columns(config, task, config.run)
-    if not config.data and (names := [*columns, *(["encoding"] if config.encoding else [])]):
-        raise UserError(f"{format_flag(names[0])}: applies only to --data; pass both or neither")
+    if not config.data and columns:
+        raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
+    require_data_for_format_flags(config)
     with locks.lock_directory(run), silence_libraries():
         predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
         devices.report_device(predictor.model)

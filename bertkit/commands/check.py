@@ -25,7 +25,7 @@ from bertkit.data.table import Rows, Splits, number_groups
 from bertkit.data.tokens import TokenCounts
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models import loading
-from bertkit.run.load_data import create_task, select_dataset_defaults, split_and_sample
+from bertkit.run.load_data import create_task, parse_dataset, select_dataset_defaults, split_and_sample
 from bertkit.run.prepare import (
     UNK_ERROR_FRACTION,
     UNK_WARNING_FRACTION,
@@ -302,7 +302,7 @@ def parse_valid_rows(
     for _ in range(MAX_PASSES):
         attempt = copy.copy(task)
         try:
-            return attempt, dataset, attempt.parse_dataset(dataset)
+            return attempt, dataset, parse_dataset(attempt, dataset)
         except UserError as error:
             collector.errors.append(str(error))
             location = locate_error(error, dataset.splits)

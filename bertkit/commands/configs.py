@@ -14,9 +14,11 @@ from bertkit.settings.declaration import (
     Settings,
     cache_by_class,
     data_dir_setting,
+    delimiter_setting,
     device_setting,
     encoding_setting,
     get_settings,
+    header_setting,
     is_column_setting,
     metric_setting,
     setting,
@@ -100,6 +102,8 @@ class CalibrateConfig(Settings):
     )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()
 
@@ -126,6 +130,8 @@ class EmbedConfig(Settings):
     )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
     pooling: Pooling | None = setting(
         None,
         "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
@@ -178,6 +184,8 @@ class EvaluateConfig(Settings):
     )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
     max_eval_samples: int | None = setting(
         None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
     )
@@ -250,6 +258,8 @@ class PredictConfig(Settings):
     )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
     text: list[str] = setting((), "Text to predict. This flag and the four below are repeatable.", DATA)
     text_pair: list[str] = setting((), "Second text, for runs on text pairs.", DATA)
     question: list[str] = setting((), "Question, for qa.", DATA)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.commands.configs import CalibrateConfig, EvaluateConfig
-from bertkit.commands.inputs import collect_passed_columns, format_flag
+from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import LoadedDataset, load_dataset
 from bertkit.data.split import sample_rows
@@ -89,8 +89,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
 
 def _check_flags(config: EvaluateConfig, task: Task) -> None:
     """Refuse flags that have no effect, and report modules of the run that are not executed again."""
-    if config.encoding is not None and not config.data:
-        raise UserError(f"--encoding {config.encoding}: applies only to --data; pass both or neither")
+    require_data_for_format_flags(config)
     if config.encoding is not None and not task.definition.predicts_rows:
         raise UserError(
             f"--encoding {config.encoding}: a run of {task.definition.name} reads --data in its own encoding "
@@ -199,7 +198,7 @@ def load_new_rows(
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     task = predictor.task
     assert config.data is not None
-    dialect = task.definition.make_dialect(config.encoding)
+    dialect = task.definition.make_dialect(config)
     dataset = load_dataset(config.data, task.definition.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}

@@ -25,7 +25,7 @@ from bertkit.settings.declaration import (
     get_settings,
     is_column_setting,
 )
-from bertkit.settings.validation import DataObject, DataSource
+from bertkit.settings.validation import DataObject
 from bertkit.tasks.base import Task
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info
@@ -112,10 +112,10 @@ def _load_split(config: Any) -> tuple[Rows, dict[str, Any]]:
     has_columns = config.text_column or config.text_pair_column
     is_name = isinstance(config.data, str)
     if is_name and not has_columns and (texts := read_text_lines(config.data, None, config.encoding)):
-        parts = chunk_records(({"text": text} for text in texts), config.data)
+        parts = chunk_records(enumerate(({"text": text} for text in texts), start=1), config.data)
         return store_file(expand_home(config.data), lambda: parts, "lines", config.encoding), {}
     data_dir = resolve_data_dir(config.data_dir)
-    dialect = Dialect(encoding=config.encoding)
+    dialect = Dialect.from_settings(config)
     dataset = load_dataset(config.data, "classify", str(data_dir) if data_dir else None, dialect)
     if config.split not in dataset.splits:
         raise UserError(
@@ -139,21 +139,29 @@ def read_stdin_texts(stdin: BinaryIO | None, alternatives: str, encoding: str | 
 # ---- rows to predict
 
 
-def iter_data_rows(
-    task: Task, data: DataSource, data_dir: str | None, encoding: str | None = None
-) -> Iterator[Rows]:
-    """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks."""
-    dialect = task.definition.make_dialect(encoding)
+def require_data_for_format_flags(config: Any) -> None:
+    """Raise a `UserError` for flags on the format of text files without `--data`."""
+    for name in ("encoding", "delimiter", "header"):
+        if getattr(config, name) is not None and not config.data:
+            raise UserError(f"{format_flag(name)}: applies only to --data; pass both or neither")
+
+
+def iter_data_rows(task: Task, config: Any) -> Iterator[Rows]:
+    """Yield the rows of a file, or of one split of a directory, a dataset or an object, in chunks.
+
+    `config` has the settings `data`, `data_dir` and those of the format of text files.
+    """
+    data, dialect = config.data, task.definition.make_dialect(config)
     if isinstance(data, DataObject) and (chunks := iter_stream(data, "data")) is not None:
         return chunks
     path = None if isinstance(data, DataObject) else expand_home(str(data))
     if path and path.is_file():
         columns = list(task.input_schema.columns_by_flag.values())
         has_text_lines = len(columns) == 1 and not task.definition.reads_conll
-        if has_text_lines and (texts := read_text_lines(str(data), columns[0], encoding)):
-            return chunk_records(({columns[0]: text} for text in texts), str(data))
+        if has_text_lines and (texts := read_text_lines(str(data), columns[0], config.encoding)):
+            return chunk_records(enumerate(({columns[0]: text} for text in texts), start=1), str(data))
         return stream_rows(path, dialect)
-    splits = load_dataset(data, task.definition.name, data_dir, dialect).splits
+    splits = load_dataset(data, task.definition.name, config.data_dir, dialect).splits
     split = next(name for name in ("test", "validation", *splits) if name in splits)
     if len(splits) > 1:
         report_info(f"--data {data}: predicting the {split} split (splits: {format_list(splits)})")
@@ -183,7 +191,7 @@ def iter_stdin_rows(task: Task, stdin: BinaryIO | None, encoding: str | None = N
         ["--data FILE", *(format_flag(name) for name in task.input_schema.columns_by_flag)]
     )
     records = read_stdin_rows(stdin, alternatives, partial(_parse_line, task), encoding)
-    return chunk_records(records, STANDARD_INPUT)
+    return chunk_records(enumerate(records, start=1), STANDARD_INPUT)
 
 
 def _parse_line(task: Task, line_number: int, line: str) -> dict[str, Any]:

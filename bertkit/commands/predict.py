@@ -100,7 +100,7 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
         warn_about_padding(model, predictor.tokenizer, run_config.max_length)
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     if config.data:
-        chunks = iter_data_rows(predictor.task, config.data, config.data_dir, config.encoding)
+        chunks = iter_data_rows(predictor.task, config)
     elif texts_by_flag:
         chunks = iter_flag_rows(predictor.task, texts_by_flag)
     else:

@@ -1,27 +1,35 @@
 """Columns of texts and of labels: find them by name, and read labels as classes, label sets or numbers."""
 
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.table import Rows, Splits, as_column, factorize, repeat_value
-from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
+from bertkit.data.table import ComputedColumn, Rows, Splits, as_column, factorize, repeat_value
+from bertkit.errors import UserError, format_count, format_list, shorten, shorten_repr, suggest_similar
 from bertkit.settings.declaration import get_column_settings
-from bertkit.utils.text import has_lone_surrogate
+from bertkit.utils.text import has_lone_surrogate, parse_list
 
 MAX_CERTAIN_CLASSES = 20  # up to this number of different integers, they are classes, such as ratings
 MIN_ROWS_PER_CLASS = 2
 SCALE_MAXIMUM = 100  # integers that end here are usually percentages or scores
+SEEN_ROWS = 100  # rows whose values show what a column holds
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
+# Cells of a column of its own for each label.
+MEMBERSHIP = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
 # Texts that mean "no label". None, blanks and numbers that are not finite have the same meaning.
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+PERCENTAGE = re.compile(r"(-?\d+([.,]\d+)?)\s?%")
 MISSING_LABELS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}
 PAIR_COLUMNS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
     ("text1", "text2"), ("text_a", "text_b"), ("text", "text_pair"), ("question", "sentence"),
-    ("sentence_a", "sentence_b"), ("context", "hypothesis"), ("text", "hypothesis"),
+    ("sentence_a", "sentence_b"), ("context", "hypothesis"), ("text", "hypothesis"), ("text", "text_b"),
+    ("query", "document"), ("query", "passage"), ("question", "passage"), ("question", "context"),
+    ("question", "answer"), ("claim", "evidence"), ("sentence_1", "sentence_2"), ("text_1", "text_2"),
 ]  # fmt: skip
 TEXT_COLUMNS = [
     "text", "sentence", "review", "content", "document", "comment", "body", "title", "premise", "sentence1",
@@ -38,6 +46,8 @@ LABEL_COLUMNS = [
 
 def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
     """Return the text column, and the second text column (None if the rows are single texts)."""
+    if columns := guess_columns_without_header(rows):
+        return columns[0], None
     return guess_pair_columns(rows) or (guess_column(rows, TEXT_COLUMNS, "text"), None)
 
 
@@ -52,6 +62,8 @@ def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
 
 def guess_label_column(rows: Rows) -> str:
     """Return the first column with a usual name for labels."""
+    if columns := guess_columns_without_header(rows):
+        return columns[1]
     return guess_column(rows, LABEL_COLUMNS, "label")
 
 
@@ -64,9 +76,8 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
         return
     rename = "rename one of these, or pass the flag of the column"
     fix = "pass one of these" if flag.startswith("-") else rename
-    columns = (
-        f"it has {format_list(rows.columns)}; {fix}" if rows.columns else "it has no other columns; add it"
-    )
+    names = format_list(map(shorten, rows.columns))
+    columns = f"it has {names}; {fix}" if rows.columns else "it has no other columns; add it"
     hint = suggest_similar(column, rows.columns) or ";"
     raise UserError(f"{rows.files[0]}: no column {column!r} ({flag}){hint} {columns}")
 
@@ -122,10 +133,31 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
     """
     if column := find_column(rows, *candidates):
         return column
-    raise UserError(
-        f"{rows.files[0]}: no column looks like the {role} "
-        f"(it has {format_list(rows.columns) or 'none at all'}); name it with --{role}-column"
-    )
+    names = [shorten(name) for name in rows.columns]
+    if rows.columns and all(map(str.isdecimal, rows.columns)) and len(rows):
+        names = [f"{name} ({shorten_repr(values[0])})" for name, values in rows.columns.items()]
+        problem = f"no header, and columns {format_list(names)}"
+    else:
+        problem = f"no column looks like the {role} (it has {format_list(names) or 'none at all'})"
+    raise UserError(f"{rows.files[0]}: {problem}; name it with --{role}-column")
+
+
+def hold_texts(values: Sequence[Any]) -> bool:
+    """Return whether most of some values of a column are texts of several words."""
+    return 2 * sum(isinstance(value, str) and " " in value.strip() for value in values) > len(values)
+
+
+def guess_columns_without_header(rows: Rows) -> tuple[str, str] | None:
+    """Return the columns of texts and of labels of rows without a header; None if they are not certain.
+
+    The rows have two columns: one of them has white space in most cells, and the other has repeated values.
+    """
+    if len(rows.columns) != 2 or not all(map(str.isdecimal, rows.columns)):
+        return None
+    samples = {name: values[:SEEN_ROWS] for name, values in rows.columns.items()}
+    texts = [name for name, values in samples.items() if hold_texts(values)]
+    labels = [name for name, values in samples.items() if 2 * len(set(map(str, values))) <= len(values)]
+    return (texts[0], labels[0]) if len(texts) == len(labels) == 1 and texts != labels else None
 
 
 def add_renamed_columns(rows: Rows, old_config: Any, new_config: Any) -> Rows:
@@ -188,7 +220,13 @@ def order_labels(names: Collection[str], class_names: Sequence[str]) -> list[str
 
 
 def normalize_label(value: Any) -> str | None:
-    """Return a label as text; None if it is None, NaN or blank. 1.0 and 1 give the same text."""
+    """Return a label as text; None if it is None, NaN or blank. 1.0 and 1 give the same text.
+
+    A list of one label, such as `["a"]` or the text `['a']`, is that label.
+    """
+    items = value if isinstance(value, (list, tuple)) else parse_list(value)
+    if items is not None and len(items) == 1 and not isinstance(items[0], (list, tuple, dict)):
+        value = items[0]
     if value is None or (isinstance(value, float) and value != value):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -209,10 +247,12 @@ def is_missing_label(text: str | None) -> bool:
 def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
     """Return the labels of one row of a multi-label dataset, which may be []; None if the value is missing.
 
-    The value is a list of labels, or a text, which is a single label if `separator` is None.
+    The value is a list of labels, a text with such a list, or another text, which is a single label if
+    `separator` is None.
     """
-    if isinstance(value, (list, tuple)):
-        return [text for text in map(normalize_label, value) if text]
+    items = value if isinstance(value, (list, tuple)) else parse_list(value)
+    if items is not None:
+        return [text for text in map(normalize_label, items) if text]
     text = normalize_label(value)
     if text is None:
         return None
@@ -220,11 +260,16 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
 
 
 def parse_number(value: Any) -> float | None:
-    """Return a label as a number; None if it is not a finite number."""
+    """Return a label as a number; None if it is not a finite number. `0,5` is 0.5, and `10%` is 10."""
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return None
+        text = value.strip() if isinstance(value, str) else ""
+        if match := PERCENTAGE.fullmatch(text):
+            text = match[1]
+        elif not DECIMAL_COMMA.fullmatch(text):
+            return None
+        number = float(text.replace(",", "."))
     return number if np.isfinite(number) and not isinstance(value, bool) else None
 
 
@@ -234,25 +279,40 @@ def parse_number(value: Any) -> float | None:
 def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     """Return the type of the labels in a column, and a note on the reason if it is not obvious.
 
-    Lists, and texts of several separated names, are label sets. Decimal numbers are regression targets.
-    Integers are classes or regression targets, see `are_integers_classes`. Missing values (`nan`, `N/A`)
-    are ignored in this decision. All other labels are classes.
+    Lists, and texts of several separated names, are label sets, unless each list has one label. Decimal
+    numbers and percentages are regression targets. Integers are classes or regression targets, see
+    `are_integers_classes`. Missing values (`nan`, `N/A`) are ignored in this decision. All other labels are
+    classes.
     """
     codes, distinct = factorize(values)
     row_counts = zip(distinct, np.bincount(codes).tolist(), strict=True)
     labels = [(value, count) for value, count in row_counts if normalize_label(value) is not None]
-    if any(isinstance(value, (list, tuple)) for value, _ in labels):
-        return "multi-label", ""
+    lists = [
+        items
+        for value, _ in labels
+        if (items := value if isinstance(value, (list, tuple)) else parse_list(value)) is not None
+    ]
+    note = ""
+    if lists and all(len(items) == 1 for items in lists) and len(lists) == len(labels):
+        note = "each list has one label, which is read as a class; --problem multi-label reads label sets"
+    elif len(lists) == len(labels) or any(isinstance(value, (list, tuple)) for value, _ in labels):
+        texts = [value for value, _ in labels if isinstance(value, str)]
+        example = f"labels are read as sets: {shorten_repr(texts[0])} is a list" if texts else ""
+        return "multi-label", example
     counts: Counter[Any] = Counter()
     for value, count in labels:
         counts[normalize_label(value)] += count
+    if "," in "".join(counts) and _are_comma_sets(counts):
+        return "multi-label", (
+            "labels are read as sets: the parts of labels with commas are also labels of their own; "
+            "--problem multi-class reads each cell as one class"
+        )
     numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
-    note = ""
     if numbers and all(number is not None for number in numbers.values()):
         integer_counts: Counter[int] = Counter()
         for text, number in numbers.items():
-            if not float(number or 0).is_integer():
-                return "regression", ""
+            if not float(number or 0).is_integer() or not _is_plain_number(text):
+                return "regression", _describe_number_notation(counts)
             integer_counts[int(number or 0)] += counts[text]
         are_classes, reason = are_integers_classes(integer_counts)
         if not are_classes:
@@ -263,6 +323,25 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     if detect_separator(distinct, SEPARATORS[:2]):
         return "multi-label", ""
     return ("binary" if len(counts) == 2 else "multi-class"), note
+
+
+def _is_plain_number(text: str) -> bool:
+    return not (DECIMAL_COMMA.fullmatch(text) or PERCENTAGE.fullmatch(text))
+
+
+def _describe_number_notation(texts: Iterable[str]) -> str:
+    """Return a note if numbers have a decimal comma or a percent sign; an empty text if none has."""
+    text = next((text for text in texts if not is_missing_label(text) and not _is_plain_number(text)), None)
+    if text is None:
+        return ""
+    notation = "percentages" if "%" in text else "numbers with a decimal comma"
+    example = f"{text!r} is {parse_number(text):g}"
+    return f"labels are read as {notation}: {example}; --problem multi-class reads them as classes"
+
+
+def _are_comma_sets(texts: Collection[str]) -> bool:
+    """Return whether each part of a label with commas is also a label of its own."""
+    return all(part.strip() in texts for text in texts if "," in text for part in text.split(","))
 
 
 def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
@@ -298,6 +377,32 @@ def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATO
         if any(separator in text for text in texts) and len(parts) < len(texts):
             return separator
     return None
+
+
+def join_label_columns(rows: Rows, column: str) -> Rows:
+    """Add the column `a,b,c` of label sets if there are columns `a`, `b` and `c` of 0 and 1.
+
+    -1 in one of them, as in the test sets of Kaggle, means that the labels of the row are not known.
+    """
+    names = [name.strip() for name in column.split(",")]
+    if column in rows.columns or len(names) < 2 or not set(names) <= set(rows.columns):
+        return rows
+    for name in names:
+        codes, values = rows.factorize(name)
+        for code, value in enumerate(values):
+            if normalize_label(value) not in (*MEMBERSHIP, "-1"):
+                raise UserError(
+                    f"{rows.format_location(_find_first(codes, code))}: column {name!r} holds "
+                    f"{shorten_repr(value)}, not 0 or 1; correct it, or name one column of label sets"
+                )
+
+    def join(*cells: Any) -> list[str] | None:
+        texts = [normalize_label(cell) for cell in cells]
+        if "-1" in texts:
+            return None
+        return [name for name, text in zip(names, texts, strict=True) if MEMBERSHIP[str(text)]]
+
+    return rows.with_column(column, ComputedColumn(join, [rows[name] for name in names]))
 
 
 def has_labels(rows: Rows, column: str) -> bool:

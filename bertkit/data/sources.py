@@ -9,10 +9,10 @@ import importlib.util
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.data.columns import map_label_ids, map_tag_ids, require_column
 from bertkit.data.hub import download_snapshot
-from bertkit.data.readers.formats import Dialect, read_file
+from bertkit.data.readers.formats import Dialect, read_file, read_json_splits
 from bertkit.data.readers.parquet import (
     get_metadata,
     is_saved_dataset,
@@ -32,7 +32,7 @@ from bertkit.data.readers.parquet import (
 )
 from bertkit.data.readers.text_files import Decoding, read_text
 from bertkit.data.table import Column, Rows, Splits, chunk_records, store_temporarily
-from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.utils.files import expand_home, is_path_syntax, split_at_colon
 from bertkit.utils.text import read_yaml
@@ -43,7 +43,7 @@ CONLL_SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes"}
 DATA_SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow", ".feather"} | CONLL_SUFFIXES
 # Files that `datasets` writes next to its data files.
 METADATA_FILES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-COMPRESSED_SUFFIXES = (".gz", ".zst", ".zip")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 SPLIT_KEYWORDS = {
     "train": "train", "training": "train",
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
@@ -76,6 +76,7 @@ class SplitFile(ColumnMapping, Dialect):
 
     file: str
     class_folders: dict[str, str] = field(default_factory=dict)  # label by subfolder of .txt files
+    header: bool | None = True
 
     @property
     def dialect(self) -> Dialect:
@@ -264,7 +265,8 @@ def load_dataset(
     path = expand_home(data)
     if path.exists():
         if not path.is_dir():
-            return LoadedDataset(path.name.split(".")[0], str(path), {"train": read_file(path, dialect)})
+            splits, notes = read_splits(path, dialect)
+            return LoadedDataset(path.name.split(".")[0], str(path), splits, notes=notes)
         if is_saved_dataset(path):
             splits, notes = splits_from_object(open_saved_dataset(path), str(path))
         else:
@@ -456,7 +458,7 @@ def read_layout(folder: Path, layout: Layout, encoding: str | None = None) -> tu
             splits[split] = _read_class_folders(path, file.class_folders, encoding)
             continue
         rows = apply_column_mapping(read_file(path, file.dialect), file)
-        if not file.header or file.conll:  # columns without a name are dropped
+        if file.header is False or file.conll:  # columns without a name are dropped
             columns = {name: rows[name] for name in rows.columns if not name.isdigit()}
             rows = replace(rows, columns=columns)
         splits[split] = rows
@@ -517,12 +519,26 @@ def read_folder(
     path contains such a word, all rows are training rows. If all files are .txt files in subfolders, the
     subfolders are classes, except for CoNLL files. Notes explain the choice of files.
     """
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if is_data_file(path.relative_to(folder))]
+    all_paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    is_conll = dialect is not None and dialect.conll
+    if any(path.suffix == ".ann" for path in all_paths):
+        raise UserError(
+            f"{folder}: annotations of brat (.ann), which bertkit does not read; write CoNLL files, for "
+            "example with brat's tools/anntoconll.py"
+        )
+    if rows_by_split := _read_parallel_files(folder, all_paths, dialect or Dialect()):
+        return rows_by_split, []
+    paths = [path for path in all_paths if is_data_file(path.relative_to(folder))]
+    if (
+        not paths
+        and all_paths
+        and not is_conll
+        and all(not path.suffix and len(path.relative_to(folder).parts) > 1 for path in all_paths)
+    ):
+        return _read_text_tree(folder, all_paths, dialect.encoding if dialect else None), []
     if not paths:
         suffixes = format_list([*sorted(DATA_SUFFIXES), *COMPRESSED_SUFFIXES])
         raise UserError(f"{folder}: no data files in this folder ({suffixes}); pass another folder or a file")
-    is_conll = dialect is not None and dialect.conll
     if not is_conll and all(path.suffix == ".txt" and path.parent != folder for path in paths):
         return _read_text_tree(folder, paths, dialect.encoding if dialect else None), []
     by_split, unassigned = group_by_split({path: path.relative_to(folder) for path in paths})
@@ -534,11 +550,81 @@ def read_folder(
     if "train" not in by_split:
         names = format_list(path.name for path in paths)
         raise UserError(f"{folder}: no training file among {names}; rename one, or pass the file itself")
-    splits = {
-        split: Rows.concatenate([read_file(file, dialect) for file in files])
-        for split, files in by_split.items()
-    }
+    splits = {}
+    for split, files in by_split.items():
+        masked = [file for file in files if MASKED_NAME.search(file.stem) and len(files) > 1]
+        if masked:
+            notes.append(
+                f"left out, a copy without labels by its name: {format_list(file.name for file in masked)}"
+            )
+        parts = [read_file(file, dialect) for file in files if file not in masked]
+        _require_equal_columns(parts)
+        splits[split] = Rows.concatenate(parts)
     return splits, notes
+
+
+def _require_equal_columns(parts: Sequence[Rows]) -> None:
+    """Check that of two files of a split one has all columns of the other: a file of labels alone has not."""
+    for first, second in pairwise(parts):
+        columns, others = set(first.columns), set(second.columns)
+        if columns - others and others - columns:
+            names = [PurePath(part.files[0]).name for part in (first, second)]
+            raise UserError(
+                f"{second.files[0]}: has the columns {format_list(second.columns)}, but {names[0]} has "
+                f"{format_list(first.columns)}; remove one of the files, or join them to one"
+            )
+
+
+# Names of files whose lines belong together: of the texts or words, and of the labels or tags.
+PARALLEL_NAMES = (
+    ("text", "labels", "text", "label"),
+    ("seq.in", "seq.out", "tokens", "tags"),
+    ("seq.in", "label", "text", "label"),
+)
+MASKED_NAME = re.compile(r"(^|[^a-z])(masked|unlabel?led)([^a-z]|$)", re.IGNORECASE)
+
+
+def _read_parallel_files(folder: Path, paths: Sequence[Path], dialect: Dialect) -> Splits:
+    """Return the splits of files such as `train_text.txt` and `train_labels.txt`; {} without them."""
+    for text_name, label_name, text_column, label_column in PARALLEL_NAMES:
+        splits: Splits = {}
+        if (label_column == "tags") != dialect.conll:
+            continue
+        for path in paths:
+            head, found, tail = path.name.rpartition(text_name)
+            label_path = path.with_name(f"{head}{label_name}{tail}")
+            split = infer_split(path.relative_to(folder))
+            if not found or not split or label_path not in paths:
+                continue
+            decoding = Decoding(dialect.encoding)
+            texts, labels = ("".join(read_text(file, decoding)).splitlines() for file in (path, label_path))
+            if len(texts) != len(labels):
+                raise UserError(
+                    f"{label_path}: has {format_count(len(labels), 'line')}, but {path.name} has "
+                    f"{len(texts):,}; write one label for each text"
+                )
+            columns: dict[str, Sequence[Any]] = {text_column: texts, label_column: labels}
+            if dialect.conll:
+                columns = {name: [line.split() for line in lines] for name, lines in columns.items()}
+            splits[split] = Rows.from_columns(columns, str(path))
+        if "train" in splits:
+            return splits
+    return {}
+
+
+def read_splits(path: Path, dialect: Dialect | None = None) -> tuple[Splits, list[str]]:
+    """Return the splits in a file, and notes; a file is the training split unless it holds several."""
+    tables = read_json_splits(path, dialect or Dialect(), SPLIT_KEYWORDS)
+    if tables is None:
+        return {"train": read_file(path, dialect)}, []
+    by_split, unassigned = group_by_split({key: PurePath(key) for key in tables})
+    notes = [
+        f"the {split} split consists of {format_list(keys)}"
+        for split, keys in by_split.items()
+        if len(keys) > 1
+    ]
+    notes += [f"left out, not named after a split: {format_list(unassigned)}"] if unassigned else []
+    return {split: Rows.concatenate([tables[key] for key in keys]) for split, keys in by_split.items()}, notes
 
 
 def group_by_split(names: Mapping[T, PurePath]) -> tuple[dict[str, list[T]], list[T]]:
@@ -571,7 +657,9 @@ def is_data_file(path: PurePath) -> bool:
     """Return whether a path has the suffix of a data file; hidden files and descriptions have no data."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED_SUFFIXES]
     is_hidden = any(part.startswith(".") for part in path.parts)
-    has_data_suffix = bool(suffixes) and suffixes[-1] in DATA_SUFFIXES
+    has_data_suffix = bool(suffixes) and (
+        suffixes[-1] in DATA_SUFFIXES or suffixes[-1][1:].lower() in SPLIT_KEYWORDS
+    )
     is_description = path.stem.lower() == "readme" or path.name in METADATA_FILES
     return not is_hidden and has_data_suffix and not is_description
 
@@ -579,7 +667,7 @@ def is_data_file(path: PurePath) -> bool:
 def _read_text_tree(folder: Path, paths: list[Path], encoding: str | None) -> Splits:
     """Return the splits of `{train,test}/{pos,neg}/*.txt`, or the training rows of `{pos,neg}/*.txt`."""
     roots = sorted({path.relative_to(folder).parts[0] for path in paths})
-    splits = {root: SPLIT_KEYWORDS[root.lower()] for root in roots if root.lower() in SPLIT_KEYWORDS}
+    splits = {root: split for root in roots if (split := infer_split(PurePath(root)))}
     if not splits:
         return {"train": _read_class_folders(folder, {root: root for root in roots}, encoding)}
     rows_by_split = {}
@@ -595,7 +683,8 @@ def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | N
     parts = [
         Rows.from_columns({"text": ["".join(read_text(path, decoding))], "label": [label]}, str(path))
         for name, label in classes.items()
-        for path in sorted((folder / name).glob("*.txt"))
+        for path in sorted((folder / name).iterdir())
+        if path.suffix in (".txt", "")
     ]
     if not parts:
         raise UserError(f"{folder}: no .txt files in {format_list(classes)}; put one text into each file")
@@ -693,7 +782,7 @@ def iter_stream(data: DataObject, name: str) -> Iterator[Rows] | None:
     elif data.kind != "IterableDataset":
         return None
     class_names = read_class_names(get_metadata(stream.features))
-    chunks = chunk_records(map(dict, stream.with_format(None)), name)
+    chunks = chunk_records(enumerate(map(dict, stream.with_format(None)), start=1), name)
     return (replace_class_ids(chunk, name, class_names) for chunk in chunks)
 
 

@@ -346,6 +346,8 @@ class Rows:
             is the line of the first word of the sentence.
         line_numbered_files: The files whose row numbers are line numbers.
         class_names: Names of the classes 0, 1, ... of those columns whose file or object declares them.
+        notes: Remarks on how a file was read, such as rows that were left out. The chunks of a file share the
+            list, which is complete when all chunks are read.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -354,6 +356,7 @@ class Rows:
     row_numbers: np.ndarray
     line_numbered_files: frozenset[str] = frozenset()
     class_names: Mapping[str, list[str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[Any]], file: str, first_row: int = 1) -> "Rows":
@@ -394,6 +397,7 @@ class Rows:
             np.concatenate([part.row_numbers for part in parts]),
             frozenset().union(*(part.line_numbered_files for part in parts)),
             {column: names for part in parts for column, names in part.class_names.items()},
+            [note for part in parts for note in part.notes],
         )
 
     def __len__(self) -> int:
@@ -468,22 +472,21 @@ UNLABELED_ROWS = "unlabeled"  # key of their fingerprint, beside those of the sp
 
 
 def chunk_records(
-    records: Iterable[dict[str, Any]], file: str, chunk_size: int = CHUNK_ROWS
+    records: Iterable[tuple[int, dict[str, Any]]], file: str, chunk_size: int = CHUNK_ROWS
 ) -> Iterator[Rows]:
-    """Yield records as rows in chunks; every chunk has the columns of the first one.
+    """Yield numbered records as rows in chunks; every chunk has the columns of the first one.
 
     A chunk also ends at `MAX_CHUNK_CHARS` characters, since a text may be a whole book.
     """
 
-    def count_chars(record: dict[str, Any]) -> int:
-        return sum(len(value) for value in record.values() if isinstance(value, str))
+    def count_chars(record: tuple[int, dict[str, Any]]) -> int:
+        return sum(len(value) for value in record[1].values() if isinstance(value, str))
 
-    first_row, columns = 1, list[str]()
+    columns: list[str] = []
     for chunk in iter_batches(records, MAX_CHUNK_CHARS, chunk_size, count_chars):
-        rows = Rows.from_dicts(chunk, file, first_row, columns)
+        rows = Rows.from_dicts([record for _, record in chunk], file, column_names=columns)
         columns = columns or list(rows.columns)
-        yield rows
-        first_row += len(chunk)
+        yield replace(rows, row_numbers=np.array([number for number, _ in chunk]))
 
 
 # ---- fingerprints
@@ -518,7 +521,7 @@ def fingerprint_rows(rows: Rows) -> str:
     return digest.hexdigest()
 
 
-STORE_VERSION = 2  # to be increased when the code stores other content for the same rows
+STORE_VERSION = 3  # to be increased when the code stores other content for the same rows
 TABLE_FILE, HASHES_FILE, NUMBERS_FILE, INFO_FILE = "rows.arrow", "hashes.npy", "row_numbers.npy", "info.json"
 SCALAR_TYPES = {str: "string", bool: "bool", int: "int64", float: "double"}
 JSON_TYPE = "json"  # type of a column whose values have no common Arrow type
@@ -621,7 +624,9 @@ def _build_rows(
         columns[name] = DatasetColumn(column, is_json, column_hashes)
     line_numbered_files = frozenset([file] if info["is_line_numbered"] else [])
     file_index = np.zeros(len(row_numbers), np.int32)
-    return Rows(columns, (file,), file_index, row_numbers, line_numbered_files, info["class_names"])
+    return Rows(
+        columns, (file,), file_index, row_numbers, line_numbered_files, info["class_names"], info["notes"]
+    )
 
 
 # ---- writing
@@ -673,6 +678,7 @@ def _write_parts(parts: Iterator[Rows], sink: Any, types: ColumnTypes) -> _Conte
         "json_columns": {name: kind == JSON_TYPE for name, kind in types.items()},
         "is_line_numbered": bool(first.line_numbered_files),
         "class_names": first.class_names,
+        "notes": list(first.notes),
     }
     all_hashes = np.array([np.concatenate(column_hashes) for column_hashes in hashes])
     return info, all_hashes, np.concatenate(row_numbers)

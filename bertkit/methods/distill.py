@@ -211,7 +211,7 @@ class Distillation(Method):
 def _load_unlabeled_rows(run: PreparedRun) -> Rows:
     """Load the unlabeled rows with the columns of the training rows, without those of an evaluation split."""
     task, config = run.task, run.config
-    dialect = task.definition.make_dialect(config.encoding)
+    dialect = task.definition.make_dialect(config)
     dataset = load_dataset(config.unlabeled, task.definition.name, config.data_dir, dialect)
     dataset.require_training_split()
     read_rows = dataset.splits["train"]

@@ -27,7 +27,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, describe_unread_columns
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
@@ -97,12 +97,21 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     return selected
 
 
+def parse_dataset(task: Task, dataset: LoadedDataset) -> LoadedDataset:
+    """Return the dataset with parsed rows, and with a note on the columns that the task does not read."""
+    parsed = task.parse_dataset(dataset)
+    if dataset.defaults:  # the registry names the columns of a known dataset
+        return parsed
+    unread = describe_unread_columns(task, dataset.splits["train"])
+    return dataclasses.replace(parsed, notes=[*parsed.notes, *unread])
+
+
 def parse_all_rows(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     """Parse the rows of a dataset, and apply `--label-fixes` to the training rows.
 
     The fixes come before the split, so that no row is held out with a label that was changed.
     """
-    dataset = task.parse_dataset(dataset)
+    dataset = parse_dataset(task, dataset)
     splits = {name: task.parse_rows(rows)[0] for name, rows in dataset.splits.items()}
     dataset = dataclasses.replace(dataset, splits=splits)
     path = task.config.label_fixes

@@ -50,7 +50,7 @@ class Predictor(TrainedModel):
                 )
             return dict(row)
 
-        chunks = chunk_records(map(validate, rows), "rows", CHUNK_ROWS)
+        chunks = chunk_records(enumerate(map(validate, rows), start=1), "rows", CHUNK_ROWS)
         for chunk in align_chunks_to_groups(self.task, chunks):
             self.map_columns(chunk)
             yield from self.iter_records(chunk, self.evaluate_without_labels(chunk))

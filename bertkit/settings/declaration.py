@@ -175,6 +175,27 @@ def encoding_setting() -> Any:
     )
 
 
+def delimiter_setting() -> Any:
+    """Declare `delimiter`, which commands that read tables have."""
+    return setting(
+        None, "Character between the fields of a table in a text file; \\t is a TAB.", DATA,
+        default_text="detected", describe_problem=describe_bad_delimiter,
+    )  # fmt: skip
+
+
+def describe_bad_delimiter(text: str) -> str | None:
+    """Return the problem with a value of `--delimiter` and the fix, or None if it is valid."""
+    return None if len(text) == 1 or text == r"\t" else "is not one character; pass one, such as ';'"
+
+
+def header_setting() -> Any:
+    """Declare `header`, which commands that read tables have."""
+    return setting(
+        None, "Whether the first line of a table in a text file names the columns; otherwise they are 0, "
+        "1, ...", DATA, flags=("--header/--no-header",), default_text="detected",
+    )  # fmt: skip
+
+
 def describe_unknown_device(name: str) -> str | None:
     """Return the problem with a value of `--device` and the fix, or None if it is valid."""
     if re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):

@@ -13,8 +13,10 @@ from bertkit.settings.declaration import (
     TRAINING,
     Settings,
     data_dir_setting,
+    delimiter_setting,
     device_setting,
     encoding_setting,
+    header_setting,
     list_settings,
     metric_setting,
     setting,
@@ -290,6 +292,8 @@ class RunConfig(TaskSettings, Settings):
 class FineTuningConfig(RunConfig):
     """Settings that all fine-tuning commands share."""
 
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
     label_fixes: str | None = setting(
         None, "Label fixes for the training rows: a file exported from the page of `bertkit label-issues`.",
         DATA, is_path=True,

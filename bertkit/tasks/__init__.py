@@ -1,6 +1,6 @@
 """The tasks by name: their definitions, which are light, and their classes, which import heavy libraries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,11 +75,11 @@ class TaskDef:
     predicts_rows: bool = True
     predictions_name: str = "predictions"
 
-    def make_dialect(self, encoding: str | None) -> "Dialect":
-        """Return how the text files of the task are read, given the value of `--encoding`."""
+    def make_dialect(self, config: Any) -> "Dialect":
+        """Return how text files are read, given the settings `encoding`, `delimiter` and `header`."""
         from bertkit.data.readers.formats import Dialect
 
-        return Dialect(conll=self.reads_conll, encoding=encoding)
+        return replace(Dialect.from_settings(config), conll=self.reads_conll)
 
     def load_checks(self) -> "type[TaskChecks]":
         """Import the class of the data checks."""

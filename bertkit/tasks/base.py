@@ -1,6 +1,7 @@
 """The interface between a task and the pipeline: the columns it reads, its state, and its methods."""
 
 import dataclasses
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +13,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from bertkit.data.columns import find_column, require_named_columns
+from bertkit.data.columns import SEEN_ROWS, find_column, hold_texts, require_named_columns
 from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_list
 from bertkit.models import loading
 from bertkit.models.forward import average_probabilities
 from bertkit.models.loading import ModelSource, takes_token_type_ids
 from bertkit.models.losses import Loss
+from bertkit.settings.declaration import get_column_settings
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.calibration import (
     PROBABILITY_SCORES,
@@ -112,6 +114,40 @@ class InputSchema:
         """Return the group of each row; None if rows can be predicted one by one."""
         column = find_column(rows, *self.group_columns)
         return rows[column] if column else None
+
+
+# Columns that no task reads as texts or labels, and that are not worth a note.
+ID_COLUMNS = (
+    "",
+    "id",
+    "idx",
+    "index",
+    "guid",
+    "uid",
+    "qid",
+    "paragraphs",
+    "document",
+    "document_id",
+    "doc_id",
+)
+
+
+def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
+    """Return a note on the columns of the training rows that a task does not read; [] if there are none.
+
+    The note names the flag that reads a further column of texts, if the task has one.
+    """
+    schema, read = task.input_schema, set[str](ID_COLUMNS)
+    for value in get_column_settings(task.config).values():
+        read.update(value if isinstance(value, list) else [value, *value.split(",")] if value else [])
+    read.update(schema.text_columns, schema.gold_columns, schema.hidden_columns, schema.group_columns)
+    unread = [name for name in train.columns if not {name, name.lower()} & read]
+    if not unread:
+        return []
+    flag = task.further_text_flag
+    texts = [name for name in unread if flag and hold_texts(train[name][:SEEN_ROWS])]
+    fix = f"; {flag} {shlex.quote(texts[0])} reads it, too" if texts else ""
+    return [f"columns not read: {format_list(unread)}{fix}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -550,6 +586,11 @@ class Task(ABC):
         return None
 
     @property
+    def further_text_flag(self) -> str | None:
+        """The flag that names one more column of texts; None if the task reads no more."""
+        return None
+
+    @property
     def training_phrase(self) -> str:
         """Words between the initial model and the name of the task in the model card."""
         return "fine-tuned for"
@@ -564,7 +605,7 @@ class Task(ABC):
     def load_data(self) -> LoadedDataset:
         """Load the splits of `--data`. The values of `--validation` and `--test` replace those splits."""
         config = self.config
-        dialect = self.definition.make_dialect(config.encoding)
+        dialect = self.definition.make_dialect(config)
         dataset = load_dataset(config.data, self.definition.name, config.data_dir, dialect)
         dataset.require_training_split()
         sources = {"validation": config.validation, "test": config.test}

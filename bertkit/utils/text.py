@@ -1,8 +1,11 @@
 """Text: surrogates, encodings, durations, YAML, and the validation of content that bertkit wrote."""
 
+import ast
+import json
 import math
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +143,43 @@ def _replace_in_content(content: Any) -> Any:
     if isinstance(content, list):
         return [_replace_in_content(value) for value in content]
     return content
+
+
+# ---- values in cells of text
+
+# Errors of `ast.literal_eval` and `json.loads`; too deep nesting gives a `MemoryError` or `RecursionError`.
+LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+NUMPY_ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)""")
+ADJACENT_STRINGS = re.compile(r"""(?<=['"])\s+(?=['"])""")
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value in a text, in the notation of JSON, or else of Python; None if there is none."""
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(*LITERAL_ERRORS):
+            return parse(text)
+    return None
+
+
+def parse_list(cell: Any) -> list[Any] | None:
+    """Return the list in a cell of text, in the notation of JSON, Python or NumPy; None for other cells.
+
+    A set in the notation of Python is a list, too.
+    """
+    text = cell.strip() if isinstance(cell, str) else ""
+    if text[:1] + text[-1:] not in ("[]", "{}"):
+        return None
+    # Python would join the adjacent strings of NumPy's `['a' 'b']`.
+    value = None if ADJACENT_STRINGS.search(text) else parse_literal(text)
+    if isinstance(value, (list, tuple, set)):
+        return sorted(value, key=str) if isinstance(value, set) else list(value)
+    if text[0] == "{":
+        return None
+    items, rest = [], text[1:-1].rstrip()
+    while rest:
+        match = NUMPY_ITEM.match(rest)
+        if match is None:
+            return None
+        items.append(parse_literal(match[1]))
+        rest = rest[match.end() :]
+    return items

@@ -59,6 +59,8 @@ SentenceStream = Iterator[str | None]
 MAX_WRAPPED_LINE = 200  # characters; a longer line was not wrapped, so it is a whole paragraph
 MAX_PARAGRAPH_LINES = 5_000  # a longer paragraph is split, to bound memory
 DETECTION_LINES = 5_000  # lines from which the format is detected
+# The lines around each article in the output of WikiExtractor.
+ARTICLE_START, ARTICLE_END = regex.compile(r"<doc\s[^>]*>"), "</doc>"
 HEADING = regex.compile(r"(= )+([^=\s]|[^=\s].*[^=\s])( =)+")
 WIKITEXT_PUNCTUATION = regex.compile(r" @([-,.])@ ")
 CHINESE_JAPANESE_LINE_BREAK = regex.compile(
@@ -217,6 +219,10 @@ FORMAT_NOTES: dict[TextFormat, str] = {
 }
 
 
+ARTICLE_SEPARATOR = "\0"  # a line that no text has
+ARTICLES_NOTE = "the output of WikiExtractor, each <doc> is a document"
+
+
 class DocumentLocation(NamedTuple):
     """Where a document begins: at the line or row `number` of a file, from 1."""
 
@@ -311,11 +317,28 @@ def _open_sentences(
             return True, rows, iter_sentences(_iter_lines(rows), text_format, separator)
         documents = (iter_sentences(text.split("\n"), text_format, separator) for text in rows)
         return True, rows, chain.from_iterable(chain(sentences, [None]) for sentences in documents)
+    lines = _CountedIterable(split_lines(read_text(path, options.decoding, notes)))
+    if has_articles(path, options.decoding):
+        notes.add(path, ARTICLES_NOTE)
+        return False, lines, iter_sentences(map(replace_article_lines, lines), "prose", ARTICLE_SEPARATOR)
     if text_format is None:
         text_format = detect_format(split_lines(islice(read_text(path, options.decoding), 1)))
         notes.add(path, FORMAT_NOTES[text_format])
-    lines = _CountedIterable(split_lines(read_text(path, options.decoding, notes)))
     return False, lines, iter_sentences(lines, text_format, options.document_separator)
+
+
+def has_articles(path: InputFile, decoding: Decoding) -> bool:
+    """Return whether the first line with text begins an article of WikiExtractor."""
+    lines = (line.strip() for line in next(read_text(path, decoding), "").split("\n"))
+    return ARTICLE_START.fullmatch(next(filter(None, lines), "")) is not None
+
+
+def replace_article_lines(line: str) -> str:
+    """Return a separator for the line before an article, and a blank line for the line after it."""
+    stripped = line.strip()
+    if ARTICLE_START.fullmatch(stripped):
+        return ARTICLE_SEPARATOR
+    return "" if stripped == ARTICLE_END else line
 
 
 def _iter_lines(texts: Iterable[str]) -> Iterator[str]:
@@ -364,6 +387,8 @@ def iter_raw_texts(
         if row_format:
             return read_text_column(path, row_format, options.text_column, options.decoding, notes)
         lines, separator = split_lines(read_text(path, options.decoding, notes)), options.document_separator
+        if has_articles(path, options.decoding):
+            lines, separator = map(replace_article_lines, lines), ARTICLE_SEPARATOR
         return (line for line in lines if line.strip() != separator) if separator else lines
 
     texts = chain.from_iterable(map(open_texts, files))

@@ -5,7 +5,7 @@ first.
 """
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.readers.layouts import NO_WORD, WordLayout, describe_layout, find_word_layout
 from bertkit.data.readers.text_files import CR_LINE_ENDS, EMPTY_FILE
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
@@ -33,13 +34,15 @@ class Block:
     Attributes:
         first_line: Index of the first line in the file.
         is_docstart: [n] whether a line starts a document.
-        is_candidate: [n] whether a line may hold a word: all lines but blank lines and -DOCSTART- lines.
+        is_break: [n] whether a line ends a sentence: blank lines and -DOCSTART- lines.
+        is_candidate: [n] whether a line may hold a word: all lines but breaks and `NO_WORD`.
         has_hash: [n] whether a candidate begins with `#`.
     """
 
     lines: list[str]
     first_line: int
     is_docstart: np.ndarray
+    is_break: np.ndarray
     is_candidate: np.ndarray
     has_hash: np.ndarray
 
@@ -49,9 +52,10 @@ class Block:
         lines = text.split("\n")  # not splitlines(): a word may be U+2028
         is_docstart = _mark_prefix(lines, DOCSTART, text)
         is_blank = ~np.fromiter(map(bool, map(str.strip, lines, repeat(WHITESPACE))), bool, len(lines))
-        is_candidate = ~is_blank & ~is_docstart
+        is_break = is_blank | is_docstart
+        is_candidate = ~is_break & ~_mark_prefix(lines, NO_WORD, text)
         has_hash = _mark_prefix(lines, "#", text) & is_candidate
-        return cls(lines, first_line, is_docstart, is_candidate, has_hash)
+        return cls(lines, first_line, is_docstart, is_break, is_candidate, has_hash)
 
     def split_fields(self, separator: str) -> tuple[list[str], np.ndarray]:
         """Return the lines with one separator between fields, and [n] the number of fields of each line."""
@@ -125,6 +129,7 @@ def _mark_prefix(lines: list[str], prefix: str, text: str) -> np.ndarray:
 
 BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
 PART_CHARS = 1 << 18  # the lines and fields of a part need up to 90 times its size in memory
+LAYOUT_LINES = 200  # lines by which a layout is recognized
 MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
 
@@ -132,18 +137,21 @@ LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters
 def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[Rows]:
     """Yield one row per sentence, in parts.
 
-    Columns "0", "1", ... hold lists with one field per word of the sentence. If the file has -DOCSTART-
-    lines, column "document" holds the number of the sentence's document, from 0; documents without words do
-    not count. The row number is the line number of the first word.
+    Columns "0", "1", ... hold lists with one field per word of the sentence; in some of `WORD_LAYOUTS` the
+    columns have names. If the file has -DOCSTART- lines, column "document" holds the number of the sentence's
+    document, from 0; documents without words do not count. The row number is the line number of the first
+    word.
 
     Args:
         iter_texts: Returns an iterator over consecutive parts of the text, which end at blank lines as those
             of `split_at_blank_lines` do. It is called repeatedly.
     """
+    found = find_word_layout(next(iter_texts(), "").split("\n")[:LAYOUT_LINES])
+    notes: list[str] = []
 
     def iter_blocks() -> Iterator[Block]:
         first_line = 0
-        for text in iter_texts():
+        for text in _convert_parts(iter_texts(), found[0]) if found else iter_texts():
             yield (block := Block.from_text(text, first_line))
             first_line += len(block.lines)
 
@@ -152,7 +160,8 @@ def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[
         raise UserError(f"{path}: {CR_LINE_ENDS}")
     open_blocks = iter_blocks if others else partial(iter, [first])
     file_format = detect_format(path, open_blocks)
-    num_starts = 0  # -DOCSTART- lines in the previous blocks
+    names = found[1] if found and len(found[1]) == file_format.width else None
+    num_rows = num_starts = 0  # sentences, and -DOCSTART- lines, in the previous blocks
     last_start = last_document = -1  # -DOCSTART- lines before the last word, and number of its document
     for block in open_blocks():
         lines, num_fields, is_word = _find_words(block, file_format)
@@ -176,11 +185,30 @@ def iter_conll(path: Path, iter_texts: Callable[[], Iterator[str]]) -> Iterator[
         documents = last_document + np.cumsum(np.diff(starts, prepend=last_start) > 0)
         last_start, last_document = int(starts[-1]), int(documents[-1])
         fields = file_format.separator.join(compress(lines, is_word)).split(file_format.separator)
-        yield _group_sentences(
-            path, fields, block.first_line + word_lines, documents if file_format.has_documents else None
+        rows = _group_sentences(
+            path, fields, block, word_lines, names, documents if file_format.has_documents else None
         )
+        num_rows += len(rows)
+        yield replace(rows, notes=notes)
     if last_document < 0:
         raise UserError(f"{path}: the file has only comments and no words; {FORMAT_HINT}")
+    if found:
+        notes.append(describe_layout(path, found[0].name, num_rows))
+
+
+def _convert_parts(texts: Iterator[str], layout: WordLayout) -> Iterator[str]:
+    """Convert the lines of consecutive parts of a text; each part keeps its number of lines."""
+    sizes: deque[int] = deque()
+
+    def iter_lines() -> Iterator[str]:
+        for text in texts:
+            lines = text.split("\n")
+            sizes.append(len(lines))
+            yield from lines
+
+    converted = layout.convert(iter_lines())
+    for first in converted:  # the first line of a part, whose size is known when it is read
+        yield "\n".join([first, *islice(converted, sizes.popleft() - 1)])
 
 
 def split_at_blank_lines(texts: Iterable[str]) -> Iterator[str]:
@@ -260,26 +288,33 @@ def _looks_like_csv(lines: list[str], num_fields: np.ndarray, word_lines: np.nda
 
 
 def _group_sentences(
-    path: Path, fields: list[str], word_lines: np.ndarray, documents: np.ndarray | None
+    path: Path,
+    fields: list[str],
+    block: Block,
+    word_lines: np.ndarray,
+    names: Sequence[str] | None,
+    documents: np.ndarray | None,
 ) -> Rows:
-    """Return one row per sentence. A gap between two lines separates sentences.
+    """Return one row per sentence of a block.
 
     Args:
         fields: The fields of all words, word by word.
-        word_lines: [words] index of the line of each word.
+        word_lines: [words] index of the line of each word in the block.
+        names: Names of the columns; None for their numbers.
         documents: [words] number of each word's document, or None.
     """
-    starts = np.flatnonzero(np.diff(word_lines, prepend=-2) > 1)
+    starts = np.flatnonzero(np.diff(np.cumsum(block.is_break)[word_lines], prepend=-1) > 0)
     stops = [*starts[1:].tolist(), len(word_lines)]
     width = len(fields) // len(word_lines)
     columns: dict[str, list[Any]] = {}
     for index in range(width):
         column = fields[index::width]
-        columns[str(index)] = [column[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
+        name = names[index] if names else str(index)
+        columns[name] = [column[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
     if documents is not None:
         columns["document"] = documents[starts].tolist()
     return replace(
         Rows.from_columns(columns, str(path)),
-        row_numbers=word_lines[starts] + 1,
+        row_numbers=block.first_line + word_lines[starts] + 1,
         line_numbered_files=frozenset([str(path)]),
     )

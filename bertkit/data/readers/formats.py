@@ -7,17 +7,31 @@ the row.
 
 import csv
 import json
+import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, dropwhile, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
 from bertkit.data.readers.conll import iter_conll, split_at_blank_lines
+from bertkit.data.readers.layouts import (
+    SEEN_ROWS,
+    NumberedRecords,
+    Record,
+    convert_records,
+    describe_layout,
+    find_record_layout,
+    is_fasttext,
+    parse_fasttext,
+    read_document,
+)
 from bertkit.data.readers.parquet import (
     iter_arrow,
     iter_parquet,
@@ -48,22 +62,28 @@ from bertkit.data.readers.text_files import (
     split_lines,
 )
 from bertkit.data.table import CHUNK_ROWS, STORE_VERSION, Rows, chunk_records, store_rows
-from bertkit.errors import UserError, format_count, shorten_repr
+from bertkit.errors import UserError, format_count, format_list, shorten, shorten_repr
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, track_reading
 from bertkit.utils.text import replace_surrogates
 
 RowFormat = Literal["table", "parquet", "json lines", "delimited"]  # of a corpus file of rows
-Record = dict[str, Any]
 IN_MEMORY_BYTES = 16 << 20  # the rows of smaller files are not stored on disk
 TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
 STANDARD_INPUT = "standard input"
-DELIMITERS = "\t,;"
+DELIMITERS = "\t,;|"
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?')  # Excel's first line, which names the delimiter
 # The beginning of an object, or of a list of objects, with its first key. A bracket without a key does not
 # match, because it may be the first word of a CoNLL file.
 JSON_OBJECT_START = re.compile(r'\s*(\[\s*)?\{\s*"([^"\\\n]|\\.)*"\s*:')
+JSON_TEXT_LIST = re.compile(r'\s*\[\s*"([^"\\\n]|\\.)*"\s*[,\]]')
+JSON_TUPLE_START = re.compile(r'\s*\[\s*\[\s*"')  # a list of lists, such as that of spaCy
 COLUMN_NAME = re.compile(r"[\w .:/-]{1,40}")
+NUMBER = re.compile(r"-?\d+([.,]\d+)?")
 SNIFFED_ROWS = 20
+MAX_SNIFFED_LINES = 1000  # lines by which the quotation mark and the header of a table are recognized
+MIN_ROWS_WITHOUT_HEADER = 5  # fewer rows are no evidence that the header is missing
+MAX_NAME_SPACES = 5  # a cell with more spaces is a text, not the name of a column
 LARGE_SAMPLE_CHARS = 100_000  # the last line of a longer sample may be incomplete and is ignored
 
 
@@ -72,7 +92,9 @@ class Dialect:
     """How to read a text file whose content does not show it, for example because it has no header.
 
     Attributes:
-        header: Whether the first line holds the column names; otherwise they are "0", "1", ...
+        header: Whether the first line holds the column names; otherwise they are "0", "1", ... None to detect
+            this.
+        delimiter: The character between fields; None to detect it.
         quoting: Whether `"` quotes a field; None to detect this.
         ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
             missing fields are empty.
@@ -81,12 +103,19 @@ class Dialect:
             for the encoding of a byte order mark.
     """
 
-    header: bool = True
+    header: bool | None = None
+    delimiter: str | None = None
     quoting: bool | None = None
     ragged: bool = False
     conll: bool = False
     fallback_encoding: str | None = None
     encoding: str | None = None
+
+    @classmethod
+    def from_settings(cls, config: Any) -> "Dialect":
+        """Return the dialect with the values of `--encoding`, `--delimiter` and `--header`."""
+        delimiter = "\t" if config.delimiter == r"\t" else config.delimiter
+        return cls(header=config.header, delimiter=delimiter, encoding=config.encoding)
 
 
 # ---- data files
@@ -97,7 +126,10 @@ def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     require_file(path)
     if (rows := map_arrow(path)) is not None:
         return rows
-    return store_file(path, partial(stream_rows, path, dialect), repr(dialect))
+    rows = store_file(path, partial(_iter_chunks, path, dialect or Dialect()), repr(dialect))
+    for note in rows.notes:
+        report_info(note)
+    return rows
 
 
 def store_file(path: Path, iter_parts: Callable[[], Iterator[Rows]], *settings: str | None) -> Rows:
@@ -119,12 +151,29 @@ def stream_rows(
     chunk_size: int = CHUNK_ROWS,
     stream_above_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Rows]:
-    """Return an iterator over the rows of one file in chunks.
+    """Yield the rows of one file in chunks, and report how it was read.
 
     Parquet, Arrow, JSON lines, delimited text and CoNLL files are streamed, so memory does not grow with the
     file: a broken row raises its error when the iterator reaches it. Other formats, and files of up to
     `stream_above_bytes`, are read at once.
     """
+    chunks = _iter_chunks(path, dialect or Dialect(), chunk_size, stream_above_bytes)
+
+    def iter_and_report() -> Iterator[Rows]:
+        notes: Sequence[str] = ()
+        for chunk in chunks:
+            notes = chunk.notes
+            yield chunk
+        for note in notes:
+            report_info(note)
+
+    return iter_and_report()
+
+
+def _iter_chunks(
+    path: Path, dialect: Dialect, chunk_size: int = CHUNK_ROWS, stream_above_bytes: int = CHUNK_BYTES
+) -> Iterator[Rows]:
+    """Return an iterator over the rows of one file in chunks, see `stream_rows`."""
     require_file(path)
     is_streamed = path.stat().st_size > stream_above_bytes
     head = next(read_chunks(path), b"")[:8]
@@ -133,7 +182,7 @@ def stream_rows(
     elif head.startswith(PARQUET_MAGIC):
         chunks = iter_parquet(path, chunk_size)
     else:
-        chunks = _stream_text_rows(path, dialect or Dialect(), chunk_size, is_streamed)
+        chunks = _stream_text_rows(path, dialect, chunk_size, is_streamed)
     first = next(chunks, None)
     if first is None:
         raise UserError(f"{path}: {NO_ROWS}")
@@ -159,23 +208,54 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
         return chain.from_iterable(part.iter_chunks(chunk_size) for part in sentences)
     if not sample.strip():
         raise UserError(f"{path}: {EMPTY_FILE}")
+    notes: list[str] = []
     if data_format == "json" and not starts_with_json_lines(sample):
-        document = parse_json_document(path, "".join(open_text()), is_conll=dialect.conll)
+        layout, document = parse_json_document(path, "".join(open_text()), is_conll=dialect.conll)
         if isinstance(document, dict):
-            return Rows.from_columns(document, str(path)).iter_chunks(chunk_size)
-        return Rows.from_dicts(document, str(path)).iter_chunks(chunk_size)
-    lines = split_lines(open_text(), max_chars=None)
-    if data_format == "json":
-        records = (record for _, record in parse_json_lines(path, lines))
+            rows = Rows.from_columns(document, str(path))
+            notes += [describe_layout(path, layout, len(rows))] if layout else []
+            return replace(rows, notes=notes).iter_chunks(chunk_size)
+        if layout:
+            notes.append(describe_layout(path, layout, len(document)))
+        records: NumberedRecords = enumerate(document, start=1)
     else:
-        rows = parse_delimited(path, lines, sample, dialect)
-        columns, first = next(rows), next(rows, None)
-        if first is None:
-            hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
-            raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
-        require_distinct_names(path, columns)
-        records = (dict(zip(columns, row, strict=True)) for row in chain([first], rows))
-    return chunk_records(records, str(path), chunk_size)
+        lines = split_lines(open_text(), max_chars=None)
+        if data_format == "json":
+            records = enumerate((record for _, record in parse_json_lines(path, lines)), start=1)
+        elif is_fasttext(sample):
+            records = _note_layout(path, "fastText", parse_fasttext(lines), notes)
+        else:
+            columns, rows_of_fields = parse_delimited(path, lines, sample, dialect, notes)
+            first = next(rows_of_fields, None)
+            if first is None:
+                hint = " (it begins with neither { nor [, as JSON does)" if ".json" in path.name else ""
+                raise UserError(f"{path}: the file has a header and no rows{hint}; pass a file with rows")
+            require_distinct_names(path, columns)
+            records = (
+                (number, dict(zip(columns, fields, strict=True)))
+                for number, fields in chain([first], rows_of_fields)
+            )
+    left_out: Counter[str] = Counter()
+    record_layout, records = convert_records(records, left_out, is_conll=dialect.conll)
+    if record_layout:
+        records = _note_layout(path, record_layout.name, records, notes, left_out)
+    chunks = chunk_records(records, str(path), chunk_size)
+    return (replace(chunk, notes=notes) for chunk in chunks)
+
+
+def _note_layout(
+    path: Path,
+    layout: str,
+    records: NumberedRecords,
+    notes: list[str],
+    left_out: Mapping[str, int] | None = None,
+) -> NumberedRecords:
+    """Yield the records, and then add a note on the layout that they were read in."""
+    num_rows = 0
+    for record in records:
+        num_rows += 1
+        yield record
+    notes.append(describe_layout(path, layout, num_rows, left_out))
 
 
 def _detect_data_format(sample: str, dialect: Dialect) -> Literal["json", "conll", "delimited"]:
@@ -185,9 +265,22 @@ def _detect_data_format(sample: str, dialect: Dialect) -> Literal["json", "conll
     CoNLL files.
     """
     if dialect.conll:
-        return "json" if JSON_OBJECT_START.match(sample) else "conll"
-    determines_format = replace(dialect, encoding=None) != Dialect()
+        if JSON_OBJECT_START.match(sample) or JSON_TUPLE_START.match(sample):
+            return "json"
+        return "delimited" if sample.strip() and _is_word_table(sample) else "conll"
+    determines_format = dialect.header is False or replace(dialect, encoding=None, header=None) != Dialect()
     return "json" if not determines_format and sample.lstrip()[:1] in ("{", "[") else "delimited"
+
+
+def _is_word_table(sample: str) -> bool:
+    """Return whether a text is delimited and has one of the layouts of tables with words."""
+    try:
+        lines = islice(sample.split("\n"), 10 * SNIFFED_ROWS)
+        columns, rows = parse_delimited("", lines, drop_partial_line(sample), Dialect(header=True), [])
+        records = [dict(zip(columns, row, strict=True)) for _, row in islice(rows, SEEN_ROWS)]
+    except UserError:
+        return False
+    return len(columns) > 1 and find_record_layout(records, is_conll=True) is not None
 
 
 def _resolve_decoding(path: Path, dialect: Dialect) -> Decoding:
@@ -220,6 +313,11 @@ def detect_row_format(file: InputFile, column: str | None, decoding: Decoding) -
                 f"{file}: a list of objects, which cannot be read row by row; write one object per line"
             )
         return "json lines"
+    if JSON_TEXT_LIST.match(sample):
+        raise UserError(
+            f"{file}: a list of texts, which cannot be read row by row; write one text per line, or objects "
+            'such as {"text": ...}'
+        )
     if detect_delimiter(sample, column, DOCUMENT_COLUMNS):
         return "delimited"
     if column:
@@ -280,10 +378,10 @@ def _iter_cells(
         return
     sample = next(read_text(file, decoding))
     delimiter = detect_delimiter(sample, column, DOCUMENT_COLUMNS) or ","
-    rows = parse_delimited(file, lines, drop_partial_line(sample), Dialect(), delimiter)
-    columns = next(rows)
+    dialect = Dialect(header=True, delimiter=delimiter)
+    columns, rows = parse_delimited(file, lines, drop_partial_line(sample), dialect, [])
     index = columns.index(choose_column(columns))
-    yield from ((number, row[index]) for number, row in enumerate(rows, start=1))
+    yield from ((number, row[index]) for number, row in rows)
 
 
 # ---- one text per line
@@ -330,49 +428,138 @@ def read_stdin_rows(
 
 
 def parse_delimited(
-    name: object, lines: Iterable[str], sample: str, dialect: Dialect, delimiter: str | None = None
-) -> Iterator[list[str]]:
-    """Yield the column names, and then the values of each row.
+    name: object, lines: Iterable[str], sample: str, dialect: Dialect, notes: list[str]
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the column names, and an iterator over the numbers and the values of the rows.
+
+    Several columns without a name are left out, like rows without any value. Sheets that are saved as CSV end
+    in such columns and rows.
 
     Args:
         lines: Lines of the file, split only at line feeds: a text may contain U+2028 or a form feed.
-        sample: Beginning of the file, from which the delimiter and the quoting are detected.
+        sample: Beginning of the file, from which the delimiter, the quoting and the header are detected.
+        notes: Receives remarks on what was detected or left out.
     """
-    first_line = sample.lstrip("\r\n").split("\n", 1)[0]
+    first_line, _, rest = sample.lstrip("\r\n").partition("\n")
     if "\r" in first_line.rstrip("\r"):
         raise UserError(f"{name}: {CR_LINE_ENDS}")
-    if delimiter is None:
-        delimiter = next((mark for mark in DELIMITERS if mark in first_line), ",")
-    quoting = dialect.quoting
-    if quoting is None:
-        quoting = delimiter != "\t" or uses_quoting(sample)
-    if JSON_OBJECT_START.match(sample.lstrip("\r\n")[len(first_line) :]):
+    if JSON_OBJECT_START.match(rest):
         raise UserError(f"{name}: row 1: found a JSON object below a header; remove the first line")
-    records = _split_fields(name, lines, delimiter, quoting)
+    delimiter = dialect.delimiter
+    if match := SEPARATOR_LINE.fullmatch(first_line):
+        delimiter, sample = delimiter or match[1], rest
+        lines = islice(dropwhile(lambda line: not line.strip("\r\n"), lines), 1, None)
+        first_line = sample.lstrip("\r\n").split("\n", 1)[0]
+    if delimiter is None:  # the first one in the first line, unless the rows have equal lengths with another
+        marks = [mark for mark in DELIMITERS if mark in first_line] or [","]
+        marks = marks[:1] if marks[0] == "\t" else marks
+        quotes = {mark: quote for mark in marks if len(marks) > 1 and (quote := _find_quote(sample, mark))}
+        delimiter = next((mark for mark, quote in quotes.items() if quote == "'"), [*quotes, marks[0]][0])
+    quote = '"' if dialect.quoting else None
+    if dialect.quoting is None and (delimiter != "\t" or uses_quoting(sample)):
+        quote = _find_quote(sample, delimiter) or '"'
+    records = _split_fields(name, lines, delimiter, quote)
     first = next(records)
-    if dialect.header:
-        columns = [column.strip() for column in first]
-        rows = records
-    else:
-        columns = [str(index) for index in range(len(first))]
-        rows = chain([first], records)
-    yield columns
-    for number, row in enumerate(rows, start=1):
+    has_header = dialect.header
+    if has_header is None and (has_header := not _looks_like_row(sample, delimiter, quote)) is False:
+        notes.append(f"{name}: no header; its columns are {format_columns(range(len(first)), first)}")
+    columns = [column.strip() for column in first] if has_header else list(map(str, range(len(first))))
+    return _select_columns(columns), _iter_rows(
+        name, records if has_header else chain([first], records), columns, dialect, notes
+    )
+
+
+def format_columns(names: Iterable[object], cells: Sequence[str]) -> str:
+    """Return the names of columns without a header, each with a cell."""
+    return format_list(f"{name} ({shorten_repr(cell)})" for name, cell in zip(names, cells, strict=False))
+
+
+def _select_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns with a name; a single one may lack it, such as that of the index of pandas."""
+    return list(columns) if columns.count("") < 2 else list(filter(None, columns))
+
+
+def _iter_rows(
+    name: object, records: Iterable[list[str]], columns: list[str], dialect: Dialect, notes: list[str]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the numbers and the values of the rows."""
+    is_selected = list(map(bool, columns)) if columns.count("") > 1 else None
+    num_blank = num_unread = 0
+    for number, row in enumerate(records, start=1):
         if dialect.ragged:
             row = (row + [""] * len(columns))[: len(columns)]
+        if len(columns) > 1 and not any(map(str.strip, row)):
+            num_blank += 1
+            continue
         if len(row) != len(columns):
-            expected = f"{format_count(len(columns), 'field')} ({', '.join(columns)})"
-            fix = "quote fields that contain the delimiter"
+            expected = f"{format_count(len(columns), 'field')} ({format_list(map(shorten, columns))})"
+            fix = "enclose fields that contain the delimiter in quotes"
+            if len(row) < len(columns):
+                fix = "add the missing fields, or enclose fields that contain line breaks in quotes"
             raise UserError(f"{name}: row {number}: expected {expected}, found {len(row)}; {fix}")
-        yield row
+        if is_selected:
+            num_unread += any(map(str.strip, compress(row, map(operator.not_, is_selected))))
+            row = list(compress(row, is_selected))
+        yield number, row
+    if num_blank:
+        notes.append(f"{name}: {format_count(num_blank, 'empty row')} left out")
+    if is_selected:
+        content = f"with content in {format_count(num_unread, 'row')}" if num_unread else "without content"
+        notes.append(f"{name}: {columns.count('')} columns without a name left out, {content}")
 
 
-def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: bool) -> Iterator[list[str]]:
-    if not quoting:
+def _find_quote(sample: str, delimiter: str) -> str | None:
+    """Return the quotation mark with which all rows of a sample have the same number of fields, or None.
+
+    Single quotes are quotation marks only if they enclose a field in every line.
+    """
+    lines = [line.rstrip("\r") for line in sample.split("\n")[:MAX_SNIFFED_LINES] if line.strip("\r")]
+    mark = re.escape(delimiter)
+    has_single_quotes = all(re.search(f"(^|{mark})'.*'({mark}|$)", line) for line in lines)
+    for quote in "'\"" if has_single_quotes else '"':
+        with suppress(csv.Error):
+            reader = csv.reader(
+                (line + "\n" for line in lines), delimiter=delimiter, quotechar=quote, strict=True
+            )
+            if len({len(row) for row in reader if row} | {1}) == 2:
+                return quote
+    return None
+
+
+def _looks_like_row(sample: str, delimiter: str, quote: str | None) -> bool:
+    """Return whether the first line of a table is a row, not a header.
+
+    It is if a cell occurs again in a column of repeated values or is a long text, or if a cell is a number in
+    a column of numbers and no other cell can be a name. A header of consecutive numbers is that of pandas.
+    """
+    lines = drop_partial_line(sample).split("\n")[:MAX_SNIFFED_LINES]
+    try:
+        first, *rows = list(_split_fields("", lines, delimiter, quote))[: 5 * SNIFFED_ROWS] or [[]]
+    except UserError:
+        return False
+    rows = [row for row in rows if len(row) == len(first)]
+    if len(first) < 2 or len(rows) < MIN_ROWS_WITHOUT_HEADER or first == list(map(str, range(len(first)))):
+        return False
+    has_number = has_name = False
+    for index, cell in enumerate(map(str.strip, first)):
+        column = [row[index].strip() for row in rows]
+        is_repeated = len(set(column)) < len(column)
+        if cell and ((cell in column and is_repeated) or cell.count(" ") > MAX_NAME_SPACES):
+            return True
+        has_number |= bool(NUMBER.fullmatch(cell)) and all(map(NUMBER.fullmatch, column))
+        has_name |= cell.isidentifier() and cell not in column
+    return has_number and not has_name
+
+
+def _split_fields(
+    name: object, lines: Iterable[str], delimiter: str, quote: str | None
+) -> Iterator[list[str]]:
+    """Yield the fields of each row; `quote` is None if quotation marks have no special meaning."""
+    if quote is None:
         yield from (line.rstrip("\r").split(delimiter) for line in lines if line.strip("\r\n"))
         return
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, quotechar=quote, strict=True)
     number = 0
     try:
         for row in filter(None, reader):
@@ -382,7 +569,7 @@ def _split_fields(name: object, lines: Iterable[str], delimiter: str, quoting: b
         location = f"row {number}" if number else "the header"
         raise UserError(
             f"{name}: {location}: broken CSV ({error}; near line {reader.line_num}); "
-            'enclose the field in quotes, and write a quote in it twice ("")'
+            f"enclose the field in quotes, and write a quote in it twice ({quote * 2})"
         ) from error
 
 
@@ -480,11 +667,12 @@ def starts_with_json_lines(sample: str) -> bool:
 
 def parse_json_document(
     name: object, text: str, is_conll: bool = False
-) -> list[Record] | dict[str, list[Any]]:
+) -> tuple[str | None, list[Record] | dict[str, list[Any]]]:
     """Return the rows of a JSON text as records, or as columns if the text is an object of columns.
 
-    The text is a list of objects, `{"data": [...]}`, an object of columns, or one object per line. If
-    `is_conll`, a row holds lists of words and tags, and an object of lists may be a single row.
+    The text is a list of objects, `{"data": [...]}`, an object of columns, one object per line, or one of
+    `DOCUMENT_LAYOUTS`, whose name is returned, too. If `is_conll`, a row holds lists of words and tags, and
+    an object of lists may be a single row.
     """
     if text.lstrip().startswith("["):
         try:
@@ -505,19 +693,54 @@ def parse_json_document(
     records = [first, *(record for _, record in lines)]
     if len(records) == 1 and ("data" in first or _is_column_table(first, is_conll)):
         return _unwrap_document(name, first, is_conll)
-    return records
+    if len(records) == 1:
+        layout, rows = read_document(first)
+        return (layout, rows) if layout else (None, records)
+    return None, records
 
 
-def _unwrap_document(name: object, document: Any, is_conll: bool) -> list[Record] | dict[str, list[Any]]:
-    """Return the records or the columns of a parsed document."""
+def _unwrap_document(
+    name: object, document: Any, is_conll: bool
+) -> tuple[str | None, list[Record] | dict[str, list[Any]]]:
+    """Return the layout of a parsed document (None for a usual one), and its records or columns."""
+    layout, document = read_document(document)
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
-    if isinstance(document, dict) and _is_column_table(document, is_conll):
-        return document
+    if isinstance(document, dict) and (layout or _is_column_table(document, is_conll)):
+        return layout, document
     records = document if isinstance(document, list) else [document]
     if not records:
         raise UserError(f"{name}: {NO_ROWS}")
-    return [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
+    return layout, [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
+
+
+def read_json_splits(path: Path, dialect: Dialect, split_names: Container[str]) -> dict[str, Rows] | None:
+    """Return the tables of a JSON object whose keys are names of splits; None for other files.
+
+    Args:
+        split_names: Words that name splits; one of the keys must be such a word.
+    """
+    require_file(path)
+    head = next(read_chunks(path), b"")[:200]
+    match = re.match(rb'\s*\{\s*"([^"\\]+)"\s*:\s*\[', head)
+    if not match:
+        return None
+    text = "".join(read_text(path, _resolve_decoding(path, dialect)))
+    try:
+        document = json.loads(text)
+    except JSON_ERRORS:
+        return None  # JSON lines, or broken
+    if not any(key.lower() in split_names for key in document) or not all(
+        isinstance(rows, list) and rows and isinstance(rows[0], (dict, list)) for rows in document.values()
+    ):
+        return None
+    tables = {}
+    for key, rows in document.items():
+        name = f"{path}[{key!r}]"
+        _, records = _unwrap_document(name, rows, dialect.conll)
+        assert isinstance(records, list)
+        tables[key] = Rows.from_dicts(records, name)
+    return tables
 
 
 def _require_object(name: object, number: int, record: Any) -> Record:

@@ -3,6 +3,7 @@
 Compression and encoding are recognized by content, not by name.
 """
 
+import bz2
 import codecs
 import glob
 import gzip
@@ -35,6 +36,7 @@ from bertkit.utils.text import describe_unknown_encoding
 
 CHUNK_BYTES = 1 << 20  # bytes read at a time
 GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+BZIP2_MAGIC, XZ_MAGIC = b"BZh", b"\xfd7zX"
 ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"  # the first message, without a magic number before it
 ARROW_MAGIC = (b"ARROW1", ARROW_STREAM_MAGIC)  # Feather files of version 2 are Arrow files
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one marks an empty archive
@@ -50,6 +52,7 @@ NO_ROWS = "the file has no rows; pass a file with rows"
 CR_LINE_ENDS = "its lines end in CR only; save it with LF line ends, as tr '\\r' '\\n' does"
 # Errors of `json.loads`. A number of too many digits gives a `ValueError` that is not a `JSONDecodeError`.
 JSON_ERRORS = (ValueError, RecursionError)
+XML_FILE = re.compile(rb"(\xef\xbb\xbf)?\s*<(\?xml|mediawiki)[\s>]", re.IGNORECASE)
 HTML_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html[\s>])", re.IGNORECASE)
 # `zipfile` raises the last three for a bad name, a bad entry, and a password or an unknown compression.
 READ_ERRORS = (
@@ -78,13 +81,17 @@ def require_file(path: Path, display_name: object = None) -> None:
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks, decompressed if it is gzip, zstd or a zip archive of one file."""
+    """Yield the bytes of a file in chunks, decompressed (gzip, bzip2, xz, zstd, a zip of one file)."""
     try:
         with file.open("rb") as raw:
             magic = raw.peek(4)[:4]  # peek, because a stream cannot be rewound
             stream: Any = raw
             if magic[:2] == GZIP_MAGIC:
                 stream = gzip.GzipFile(fileobj=raw)
+            elif magic[:3] == BZIP2_MAGIC:
+                stream = bz2.BZ2File(raw)
+            elif magic == XZ_MAGIC:
+                stream = lzma.LZMAFile(raw)  # noqa: SIM115
             elif magic == ZSTD_MAGIC:
                 import pyarrow as pa
 
@@ -200,6 +207,11 @@ def decode_chunks(
     if HTML_PAGE.match(head):
         raise UserError(
             f"{name}: not a text file but an HTML page, perhaps from a failed download; download it again"
+        )
+    if XML_FILE.match(head):
+        raise UserError(
+            f"{name}: is XML, whose elements bertkit does not know; write the texts to CSV, JSONL or plain "
+            "text (for a dump of Wikipedia, WikiExtractor does this)"
         )
     for magic, description in UNSUPPORTED_MAGIC.items():
         if head.startswith(magic):

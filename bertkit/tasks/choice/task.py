@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import (
+    LABEL_COLUMNS,
     find_column,
     guess_column,
-    guess_label_column,
     has_labels,
     normalize_label,
     require_column,
@@ -108,6 +108,10 @@ class Swag(Task):
     sequence_grouping = "choice"
 
     @property
+    def further_text_flag(self) -> str | None:
+        return None if self.config.start_column else "--start-column"
+
+    @property
     def pipeline(self) -> TransformersPipeline:
         return TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice")
 
@@ -138,7 +142,7 @@ class Swag(Task):
         if self.config.context_column is None:
             self.resolve(**select_unset(self.config, guess_context_columns(train)))
         if self.config.label_column is None:
-            self.resolve(label_column=guess_label_column(train))
+            self.resolve(label_column=guess_column(train, CHOICE_LABEL_COLUMNS, "label"))
         if not self.config.ending_columns:
             self.resolve(ending_columns=guess_ending_columns(train))
         labels, all_endings = train[self.config.label_column], self.parse_endings(train)
@@ -223,7 +227,7 @@ class Swag(Task):
                 self.resolve(ending_columns=guess_ending_columns(rows))
         if trained.label_column not in rows.columns:
             with suppress(UserError):
-                self.resolve(label_column=guess_label_column(rows))
+                self.resolve(label_column=guess_column(rows, CHOICE_LABEL_COLUMNS, "label"))
         super().map_columns(rows, named)
 
     def encode_labels(self, rows: Rows, required: bool = False) -> np.ndarray | None:
@@ -368,7 +372,11 @@ NUMBERED_ENDING = re.compile(
 CONTEXT_COLUMNS = [
     "context", "ctx", "prompt", "premise", "question", "question_stem", "startphrase", "text", "sentence",
 ]  # fmt: skip
-CONTEXT_START_COLUMNS = [("sent1", "sent2"), ("ctx_a", "ctx_b")]  # context, common start of the endings
+CONTEXT_START_COLUMNS = [  # context, common start of the endings
+    ("sent1", "sent2"), ("ctx_a", "ctx_b"), ("context", "question"), ("article", "question"),
+    ("passage", "question"), ("text", "question"),
+]  # fmt: skip
+CHOICE_LABEL_COLUMNS = [*LABEL_COLUMNS, "answer", "answerkey", "answer_key", "correct", "correct_answer"]
 AMBIGUOUS_LABEL = (
     "the label is the text of one ending and the number or letter of another; numbers are read as numbers, "
     "letters as texts"
@@ -399,6 +407,8 @@ def guess_ending_columns(rows: Rows) -> list[str]:
             word, suffix = match[1].lower(), match[2].lower()
             sort_key = (int(suffix) if suffix.isdigit() else -1, suffix)
             columns_by_word.setdefault(word, []).append((*sort_key, column))
+        elif column in "ABCDEFGH":
+            columns_by_word.setdefault("", []).append((-1, column, column))
     ending_columns = max(columns_by_word.values(), key=len, default=[])
     if len(ending_columns) < 2:
         raise UserError(

@@ -22,7 +22,7 @@ from bertkit.data.table import (
     select_values,
     store_columns,
 )
-from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.tasks.ner.tags import (
     Scheme,
     build_iob2_labels,
@@ -138,9 +138,10 @@ def add_document_positions(rows: Rows) -> Rows:
     return rows.with_column("context", context)
 
 
-TOKEN_COLUMNS = ["tokens", "words", "token", "word", "text", "sentence"]
+TOKEN_COLUMNS = ["tokens", "words", "token", "word", "form", "text", "sentence"]
 TAG_COLUMNS = [
     "ner_tags", "tags", "ner", "tag", "labels", "label", "entities", "spans", "ner_labels", "entity_labels",
+    "upos",
 ]  # fmt: skip
 RESERVED_COLUMNS = ("tokens", "text", "tags", "iob2", "context")  # columns that normalization creates
 WIDENED_SPANS_NOTE = "spans end inside a word and are extended to the whole word"
@@ -400,7 +401,12 @@ def check_types(rows: Rows, types: Sequence[str]) -> None:
 
 # ---- character spans of entities
 
-TYPE_KEYS = ("label", "type", "entity_group", "entity", "tag")  # accepted keys for the type of a span
+# Accepted keys of spans that are objects: the first character, the end, and the type.
+SPAN_KEYS = (
+    ("start", "start_offset", "begin"),
+    ("end", "end_offset", "stop"),
+    ("label", "type", "entity_group", "entity", "tag", "labels"),
+)
 
 
 def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: Sequence[str]) -> list[str]:
@@ -422,6 +428,12 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
                 f"{row}: span {start} to {stop}: is not inside the text, which has "
                 f"{format_count(len(text), 'character')}; correct or remove the span"
             )
+        own_text = item.get("text", item.get("name")) if isinstance(item, Mapping) else None
+        if isinstance(own_text, str) and text[start:stop].split() != own_text.split():
+            raise UserError(
+                f"{row}: span {start} to {stop} is {shorten_repr(text[start:stop])}, but its text is "
+                f"{shorten_repr(own_text)}; correct the offsets, which count characters (an emoji is one)"
+            )
         spans.append(span)
     tags = ["O"] * len(words)
     positions = WordSpans.from_words([words], [text])
@@ -440,10 +452,14 @@ def convert_spans_to_tags(rows: Rows, index: int, value: Any, text: str, words: 
 
 
 def parse_span(value: Any) -> tuple[int, int, str] | None:
-    """Return start, end and type of a list, or of an object with "start", "end" and a type; or None."""
+    """Return start, end and type of a list, or of an object with the keys in `SPAN_KEYS`; or None."""
     if isinstance(value, Mapping):
-        type = next((value[key] for key in TYPE_KEYS if key in value), None)
-        value = (value.get("start"), value.get("end"), type)
+        start, stop, type = (next((value[key] for key in keys if key in value), None) for keys in SPAN_KEYS)
+        if isinstance(value.get("span"), list) and len(value["span"]) == 2:
+            start, stop = value["span"]
+        if isinstance(type, list) and len(type) == 1:
+            [type] = type
+        value = (start, stop, type)
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         return None
     start, stop, type = value

@@ -133,7 +133,9 @@ class Pretrain(Task):
 
     @property
     def input_schema(self) -> InputSchema:
-        return CorpusSchema(text_columns=("text",), task=self)
+        return CorpusSchema(
+            text_columns=("text",), hidden_columns=frozenset(["digest", "sentences", "characters"]), task=self
+        )
 
     # ---- text
 

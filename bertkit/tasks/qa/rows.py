@@ -153,11 +153,11 @@ def _parse_offset(location: str, value: Any) -> int | None:
     if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
         value = None if math.isnan(value) else int(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return None if value == -1 else value  # -1 means that the offset is not known
     if value is None or value == "":
         return None
     if isinstance(value, str) and (match := WHOLE_NUMBER.fullmatch(value)):
-        return int(match[1])
+        return None if int(match[1]) == -1 else int(match[1])
     raise UserError(
         f"{location}: offset {shorten_repr(value)} of an answer is not a whole number; write the index of "
         "the answer's first character in the context"

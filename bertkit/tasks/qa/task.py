@@ -41,6 +41,7 @@ from bertkit.tasks.qa.rows import (
     resolve_columns,
 )
 
+ANSWER_DETAILS = ("is_impossible", "plausible_answers", "answer_start")
 COLUMN_SETTINGS = ("question_column", "context_column", "answers_column")
 THRESHOLD_KEY = "null_odds_threshold"  # attribute of the model's config
 
@@ -72,7 +73,7 @@ class Qa(Task):
     @property
     def input_schema(self) -> InputSchema:
         question, context = self.config.question_column, self.config.context_column
-        answer_columns = {self.config.answers_column, *ANSWER_COLUMNS, "is_impossible", "plausible_answers"}
+        answer_columns = {self.config.answers_column, *ANSWER_COLUMNS, *ANSWER_DETAILS}
         return InputSchema(
             text_columns=("question", "context"),
             gold_columns=frozenset(answer_columns - {question, context}),

@@ -1,22 +1,17 @@
 """Markers of the two entities of a relation, as tokens in the text (Zhou and Chen 2022, typed markers)."""
 
-import ast
-import json
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.features import TextFeatures
-from bertkit.data.readers.text_files import JSON_ERRORS
 from bertkit.data.table import ComputedColumn, Rows
 from bertkit.errors import UserError, shorten_repr
+from bertkit.utils.text import parse_literal
 
-# Errors of `ast.literal_eval` that are not errors of JSON. Too deep nesting gives a `MemoryError`.
-LITERAL_ERRORS = (SyntaxError, TypeError, MemoryError)
 ROLES = ("S", "O")  # subject and object
 EXAMPLE_TEXT = "[S]...[/S] ... [O]...[/O]"  # a text with marked entities, in example rows
 MARKER = re.compile(r"\[(/?)([SO])(?::([^\[\]]*))?\]")  # the groups are a slash at the end, role and type
@@ -50,11 +45,7 @@ def list_markers(types_by_role: Sequence[Iterable[str]]) -> list[str]:
 def parse_entity(value: Any) -> Entity | None:
     """Return the entity of a cell: a mapping, or its JSON or Python notation. None if it is not valid."""
     if isinstance(value, str):
-        text, value = value, None
-        for parse in (json.loads, ast.literal_eval):  # JSON, or what pandas writes to CSV files
-            with suppress(*JSON_ERRORS, *LITERAL_ERRORS):
-                value = parse(text)
-                break
+        value = parse_literal(value)
     if not isinstance(value, dict):
         return None
     start, stop = value.get("start", value.get("start_idx")), value.get("end")

@@ -19,6 +19,7 @@ from bertkit.data.columns import (
     guess_text_columns,
     has_labels,
     infer_label_type,
+    join_label_columns,
     map_label_ids,
     normalize_label,
     order_labels,
@@ -289,6 +290,7 @@ class SequenceTask(Task):
             self._check_texts(rows)
             return rows, []
         column = self.config.label_column
+        rows = join_label_columns(rows, column)
         require_column(rows, column, "the label")
         labeled, notes = drop_unlabeled_rows({"train": rows}, column)
         self._check_texts(labeled["train"])
@@ -348,7 +350,11 @@ class SequenceTask(Task):
 
     def describe(self) -> str:
         classes = f", classes {format_list(self.labels)}" if self.labels else ""
-        return f"{' + '.join(self.input_schema.text_columns)} by {self.config.label_column}{classes}"
+        texts, labels = (
+            " + ".join(self.input_schema.text_columns),
+            ", ".join(self.config.label_column.split(",")),
+        )
+        return f"{texts} by {labels}{classes}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
         if is_causal(model_config):
@@ -470,6 +476,10 @@ class Classify(SequenceTask):
         return dataclasses.replace(pipeline, example_input=self.input_schema.example_text)
 
     @property
+    def further_text_flag(self) -> str | None:
+        return None if self.config.text_pair_column else "--text-pair-column"
+
+    @property
     def training_phrase(self) -> str:
         return TRAINING_PHRASES.get(self.config.method, super().training_phrase)
 
@@ -490,6 +500,9 @@ class Classify(SequenceTask):
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
         self.state = SequenceState()
         self._check_method()
+        if column := self.config.label_column:
+            splits = {name: join_label_columns(rows, column) for name, rows in dataset.splits.items()}
+            dataset = dataclasses.replace(dataset, splits=splits)
         self._resolve_columns(dataset.splits["train"])
         if self._entity_columns:
             self._check_entity_settings(dataset.splits["train"])

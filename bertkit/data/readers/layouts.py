@@ -1,0 +1,803 @@
+"""Layouts in which annotation tools and public datasets write rows: recognize and convert them.
+
+`RECORD_LAYOUTS` lists the layouts of JSON objects and of rows of tables. A layout is recognized by the first
+rows of a file. `read_document` opens the containers of rows in a JSON document.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import format_count
+from bertkit.utils.text import parse_list
+
+Record = dict[str, Any]
+NumberedRecords = Iterator[tuple[int, Record]]  # with the number of the row in the file
+SEEN_ROWS = 20  # rows by which a layout is recognized
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileLayout:
+    """A layout of a file or a folder.
+
+    Attributes:
+        name: The tool or the dataset that writes it.
+        shape: How it is recognized, for the documentation.
+        reading: How it is read, or which export can be read instead, for the documentation.
+        tasks: The tasks that read it.
+    """
+
+    name: str
+    shape: str
+    reading: str
+    tasks: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLayout(FileLayout):
+    """A layout of rows: JSON objects, or rows of a table.
+
+    Attributes:
+        matches: Returns whether the first rows of a file have the layout.
+        convert: Returns a row in columns that tasks read, or the kind of rows with which it is left out.
+        join: Replaces `convert` if several rows of the file are one row. It yields the joined rows.
+    """
+
+    matches: Callable[[Sequence[Record]], bool]
+    convert: Callable[[Record], Record | str] = field(default=lambda record: record)
+    join: Callable[[NumberedRecords], NumberedRecords] | None = None
+
+    def read(self, records: NumberedRecords, left_out: Counter[str]) -> NumberedRecords:
+        """Yield converted rows, and count those that are left out by their kind."""
+        if self.join is not None:
+            yield from self.join(records)
+            return
+        for number, record in records:
+            row = self.convert(record)
+            if isinstance(row, str):
+                left_out[row] += 1
+            else:
+                yield number, row
+
+
+def describe_layout(file: Path, layout: str, num_rows: int, left_out: Mapping[str, int] | None = None) -> str:
+    """Return a note such as `a.jsonl is read as Prodigy: 1,477 rows, 12 rejected rows left out`."""
+    parts = [format_count(num_rows, "row")]
+    parts += [f"{count:,} {kind} left out" for kind, count in (left_out or {}).items()]
+    return f"{file.name} is read as {layout}: {', '.join(parts)}"
+
+
+def find_record_layout(records: Sequence[Record], is_conll: bool) -> RecordLayout | None:
+    """Return the layout of the first rows of a file; None if they need no conversion.
+
+    `is_conll` adds the layouts of tables with words.
+    """
+    layouts = (layout for layout in RECORD_LAYOUTS if is_conll or layout not in WORD_TABLES)
+    return next((layout for layout in layouts if records and layout.matches(records)), None)
+
+
+def convert_records(
+    records: NumberedRecords, left_out: Counter[str], is_conll: bool
+) -> tuple[RecordLayout | None, NumberedRecords]:
+    """Return the layout of the rows of a file, or None, and an iterator over the converted rows."""
+    seen = list(islice(records, SEEN_ROWS))
+    layout = find_record_layout([record for _, record in seen], is_conll)
+    rows = chain(seen, records)
+    return layout, rows if layout is None else layout.read(rows, left_out)
+
+
+def _all_rows(records: Sequence[Record], test: Callable[[Record], bool]) -> bool:
+    return all(map(test, records))
+
+
+# ---- annotation tools
+
+
+def _is_span(value: Any) -> bool:
+    return isinstance(value, Mapping) and "start" in value and "end" in value
+
+
+def _read_label_studio(record: Record) -> Record | str:
+    annotations = [entry for entry in record["annotations"] if not entry.get("was_cancelled")]
+    if not annotations:
+        return "tasks without an annotation"
+    row: Record = {**record["data"], "spans": []}
+    for region in annotations[0].get("result", []):
+        value = region.get("value", {})
+        kind = region.get("type")
+        if _is_span(value):
+            for label in value.get(kind, value.get("labels", [])):
+                row["spans"].append(
+                    {"start": value["start"], "end": value["end"], "label": label, **_text_of(value)}
+                )
+        elif kind == "choices":
+            name = region.get("from_name", "label")
+            row[name if name in row and name != "label" else "label"] = value.get("choices", [])
+        elif kind in ("rating", "number"):
+            row["label"] = value.get(kind)
+    return row
+
+
+def _text_of(value: Mapping[str, Any]) -> Record:
+    return {"text": value["text"]} if isinstance(value.get("text"), str) else {}
+
+
+def _read_label_studio_min(record: Record) -> Record:
+    row: Record = {}
+    for name, cell in record.items():
+        value = cell
+        if isinstance(cell, str) and cell[:2] in ("[{", '{"'):
+            with suppress(ValueError, RecursionError):
+                value = json.loads(cell)
+        if isinstance(value, Mapping) and "choices" in value:
+            value = value["choices"]
+        if isinstance(value, list) and value and all(map(_is_span, value)):
+            row["spans"] = [
+                {"start": span["start"], "end": span["end"], "label": label, **_text_of(span)}
+                for span in value
+                for label in span.get("labels", [])
+            ]
+        else:
+            row[name] = value
+    return row
+
+
+def _is_label_studio_min(records: Sequence[Record]) -> bool:
+    return _all_rows(records, lambda record: "annotation_id" in record and "annotator" in record)
+
+
+PRODIGY_ANSWERS = {"accept": "", "reject": "rejected rows", "ignore": "ignored rows"}
+
+
+def _read_prodigy(record: Record) -> Record | str:
+    if kind := PRODIGY_ANSWERS[record["answer"]]:
+        return kind
+    row = {
+        name: value for name, value in record.items() if name not in ("tokens", "answer", "options", "accept")
+    }
+    if "accept" in record and "options" in record:
+        row["label"] = record["accept"]
+    elif "label" not in record:
+        row["spans"] = record.get("spans") or []
+    return row
+
+
+def _read_spans_by_type(record: Record) -> Record:
+    """Return the row of CLUENER's {"TYPE": {"text": [[first character, last character]]}}."""
+    spans = [
+        {"start": start, "end": last + 1, "label": kind, "text": text}
+        for kind, bounds_by_text in (record.get("label") or {}).items()
+        for text, bounds in bounds_by_text.items()
+        for start, last in bounds
+    ]
+    return {**{name: value for name, value in record.items() if name != "label"}, "spans": spans}
+
+
+def _is_cluener(records: Sequence[Record]) -> bool:
+    labels = [record["label"] for record in records if isinstance(record.get("label"), Mapping)]
+    nested = [value for label in labels for value in label.values()]
+    return bool(nested) and all(isinstance(value, Mapping) for value in nested)
+
+
+def _read_doccano(record: Record) -> Record:
+    row = {name: value for name, value in record.items() if name not in ("entities", "relations")}
+    spans = [
+        {"start": entity["start_offset"], "end": entity["end_offset"], "label": entity["label"]}
+        for entity in record.get("entities") or []
+    ]
+    return {**row, "spans": spans}
+
+
+# ---- multiple choice
+
+
+def _read_choice_objects(record: Record) -> Record:
+    """Return the row of choices with names, to one of which `answerKey` refers."""
+    row = dict(record)
+    if isinstance(row.get("question"), Mapping):
+        question = row.pop("question")
+        row["question"], row["choices"] = question.get("stem"), question.get("choices")
+    choices = row["choices"]
+    if isinstance(choices, Mapping):
+        texts, names = list(choices["text"]), list(choices.get("label") or [])
+    else:
+        texts, names = [choice["text"] for choice in choices], [choice.get("label") for choice in choices]
+    row["choices"] = texts
+    if (key := row.get("answerKey")) not in (None, ""):
+        row["answerKey"] = chr(ord("A") + names.index(key)) if key in names else key
+    return row
+
+
+def _has_choice_objects(records: Sequence[Record]) -> bool:
+    def matches(record: Record) -> bool:
+        question = record.get("question")
+        choices = question.get("choices") if isinstance(question, Mapping) else record.get("choices")
+        if isinstance(choices, Mapping):
+            return isinstance(choices.get("text"), list)
+        return (
+            isinstance(choices, list)
+            and bool(choices)
+            and all(isinstance(choice, Mapping) and "text" in choice for choice in choices)
+        )
+
+    return _all_rows(records, matches)
+
+
+# ---- questions
+
+
+def _read_context(record: Record) -> Record | str:
+    """Return a context with its questions as an article of SQuAD with one paragraph."""
+    if "header" in record and "qas" not in record:
+        return "headers"
+    questions = []
+    for qa in record["qas"]:
+        question = dict(qa)
+        for name, names in (("question", ("query_text", "query")), ("id", ("query_id", "qid"))):
+            if name not in question:
+                question[name] = next((question[other] for other in names if other in question), None)
+        if "detected_answers" in qa:
+            question["answers"] = [
+                {"text": answer["text"], "answer_start": start}
+                for answer in qa["detected_answers"]
+                for start, _ in answer["char_spans"]
+            ]
+        questions.append(question)
+    context = record.get("context", record.get("context_text"))
+    return {"title": record.get("title"), "paragraphs": [{"context": context, "qas": questions}]}
+
+
+def _has_contexts(records: Sequence[Record]) -> bool:
+    rows = records[1:] if "header" in records[0] else records
+    return bool(rows) and _all_rows(
+        rows,
+        lambda record: (
+            isinstance(record.get("qas"), list) and ("context" in record or "context_text" in record)
+        ),
+    )
+
+
+# ---- tables of words
+
+SENTENCE_COLUMN = re.compile(r"(sentence|sent)[ _]?(#|id|no|nr|number)", re.IGNORECASE)
+WORD_COLUMN = re.compile(r"words?|tokens?|form", re.IGNORECASE)
+TAG = re.compile(r"O|[BIESLUM]-\S+")
+
+
+def _is_word_per_row(records: Sequence[Record]) -> bool:
+    has_sentences = any(map(SENTENCE_COLUMN.fullmatch, records[0]))
+    word_columns = [name for name in records[0] if WORD_COLUMN.fullmatch(name)]
+    return has_sentences and any(
+        all(isinstance(record.get(name), str) and parse_list(record[name]) is None for record in records)
+        for name in word_columns
+    )
+
+
+def _join_words(rows: NumberedRecords) -> NumberedRecords:
+    """Yield one row per sentence, with the list of its cells in each column.
+
+    A sentence begins where its number is another one. It may be given for the first word only.
+    """
+    sentence_column, current, first_number = "", None, 0
+    cells: dict[str, list[Any]] = {}
+    for number, record in rows:
+        sentence_column = sentence_column or next(filter(SENTENCE_COLUMN.fullmatch, record))
+        sentence = record[sentence_column]
+        if sentence not in (None, "", current):
+            if cells:
+                yield first_number, dict(cells)
+            current, first_number, cells = sentence, number, {}
+        for name, value in record.items():
+            if name != sentence_column:
+                cells.setdefault(name, []).append(value)
+    if cells:
+        yield first_number, dict(cells)
+
+
+def _has_list_cells(records: Sequence[Record]) -> bool:
+    return any(all(parse_list(record.get(name)) is not None for record in records) for name in records[0])
+
+
+def _parse_list_cells(record: Record) -> Record:
+    parsed = {name: parse_list(value) for name, value in record.items()}
+    return {name: value if parsed[name] is None else parsed[name] for name, value in record.items()}
+
+
+def _has_joined_tags(records: Sequence[Record]) -> bool:
+    return any(_are_tags(records, name) for name in records[0])
+
+
+def _are_tags(records: Sequence[Record], name: str) -> bool:
+    """Return whether the cells of a column hold tags, some of them several."""
+    cells = [record[name].split() if isinstance(record.get(name), str) else [] for record in records]
+    return all(cell and all(map(TAG.fullmatch, cell)) for cell in cells) and any(
+        len(cell) > 1 for cell in cells
+    )
+
+
+def _split_joined_cells(record: Record) -> Record:
+    """Split the cells that have as many parts as the cell of tags."""
+    counts = {name: len(value.split()) for name, value in record.items() if isinstance(value, str)}
+    num_tags = next(
+        (n for name, n in counts.items() if n and all(map(TAG.fullmatch, record[name].split()))), 0
+    )
+    return {
+        name: value.split() if counts.get(name) == num_tags and isinstance(value, str) else value
+        for name, value in record.items()
+    }
+
+
+WORD_TABLES = (
+    RecordLayout(
+        name="table with one word per row",
+        shape="columns such as `Sentence #`, `Word` and `Tag`; the number may stand at the first word only",
+        reading="one sentence per number",
+        tasks=["ner"],
+        matches=_is_word_per_row,
+        join=_join_words,
+    ),
+    RecordLayout(
+        name="table with lists in its cells",
+        shape="cells such as `['Mary', 'Stone']`, in the notation of Python, JSON or NumPy",
+        reading="lists of words and tags",
+        tasks=["ner"],
+        matches=_has_list_cells,
+        convert=_parse_list_cells,
+    ),
+    RecordLayout(
+        name="table with joined words",
+        shape="a cell of words and a cell of as many tags, both separated by spaces",
+        reading="lists of words and tags",
+        tasks=["ner"],
+        matches=_has_joined_tags,
+        convert=_split_joined_cells,
+    ),
+)
+
+RECORD_LAYOUTS = (
+    RecordLayout(
+        name="Label Studio, JSON",
+        shape="objects with `data` and `annotations`",
+        reading="`data`, and the spans or choices of the first annotation that is not cancelled",
+        tasks=["classify", "nli", "ner"],
+        matches=lambda records: _all_rows(
+            records,
+            lambda record: (
+                isinstance(record.get("data"), Mapping) and isinstance(record.get("annotations"), list)
+            ),
+        ),
+        convert=_read_label_studio,
+    ),
+    RecordLayout(
+        name="Label Studio, JSON-MIN or CSV",
+        shape="rows with `annotation_id` and `annotator`",
+        reading="the text, and the spans or choices",
+        tasks=["classify", "nli", "ner"],
+        matches=_is_label_studio_min,
+        convert=_read_label_studio_min,
+    ),
+    RecordLayout(
+        name="Prodigy",
+        shape="rows whose `answer` is accept, reject or ignore",
+        reading="the text, and the spans, label or accepted options; rejected and ignored rows are left out",
+        tasks=["classify", "ner"],
+        matches=lambda records: _all_rows(
+            records, lambda record: record.get("answer") in PRODIGY_ANSWERS and "text" in record
+        ),
+        convert=_read_prodigy,
+    ),
+    RecordLayout(
+        name="doccano, relations",
+        shape="objects with `text`, `entities` and `relations`",
+        reading="the text and the entities; relations are not read",
+        tasks=["ner"],
+        matches=lambda records: _all_rows(
+            records, lambda record: {"text", "entities", "relations"} <= record.keys()
+        ),
+        convert=_read_doccano,
+    ),
+    RecordLayout(
+        name="CLUENER",
+        shape="`label` is an object of types, texts and the positions of their first and last character",
+        reading="the text and the spans",
+        tasks=["ner"],
+        matches=_is_cluener,
+        convert=_read_spans_by_type,
+    ),
+    RecordLayout(
+        name="ARC, OpenBookQA and CommonsenseQA",
+        shape='`choices` are {"text": [...], "label": [...]} or a list of {"text", "label"}',
+        reading="the question, the choices, and the one that `answerKey` names",
+        tasks=["swag"],
+        matches=_has_choice_objects,
+        convert=_read_choice_objects,
+    ),
+    RecordLayout(
+        name="list of contexts with questions",
+        shape="objects with `context` (or `context_text`) and `qas`: simpletransformers, CMRC, MRQA",
+        reading="articles with one paragraph",
+        tasks=["qa"],
+        matches=_has_contexts,
+        convert=_read_context,
+    ),
+    *WORD_TABLES,
+)
+
+
+# ---- documents: containers of rows in JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentLayout(FileLayout):
+    """A layout of a JSON document; `unwrap` returns its records or columns, or None for another layout."""
+
+    unwrap: Callable[[Any], Any]
+
+
+def read_document(document: Any) -> tuple[str | None, Any]:
+    """Return the name of the layout of a JSON document (None for a usual one), and its records or columns."""
+    for layout in DOCUMENT_LAYOUTS:
+        if (rows := layout.unwrap(document)) is not None:
+            return layout.name, rows
+    return None, document
+
+
+def _unwrap_spacy(document: Any) -> list[Record] | None:
+    """Return the rows of spaCy's [text, {"entities": [[start, end, label]], "cats": {label: 0 or 1}}]."""
+    if (
+        isinstance(document, Mapping)
+        and "annotations" in document
+        and document.keys() <= {"classes", "annotations"}
+    ):
+        document = [entry for entry in document["annotations"] if entry is not None]
+    if not isinstance(document, list) or not document:
+        return None
+    rows: list[Record] = []
+    for entry in document:
+        is_tuple = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+        if not is_tuple or not isinstance(entry[1], Mapping):
+            return None
+        text, annotation = entry
+        row: Record = {"text": text}
+        if "cats" in annotation:
+            row["label"] = [label for label, value in annotation["cats"].items() if float(value) >= 0.5]
+        if "entities" in annotation:
+            row["spans"] = annotation["entities"]
+        rows.append(row)
+    return rows
+
+
+def _unwrap_pairs(document: Any) -> list[Record] | None:
+    """Return the rows of lists of [text, label], such as those of CLINC150."""
+    if not isinstance(document, list) or not document:
+        return None
+    if all(
+        isinstance(e, list) and len(e) == 2 and all(isinstance(part, (str, int)) for part in e)
+        for e in document
+    ):
+        return [{"text": text, "label": label} for text, label in document]
+    return None
+
+
+def _unwrap_pandas_columns(document: Any) -> dict[str, list[Any]] | None:
+    """Return the columns of `DataFrame.to_json()`: an object of columns, which are objects of rows."""
+    if not isinstance(document, Mapping) or len(document) < 2:
+        return None
+    columns = list(document.values())
+    if not all(isinstance(column, Mapping) and column.keys() == columns[0].keys() for column in columns):
+        return None
+    return {name: list(column.values()) for name, column in document.items()} if len(columns[0]) > 1 else None
+
+
+def _unwrap_pandas_split(document: Any) -> list[Record] | None:
+    """Return the rows of `DataFrame.to_json(orient="split")`: column names and a list of rows."""
+    if not isinstance(document, Mapping) or not {"columns", "data"} <= document.keys() <= {
+        "columns",
+        "index",
+        "data",
+    }:
+        return None
+    return [dict(zip(document["columns"], row, strict=True)) for row in document["data"]]
+
+
+TEXT_TASKS = ("classify", "nli")
+ALL_TASKS = ("classify", "nli", "ner", "qa", "swag")
+DOCUMENT_LAYOUTS = (
+    DocumentLayout(
+        name="spaCy, training tuples",
+        shape='JSON `[text, {"entities": [[start, end, label]]}]`, also in `{"annotations": [...]}`',
+        reading="the text, and the spans, or the classes of `cats`",
+        tasks=["classify", "ner"],
+        unwrap=_unwrap_spacy,
+    ),
+    DocumentLayout(
+        name="list of pairs",
+        shape="JSON `[[text, label], ...]`",
+        reading="text and label",
+        tasks=TEXT_TASKS,
+        unwrap=_unwrap_pairs,
+    ),
+    DocumentLayout(
+        name="pandas, `to_json()`",
+        shape='JSON `{"text": {"0": ..., "1": ...}, "label": {...}}`',
+        reading="the columns",
+        tasks=ALL_TASKS,
+        unwrap=_unwrap_pandas_columns,
+    ),
+    DocumentLayout(
+        name='pandas, `to_json(orient="split")`',
+        shape='JSON `{"columns": [...], "data": [[...]]}`',
+        reading="the rows",
+        tasks=ALL_TASKS,
+        unwrap=_unwrap_pandas_split,
+    ),
+)
+
+
+# ---- lines of text
+
+FASTTEXT_LABEL = re.compile(r"__label__(\S+)\s*")
+
+
+def is_fasttext(sample: str) -> bool:
+    """Return whether each of the first lines of a text begins with a label of fastText."""
+    lines = [line for line in sample.split("\n")[: SEEN_ROWS + 1] if line.strip()]
+    return bool(lines) and all(map(FASTTEXT_LABEL.match, lines[:SEEN_ROWS]))
+
+
+def parse_fasttext(lines: Iterable[str]) -> NumberedRecords:
+    """Yield the text and the list of labels of each line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        labels, text = [], line.strip()
+        while match := FASTTEXT_LABEL.match(text):
+            labels.append(match[1])
+            text = text[match.end() :]
+        if line.strip():
+            yield number, {"text": text, "label": labels}
+
+
+# ---- lines of words
+
+NO_WORD = "\0"  # stands for a line that holds no word and does not end a sentence
+CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
+CONLL2012_BEGIN = "#begin document"
+HEADER_TAGS = re.compile(r"tags?|ner([_ -]?tags?)?|labels?|entit(y|ies)|iob2?|bio", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordLayout(FileLayout):
+    """A layout with one word per line that is more than columns of fields.
+
+    Attributes:
+        matches: Returns the names of the columns after the conversion, given the first lines of a file; None
+            if the file has another layout.
+        convert: Yields one line for each line of the file: TAB-separated fields, a blank line, or `NO_WORD`.
+    """
+
+    matches: Callable[[Sequence[str]], list[str] | None]
+    convert: Callable[[Iterable[str]], Iterator[str]]
+
+
+def find_word_layout(lines: Sequence[str]) -> tuple[WordLayout, list[str]] | None:
+    """Return the layout of a file of words, given its first lines, and the names of its columns."""
+    for layout in WORD_LAYOUTS:
+        if columns := layout.matches(lines):
+            return layout, columns
+    return None
+
+
+def _match_conllu(lines: Sequence[str]) -> list[str] | None:
+    columns = list(CONLLU_COLUMNS)
+    for line in lines:
+        if line.startswith("# global.columns ="):  # CoNLL-U Plus
+            columns = line.partition("=")[2].split()
+    words = [line.split("\t") for line in lines if line.strip() and not line.startswith("#")]
+    matches = columns[0] == "ID" and all(
+        len(fields) == len(columns) and CONLLU_ID.fullmatch(fields[0]) for fields in words
+    )
+    return columns if words and matches else None
+
+
+def _convert_conllu(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        first, tab, rest = line.partition("\t")
+        if (line.startswith("#") and not tab) or (tab and not first.isdecimal()):
+            yield NO_WORD
+        elif tab:
+            form, *others = rest.split("\t")
+            yield "\t".join([first, form, *("O" if field == "_" else field for field in others)])
+        else:
+            yield line
+
+
+def _match_conll2012(lines: Sequence[str]) -> list[str] | None:
+    if any(line.startswith(CONLL2012_BEGIN) for line in lines):
+        return ["word", "pos", "ner"]
+    return None
+
+
+def _convert_conll2012(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the words (field 3), parts of speech (4) and tags of names: `(PERSON*`, `*`, `*)` (10)."""
+    kind = ""
+    for line in lines:
+        fields = line.split()
+        if line.startswith("#") or len(fields) < 12:
+            yield "" if line.startswith(CONLL2012_BEGIN) or not line.strip() else NO_WORD
+            continue
+        name = fields[10]
+        begins = name.startswith("(")
+        if begins:
+            kind = name.strip("()*")
+        tag = f"{'B' if begins else 'I'}-{kind}" if kind else "O"
+        if name.endswith(")"):
+            kind = ""
+        yield f"{fields[3]}\t{fields[4]}\t{tag}"
+
+
+def _match_webanno(lines: Sequence[str]) -> list[str] | None:
+    return ["word", "ner"] if lines and lines[0].startswith("#FORMAT=WebAnno TSV 3") else None
+
+
+def _convert_webanno(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the words and the tags of the layer of named entities, or else of the first layer.
+
+    `PER[1]` is a word of entity 1, and `LOC` is an entity of one word.
+    """
+    layers: list[tuple[str, list[str]]] = []
+    column, entity = 3, ""
+    for line in lines:
+        if line.startswith("#T_SP="):
+            name, *features = line.removeprefix("#T_SP=").split("|")
+            layers.append((name, features))
+            first = 3
+            for layer_name, layer_features in layers:
+                if layer_name.endswith("NamedEntity") or len(layers) == 1:
+                    column = first + (layer_features.index("value") if "value" in layer_features else 0)
+                first += max(1, len(layer_features))
+        fields = line.split("\t")
+        if line.startswith("#") or (len(fields) > 2 and "." in fields[0]):  # `1-2.1` is a part of word 1-2
+            yield NO_WORD
+        elif len(fields) > column:
+            value = fields[column].split("|")[0].replace("\\_", "_")
+            if value in ("_", "*"):
+                entity, tag = "", "O"
+            else:
+                kind, _, number = value.partition("[")
+                tag = f"{'I' if number and entity == value else 'B'}-{kind}"
+                entity = value
+            yield f"{fields[2]}\t{tag}"
+        else:
+            yield line
+
+
+def _match_header(lines: Sequence[str]) -> list[str] | None:
+    words = [line for line in lines if line.strip()]
+    if len(words) < 2 or not lines[0].strip():
+        return None
+    separator = "\t" if "\t" in words[0] else " "
+    names, first = words[0].split(separator), words[1].split(separator)
+    is_header = len(set(names)) == len(names) == len(first) > 1 and all(map(str.isidentifier, names))
+    has_names = any(map(WORD_COLUMN.fullmatch, names)) and any(map(HEADER_TAGS.fullmatch, names))
+    return names if is_header and has_names else None
+
+
+def _convert_header(lines: Iterable[str]) -> Iterator[str]:
+    for index, line in enumerate(lines):
+        yield line if index else NO_WORD
+
+
+WORD_LAYOUTS = (
+    WordLayout(
+        name="CoNLL-U",
+        shape="ten TAB-separated fields, or those of `# global.columns`; comments with `#`",
+        reading="the words of FORM, and the tags of NER or UPOS, without ranges and empty nodes; `_` is O",
+        tasks=["ner"],
+        matches=_match_conllu,
+        convert=_convert_conllu,
+    ),
+    WordLayout(
+        name="CoNLL-2012",
+        shape="`#begin document`; names in brackets in the eleventh field",
+        reading="the words and the names",
+        tasks=["ner"],
+        matches=_match_conll2012,
+        convert=_convert_conll2012,
+    ),
+    WordLayout(
+        name="WebAnno TSV 3 (INCEpTION)",
+        shape="`#FORMAT=WebAnno TSV 3`",
+        reading="the words, and the values of the layer of named entities",
+        tasks=["ner"],
+        matches=_match_webanno,
+        convert=_convert_webanno,
+    ),
+    WordLayout(
+        name="words with a header",
+        shape="a first line such as `word tag`",
+        reading="the line names the columns",
+        tasks=["ner"],
+        matches=_match_header,
+        convert=_convert_header,
+    ),
+)
+
+
+# ---- all layouts
+
+# Layouts that other modules recognize: lines of text, folders, and what cannot be read.
+OTHER_LAYOUTS = (
+    FileLayout(
+        name="fastText",
+        shape="lines that begin with `__label__NAME`",
+        reading="the labels and the text of each line",
+        tasks=["classify"],
+    ),
+    FileLayout(
+        name="table without a header",
+        shape="a first line with a number, a repeated value or a long text; or `--no-header`",
+        reading="columns 0, 1, ...",
+        tasks=ALL_TASKS,
+    ),
+    FileLayout(
+        name="sheet with `sep=`",
+        shape="a first line such as `sep=;`",
+        reading="a table with this delimiter",
+        tasks=ALL_TASKS,
+    ),
+    FileLayout(
+        name="object of splits, CLINC150",
+        shape='JSON `{"train": [...], "test": [...]}`',
+        reading="the splits",
+        tasks=ALL_TASKS,
+    ),
+    FileLayout(
+        name="parallel files, TweetEval",
+        shape="`train_text.txt` and `train_labels.txt`",
+        reading="one text and one label per line",
+        tasks=["classify"],
+    ),
+    FileLayout(
+        name="parallel files, ATIS and SNIPS",
+        shape="`train/seq.in`, `train/seq.out` and `train/label`",
+        reading="the words and tags, or the texts and labels",
+        tasks=["classify", "ner"],
+    ),
+    FileLayout(
+        name="folders of classes, 20 Newsgroups and IMDb",
+        shape="`CLASS/FILE`, also within `train` and `test`; the files are `.txt` or have no suffix",
+        reading="one text per file, with its folder as the label",
+        tasks=["classify"],
+    ),
+    FileLayout(
+        name="splits by suffix",
+        shape="`NAME.train`, `NAME.dev` and `NAME.test`",
+        reading="the splits",
+        tasks=ALL_TASKS,
+    ),
+    FileLayout(
+        name="WikiExtractor",
+        shape="lines `<doc id=...>` and `</doc>`",
+        reading="one document per article",
+        tasks=["pretrain-mlm-nsp"],
+    ),
+    FileLayout(
+        name="brat",
+        shape="`.ann` beside `.txt`",
+        reading="not read; write CoNLL files with brat's `tools/anntoconll.py`",
+        tasks=[],
+    ),
+    FileLayout(
+        name="XML, also dumps of Wikipedia",
+        shape="`<?xml` or `<mediawiki`",
+        reading="not read; write CSV, JSONL or plain text (WikiExtractor does this for dumps)",
+        tasks=[],
+    ),
+)
+LAYOUTS: tuple[FileLayout, ...] = (*RECORD_LAYOUTS, *WORD_LAYOUTS, *DOCUMENT_LAYOUTS, *OTHER_LAYOUTS)
