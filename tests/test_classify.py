@@ -349,7 +349,7 @@ def test_the_default_directory_gets_a_number_if_it_exists(cli, tiny, toy):
 @pytest.mark.slow
 @pytest.mark.linear_probe
 def test_the_table_says_on_how_many_rows_a_baseline_is_fitted(cli, tiny, toy, tmp_path, monkeypatch):
-    for module in ("stats.baselines", "run.results"):
+    for module in ("stats.baseline_models", "run.results"):
         monkeypatch.setattr(f"bertkit.{module}.MAX_TFIDF_ROWS", 40)
     for module in ("stats.linear_probe", "run.results"):
         monkeypatch.setattr(f"bertkit.{module}.MAX_PROBE_ROWS", 30)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.scheme import IOB2
 
-from bertkit.stats.baselines import predict_frequent_tag
+from bertkit.stats.baseline_models import predict_frequent_tag
 from bertkit.tasks.ner.predictions import (
     compute_word_accuracy,
     count_entities,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bertkit.stats.baselines import predict_majority, predict_tfidf
+from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.scores import score_multi_label, score_regression, score_single_label
 from bertkit.stats.significance import Scorer, compute_intervals
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.language import is_korean
 from bertkit.metrics import Squad, SquadV2
-from bertkit.stats.baselines import predict_overlap
+from bertkit.stats.baseline_models import predict_overlap
 from bertkit.tasks.qa.predictions import (
     AnswerScores,
     ThresholdSweep,
@@ -328,7 +328,7 @@ def test_overlap_baseline_predicts_the_sentence_with_most_question_words(questio
 
 def test_each_distinct_context_is_split_once_by_the_rules_of_its_language(monkeypatch):
     asked = []
-    splitter = "bertkit.stats.baselines.get_sentence_boundaries"
+    splitter = "bertkit.stats.baseline_models.get_sentence_boundaries"
     monkeypatch.setattr(splitter, lambda *call: asked.append(call) or [])
     contexts = ["한국어 BERT 모델", "東京のホテル", "木匠造了船", "A cat", "A cat", "1945"]
     predict_overlap([""] * 6, contexts)

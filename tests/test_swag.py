@@ -156,7 +156,7 @@ def test_the_same_endings_in_another_order_are_the_same_example(tiny, tmp_path):
 
 
 def test_the_ending_only_baseline_does_not_read_the_context():
-    from bertkit.stats.baselines import predict_ending_only
+    from bertkit.stats.baseline_models import predict_ending_only
 
     rows = make_swag_rows(60)
     endings, labels = [row["endings"] for row in rows], [row["label"] for row in rows]

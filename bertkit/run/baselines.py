@@ -6,11 +6,22 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
 from bertkit.models.encoder import FrozenEncoder
+from bertkit.run.prepare import PreparedRun
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import Task
 from bertkit.tasks.text.task import score_linear_probe
 from bertkit.training.failures import report_out_of_memory
 from bertkit.utils.reporting import report_warning
+
+
+def score_validation_baselines(prepared: PreparedRun) -> dict[str, Scores]:
+    """Return the scores of the baselines on the validation split; empty for a run without report."""
+    if not prepared.options.has_report:
+        return {}
+    if prepared.options.score_baselines is not None:
+        return prepared.options.score_baselines()
+    train, rows = prepared.splits["train"], prepared.splits["validation"]
+    return score_all_baselines(prepared.task, train, rows, prepared.tokenizer)
 
 
 def score_all_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:

@@ -23,7 +23,6 @@ from bertkit.models.encoder import Encoder, compute_pooled_vectors
 from bertkit.models.layers import LAYER_LISTS, choose_layers, keep_layers, select_layers_of_config
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss
-from bertkit.run.baselines import score_all_baselines
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
 from bertkit.settings.declaration import select_unset
@@ -183,15 +182,6 @@ class PreparedRun:
         with torch.device("meta"):
             encoder = AutoModel.from_config(self.model_config)
         return sum(parameter.numel() for parameter in encoder.parameters())
-
-    def score_validation_baselines(self) -> dict[str, Scores]:
-        """Return the scores of the baselines on the validation split; empty for a run without report."""
-        if not self.options.has_report:
-            return {}
-        if self.options.score_baselines is not None:
-            return self.options.score_baselines()
-        train, rows = self.splits["train"], self.splits["validation"]
-        return score_all_baselines(self.task, train, rows, self.tokenizer)
 
 
 def prepare(

@@ -14,7 +14,7 @@ from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprint
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.stats.baselines import MAX_TFIDF_ROWS, TFIDF_BASELINES
+from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
 from bertkit.stats.scores import Scores

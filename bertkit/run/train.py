@@ -12,6 +12,7 @@ from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.models.tagger import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
+from bertkit.run.baselines import score_validation_baselines
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.run.resolve_settings import resolve_settings
@@ -244,7 +245,7 @@ def _write_results(
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(prepared.score_validation_baselines(), len(splits["train"])),
+        **summarize_baselines(score_validation_baselines(prepared), len(splits["train"])),
         "training": training_metrics,
     }
     state = session.trainer.state

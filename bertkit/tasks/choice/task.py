@@ -37,7 +37,7 @@ from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.declaration import get_column_settings, select_unset
-from bertkit.stats.baselines import predict_ending_only, predict_majority
+from bertkit.stats.baseline_models import predict_ending_only, predict_majority
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, softmax

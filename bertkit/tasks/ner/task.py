@@ -18,7 +18,7 @@ from bertkit.models.heads import TAGGER_HEAD, TOKEN_HEAD, match_labels, set_labe
 from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.declaration import list_settings
-from bertkit.stats.baselines import predict_frequent_tag
+from bertkit.stats.baseline_models import predict_frequent_tag
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (
     InputSchema,

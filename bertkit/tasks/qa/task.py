@@ -16,7 +16,7 @@ from bertkit.models.heads import QUESTION_HEAD, has_head, has_head_type, load_wi
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.declaration import fill_unset
-from bertkit.stats.baselines import predict_overlap
+from bertkit.stats.baseline_models import predict_overlap
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import (
     InputSchema,

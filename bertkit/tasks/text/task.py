@@ -48,7 +48,7 @@ from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss, compute_class_weights
 from bertkit.models.pooling import is_causal
 from bertkit.settings.declaration import Pooling, get_column_settings, get_flag, get_settings, select_unset
-from bertkit.stats.baselines import predict_majority, predict_tfidf
+from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
