@@ -47,6 +47,22 @@ def test_the_note_has_the_reason_and_the_flag(labels, note):
     assert note in infer_label_type(repeat(labels, 2))[1]
 
 
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (["0", "0,5", "1", "1,5", "2"], "regression"),
+        (["0", "1", "2", "0,1", "0,2"], "multi-label"),
+        (["0,25", "1,5", "2,75"], "regression"),
+        (["0,125", "0,250", "0,375"], "regression"),
+        (["1,200", "3,400", "5,600"], "multi-class"),
+        (["1_1", "1_2", "2_1"], "multi-class"),
+        (["10%", "20 %", "5%"], "regression"),
+    ],
+)
+def test_notations_of_numbers(labels, kind):
+    assert infer_label_type(repeat(labels, 2))[0] == kind
+
+
 @pytest.mark.parametrize("labels", [[0, 1], ["good", "bad"], [0.5, 1.5], ["a|b", "b"], [["a", "c"], ["b"]]])
 def test_obvious_types_have_no_note(labels):
     assert infer_label_type(repeat(labels, 2))[1] == ""

@@ -197,7 +197,7 @@ def read_table(tmp_path, text, **dialect):
     return rows, [dict(row) for row in rows]
 
 
-ROWS = [("a text, with a comma", "x"), ("another text", "y")] * 4
+ROWS = [(f"a text, with a comma {number}", "xy"[number % 2]) for number in range(8)]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])
@@ -215,10 +215,22 @@ def test_a_first_line_that_is_a_row_is_no_header(tmp_path):
     assert len(read_table(tmp_path, text, header=True)[1]) == len(ROWS) - 1
 
 
-@pytest.mark.parametrize("header", ["text,label", "0,1", "label_0,label_1", "name,2019"])
+@pytest.mark.parametrize(
+    "header", ["text,label", "0,1", "label_0,label_1", "name,2019", "A long question with many words?,Rating"]
+)
 def test_a_header_is_a_header(tmp_path, header):
     rows, records = read_table(tmp_path, header + "\n" + "".join(f"word{n},{n % 3}\n" for n in range(9)))
     assert (len(records), list(rows.columns), rows.notes) == (9, header.split(","), [])
+
+
+def test_a_usual_name_is_a_header_also_if_it_is_a_label(tmp_path):
+    text = "text,toxic\n" + "".join(f"a text {n},{['toxic', 'clean'][n % 2]}\n" for n in range(9))
+    assert len(read_table(tmp_path, text)[1]) == 9
+
+
+def test_a_repeated_header_is_refused(tmp_path):
+    with pytest.raises(UserError, match="row 3: repeats the header"):
+        read_table(tmp_path, "text,label\na,x\nb,y\ntext,label\nc,x\n")
 
 
 def test_empty_rows_and_unnamed_columns_are_left_out_with_notes(tmp_path):

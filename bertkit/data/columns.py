@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -20,9 +21,11 @@ LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
 SEPARATORS = ("|", ";", ",")
 # Cells of a column of its own for each label.
 MEMBERSHIP = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
-# Texts that mean "no label". None, blanks and numbers that are not finite have the same meaning.
-DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+# Three digits after a comma may be thousands, unless a zero precedes it.
+DECIMAL_COMMA = re.compile(r"-?(\d+,(\d{1,2}|\d{4,})|0,\d+)")
+HALF_NUMBER = re.compile(r"\d+,[05]")
 PERCENTAGE = re.compile(r"(-?\d+([.,]\d+)?)\s?%")
+# Texts that mean "no label". None, blanks and numbers that are not finite have the same meaning.
 MISSING_LABELS = {"n/a", "na", "#n/a", "none", "null", "-", "?"}
 PAIR_COLUMNS = [
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -42,6 +45,10 @@ LABEL_COLUMNS = [
     "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars",
     "topic", "entailment_label", "entailment_judgment", "judgment", "judgement",
 ]  # fmt: skip
+
+
+# Names by which the first line of a table is recognized as its header.
+USUAL_NAMES = {"id", *TEXT_COLUMNS, *DOCUMENT_COLUMNS, *LABEL_COLUMNS, *chain.from_iterable(PAIR_COLUMNS)}
 
 
 def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
@@ -261,10 +268,10 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
 
 def parse_number(value: Any) -> float | None:
     """Return a label as a number; None if it is not a finite number. `0,5` is 0.5, and `10%` is 10."""
+    text = value.strip() if isinstance(value, str) else ""
     try:
-        number = float(value)
+        number = float(value if "_" not in text else "nan")  # Python reads 1_5 as 15
     except (TypeError, ValueError):
-        text = value.strip() if isinstance(value, str) else ""
         if match := PERCENTAGE.fullmatch(text):
             text = match[1]
         elif not DECIMAL_COMMA.fullmatch(text):
@@ -340,8 +347,14 @@ def _describe_number_notation(texts: Iterable[str]) -> str:
 
 
 def _are_comma_sets(texts: Collection[str]) -> bool:
-    """Return whether each part of a label with commas is also a label of its own."""
-    return all(part.strip() in texts for text in texts if "," in text for part in text.split(","))
+    """Return whether each part of a label with commas is also a label of its own.
+
+    Numbers with the decimals 0 and 5, such as half stars, are not sets.
+    """
+    sets = [text for text in texts if "," in text]
+    if all(HALF_NUMBER.fullmatch(text) for text in sets):
+        return False
+    return all(part.strip() in texts for text in sets for part in text.split(","))
 
 
 def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
@@ -448,17 +461,23 @@ def parse_regression_labels(rows: Rows, column: str) -> np.ndarray:
     return np.array(targets, dtype=np.float64)[codes]
 
 
-def drop_unlabeled_rows(splits: Splits, column: str) -> tuple[Splits, list[str]]:
+def drop_unlabeled_rows(
+    splits: Splits, column: str, labels: Collection[str] | None = None
+) -> tuple[Splits, list[str]]:
     """Return the splits without unlabeled rows, and a note for each split that has lost rows.
 
     A row is unlabeled if its label is null, `-` (in SNLI, annotators disagreed) or -1 (on the Hub, the label
     is not published). Rows with a blank label are kept: a blank is a gap in the file, which is reported as an
     error later. A split without any label is kept as a whole, with None in the label column.
+
+    Args:
+        labels: The labels of a trained model, which are no marks; None to infer whether -1 is one.
     """
     labeled_splits, notes = dict(splits), []
-    labels = {normalize_label(value) for value in splits["train"].factorize(column)[1]}
-    minus_one_is_class = labels - {"-", "-1", None} <= {"0", "1"}  # the classes -1 and 1, or -1, 0 and 1
-    no_label_marks = {"-"} if minus_one_is_class else {"-", "-1"}
+    found = {normalize_label(value) for value in splits["train"].factorize(column)[1]}
+    if labels is None:  # the classes -1 and 1, or -1, 0 and 1
+        labels = ["-1"] if found - {"-", "-1", None} <= {"0", "1"} else []
+    no_label_marks = {"-", "-1"} - set(labels)
     for name, rows in splits.items():
         if column not in rows.columns:
             continue

@@ -30,7 +30,7 @@ from bertkit.data.readers.parquet import (
     require_distinct_names,
     rows_from_dataset,
 )
-from bertkit.data.readers.text_files import Decoding, read_text
+from bertkit.data.readers.text_files import Decoding, read_text, split_lines
 from bertkit.data.table import Column, Rows, Splits, chunk_records, store_temporarily
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.settings.validation import DataObject, DataSource
@@ -49,6 +49,7 @@ SPLIT_KEYWORDS = {
     "dev": "validation", "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test",
 }  # fmt: skip
+CLASS_FOLDERS_NOTE = "read as folders of classes: each file is a text, and its folder is the label"
 SAMPLES_DIR = Path(__file__).parent / "samples"
 
 
@@ -297,6 +298,8 @@ def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> 
     path = expand_home(str(data))
     if is_saved_dataset(path):
         return select_split(splits_from_object(open_saved_dataset(path), str(path))[0], split, str(path))
+    if path.is_file():
+        return select_split(read_splits(path, dialect)[0], split, str(path))
     return read_file(path, dialect)
 
 
@@ -527,7 +530,7 @@ def read_folder(
             "example with brat's tools/anntoconll.py"
         )
     if rows_by_split := _read_parallel_files(folder, all_paths, dialect or Dialect()):
-        return rows_by_split, []
+        return rows_by_split, ["read as parallel files: each line is a text, with the label in the same line"]
     paths = [path for path in all_paths if is_data_file(path.relative_to(folder))]
     if (
         not paths
@@ -535,12 +538,12 @@ def read_folder(
         and not is_conll
         and all(not path.suffix and len(path.relative_to(folder).parts) > 1 for path in all_paths)
     ):
-        return _read_text_tree(folder, all_paths, dialect.encoding if dialect else None), []
+        return _read_text_tree(folder, all_paths, dialect.encoding if dialect else None), [CLASS_FOLDERS_NOTE]
     if not paths:
         suffixes = format_list([*sorted(DATA_SUFFIXES), *COMPRESSED_SUFFIXES])
         raise UserError(f"{folder}: no data files in this folder ({suffixes}); pass another folder or a file")
     if not is_conll and all(path.suffix == ".txt" and path.parent != folder for path in paths):
-        return _read_text_tree(folder, paths, dialect.encoding if dialect else None), []
+        return _read_text_tree(folder, paths, dialect.encoding if dialect else None), [CLASS_FOLDERS_NOTE]
     by_split, unassigned = group_by_split({path: path.relative_to(folder) for path in paths})
     notes = describe_unassigned_files(unassigned) if by_split else []
     by_split = by_split or {"train": unassigned}
@@ -597,7 +600,10 @@ def _read_parallel_files(folder: Path, paths: Sequence[Path], dialect: Dialect) 
             if not found or not split or label_path not in paths:
                 continue
             decoding = Decoding(dialect.encoding)
-            texts, labels = ("".join(read_text(file, decoding)).splitlines() for file in (path, label_path))
+            texts, labels = (
+                [line.rstrip("\r") for line in split_lines(read_text(file, decoding), max_chars=None)]
+                for file in (path, label_path)
+            )
             if len(texts) != len(labels):
                 raise UserError(
                     f"{label_path}: has {format_count(len(labels), 'line')}, but {path.name} has "
@@ -624,6 +630,7 @@ def read_splits(path: Path, dialect: Dialect | None = None) -> tuple[Splits, lis
         if len(keys) > 1
     ]
     notes += [f"left out, not named after a split: {format_list(unassigned)}"] if unassigned else []
+    notes.insert(0, f"{path.name} is read as an object of splits: {format_list(by_split)}")
     return {split: Rows.concatenate([tables[key] for key in keys]) for split, keys in by_split.items()}, notes
 
 
@@ -678,13 +685,22 @@ def _read_text_tree(folder: Path, paths: list[Path], encoding: str | None) -> Sp
 
 
 def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | None) -> Rows:
-    """Return one row per .txt file; `classes` are the labels by name of the class folder."""
+    """Return one row per .txt file, or per file without a suffix if there is no .txt file.
+
+    `classes` are the labels by name of the class folder.
+    """
     decoding = Decoding(encoding)
-    parts = [
-        Rows.from_columns({"text": ["".join(read_text(path, decoding))], "label": [label]}, str(path))
+    files = [
+        (path, label)
         for name, label in classes.items()
         for path in sorted((folder / name).iterdir())
-        if path.suffix in (".txt", "")
+        if path.is_file() and path.suffix in (".txt", "") and not path.name.startswith(".")
+    ]
+    has_suffix = any(path.suffix for path, _ in files)
+    parts = [
+        Rows.from_columns({"text": ["".join(read_text(path, decoding))], "label": [label]}, str(path))
+        for path, label in files
+        if bool(path.suffix) == has_suffix
     ]
     if not parts:
         raise UserError(f"{folder}: no .txt files in {format_list(classes)}; put one text into each file")

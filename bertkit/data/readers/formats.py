@@ -19,7 +19,7 @@ from itertools import chain, compress, dropwhile, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column, require_column
+from bertkit.data.columns import DOCUMENT_COLUMNS, USUAL_NAMES, guess_column, require_column
 from bertkit.data.readers.conll import iter_conll, split_at_blank_lines
 from bertkit.data.readers.layouts import (
     SEEN_ROWS,
@@ -69,7 +69,7 @@ from bertkit.utils.text import replace_surrogates
 
 RowFormat = Literal["table", "parquet", "json lines", "delimited"]  # of a corpus file of rows
 IN_MEMORY_BYTES = 16 << 20  # the rows of smaller files are not stored on disk
-TEXT_FILE_NAME = re.compile(r".*\.txt(\.gz|\.zst)?", re.IGNORECASE)
+TEXT_FILE_NAME = re.compile(r".*\.txt(\.(gz|bz2|xz|zst))?", re.IGNORECASE)
 STANDARD_INPUT = "standard input"
 DELIMITERS = "\t,;|"
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?')  # Excel's first line, which names the delimiter
@@ -491,6 +491,8 @@ def _iter_rows(
         if len(columns) > 1 and not any(map(str.strip, row)):
             num_blank += 1
             continue
+        if len(columns) > 1 and row == columns and dialect.header is not False:
+            raise UserError(f"{name}: row {number}: repeats the header; remove the row")
         if len(row) != len(columns):
             expected = f"{format_count(len(columns), 'field')} ({format_list(map(shorten, columns))})"
             fix = "enclose fields that contain the delimiter in quotes"
@@ -521,7 +523,8 @@ def _find_quote(sample: str, delimiter: str) -> str | None:
             reader = csv.reader(
                 (line + "\n" for line in lines), delimiter=delimiter, quotechar=quote, strict=True
             )
-            if len({len(row) for row in reader if row} | {1}) == 2:
+            lengths = {len(row) for row in reader if row}
+            if len(lengths) == 1 and lengths != {1}:
                 return quote
     return None
 
@@ -529,8 +532,9 @@ def _find_quote(sample: str, delimiter: str) -> str | None:
 def _looks_like_row(sample: str, delimiter: str, quote: str | None) -> bool:
     """Return whether the first line of a table is a row, not a header.
 
-    It is if a cell occurs again in a column of repeated values or is a long text, or if a cell is a number in
-    a column of numbers and no other cell can be a name. A header of consecutive numbers is that of pandas.
+    It is a header if it has a usual name, a text above a column of numbers, or consecutive numbers, as pandas
+    writes them. It is a row if a cell occurs again in a column of repeated values or is a long text, or if a
+    cell is a number in a column of numbers and no other cell can be a name.
     """
     lines = drop_partial_line(sample).split("\n")[:MAX_SNIFFED_LINES]
     try:
@@ -540,15 +544,18 @@ def _looks_like_row(sample: str, delimiter: str, quote: str | None) -> bool:
     rows = [row for row in rows if len(row) == len(first)]
     if len(first) < 2 or len(rows) < MIN_ROWS_WITHOUT_HEADER or first == list(map(str, range(len(first)))):
         return False
-    has_number = has_name = False
+    has_row_cell = has_number = has_name = False
     for index, cell in enumerate(map(str.strip, first)):
         column = [row[index].strip() for row in rows]
-        is_repeated = len(set(column)) < len(column)
-        if cell and ((cell in column and is_repeated) or cell.count(" ") > MAX_NAME_SPACES):
-            return True
-        has_number |= bool(NUMBER.fullmatch(cell)) and all(map(NUMBER.fullmatch, column))
+        has_numbers = all(map(NUMBER.fullmatch, column))
+        is_number = NUMBER.fullmatch(cell) is not None
+        if cell.lower() in USUAL_NAMES or (cell and has_numbers and not is_number):
+            return False
+        is_repeated = cell in column and len(set(column)) < len(column)
+        has_row_cell |= bool(cell) and (is_repeated or cell.count(" ") > MAX_NAME_SPACES)
+        has_number |= is_number and has_numbers
         has_name |= cell.isidentifier() and cell not in column
-    return has_number and not has_name
+    return has_row_cell or (has_number and not has_name)
 
 
 def _split_fields(

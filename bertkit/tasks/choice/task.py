@@ -407,7 +407,7 @@ def guess_ending_columns(rows: Rows) -> list[str]:
             word, suffix = match[1].lower(), match[2].lower()
             sort_key = (int(suffix) if suffix.isdigit() else -1, suffix)
             columns_by_word.setdefault(word, []).append((*sort_key, column))
-        elif column in "ABCDEFGH":
+        elif column in tuple("ABCDEFGH"):
             columns_by_word.setdefault("", []).append((-1, column, column))
     ending_columns = max(columns_by_word.values(), key=len, default=[])
     if len(ending_columns) < 2:

@@ -292,7 +292,8 @@ class SequenceTask(Task):
         column = self.config.label_column
         rows = join_label_columns(rows, column)
         require_column(rows, column, "the label")
-        labeled, notes = drop_unlabeled_rows({"train": rows}, column)
+        labels = self.labels or ["-1"]  # a number may be -1
+        labeled, notes = drop_unlabeled_rows({"train": rows}, column, labels)
         self._check_texts(labeled["train"])
         parsed = self._map_label_ids(labeled["train"])
         self.encode_labels(parsed, required=True)
