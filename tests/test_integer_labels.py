@@ -63,6 +63,22 @@ def test_notations_of_numbers(labels, kind):
     assert infer_label_type(repeat(labels, 2))[0] == kind
 
 
+@pytest.mark.parametrize(
+    ("labels", "label_type", "note"),
+    [
+        (["['a', 'b']", "['a'", "c"], "multi-class", "\"['a'\" is not a list; --problem multi-label"),
+        (["a", "b", "a, b", "a, c"], "multi-class", "a part of 'a, c' is not a label of its own; --problem"),
+        ([["a"], ["b"], True], "multi-label", "True is a set of one label"),
+        ([["a"], ["b"], []], "multi-label", "a list has no label, and the others have one"),
+    ],
+)
+def test_a_label_unlike_the_others_is_named(labels, label_type, note):
+    """One damaged cell changes how all labels are read."""
+    inferred, reason = infer_label_type(repeat(labels, 2))
+    assert inferred == label_type
+    assert note in reason
+
+
 @pytest.mark.parametrize("labels", [[0, 1], ["good", "bad"], [0.5, 1.5], ["a|b", "b"], [["a", "c"], ["b"]]])
 def test_obvious_types_have_no_note(labels):
     assert infer_label_type(repeat(labels, 2))[1] == ""

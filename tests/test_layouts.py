@@ -69,7 +69,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_record_is_converted(name):
     record, expected = CASES[name]
-    layout, rows = convert_records(enumerate([record], start=1), Counter(), is_conll=False)
+    layout, rows = convert_records("", enumerate([record], start=1), Counter(), is_conll=False)
     assert layout.name == name
     assert list(rows) == [(1, expected)]
 
@@ -87,8 +87,34 @@ def test_a_record_is_converted(name):
     ],
 )
 def test_usual_rows_have_no_layout(record):
-    layout, rows = convert_records(enumerate([record], start=1), Counter(), is_conll=False)
+    layout, rows = convert_records("", enumerate([record], start=1), Counter(), is_conll=False)
     assert (layout, list(rows)) == (None, [(1, record)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_of_another_structure_is_refused(name):
+    """The other rows show the layout, and are not read as something else."""
+    record = CASES[name][0]
+    layout, rows = convert_records("a.json", enumerate([record, record, {"text": 7}]), Counter(), False)
+    assert layout.name == name
+    if name == "Label Studio, JSON-MIN or CSV":  # its columns have any names
+        return
+    with pytest.raises(UserError, match=r"^a\.json: row 2: .*correct or remove the row$"):
+        list(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[null, {"text": "Oslo"}]', "row 1: not a JSON object"),
+        ('["Oslo", {"entities": []}]]', "broken JSON"),
+    ],
+)
+def test_a_json_list_is_not_read_as_words(tmp_path, text, problem):
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=problem):
+        read_file(path, Dialect(conll=True))
 
 
 def test_rows_that_are_left_out_are_counted_and_others_keep_their_number(tmp_path):
@@ -156,6 +182,34 @@ def test_lines_of_words_are_read(name, tmp_path):
     [row] = rows
     assert {column: row[column] for column in expected} == expected
     assert rows.notes[0].startswith(f"a.conll is read as {name}: 1 row")
+
+
+def read_words(tmp_path, text):
+    return next(iter_conll(tmp_path / "a.conll", lambda: iter([text])))
+
+
+def test_a_word_with_too_few_fields_is_not_left_out(tmp_path):
+    with pytest.raises(UserError, match="line 2: expected 3 columns, found 1"):
+        read_words(tmp_path, WORD_FILES["CoNLL-2012"][0].replace("a 0 0 New NN", "a 0 New NN"))
+
+
+def test_a_name_ends_with_its_sentence(tmp_path):
+    lines = WORD_FILES["CoNLL-2012"][0].replace("*) -", "* -").split("\n")
+    rows = read_words(tmp_path, "\n".join([*lines[:4], "", *lines[3:]]))
+    assert rows["ner"][1] == ["O", "B-GPE"]
+
+
+def test_a_word_of_conllu_without_its_number_is_read(tmp_path):
+    rows = read_words(
+        tmp_path, WORD_FILES["CoNLL-U"][0] + "".join(f"{n}\tw{n}" + "\t_" * 8 + "\n" for n in "345x")
+    )
+    assert rows["FORM"] == [["de", "Rhin", "w3", "w4", "w5", "wx"]]
+
+
+@pytest.mark.parametrize("start", ["\n", "# a comment\n"])
+def test_a_header_of_words_may_follow_lines_without_words(tmp_path, start):
+    rows = read_words(tmp_path, start + WORD_FILES["words with a header"][0])
+    assert rows["token"] == [["New", "York"]]
 
 
 def test_a_sentence_of_a_layout_may_cross_lines_without_words(tmp_path):

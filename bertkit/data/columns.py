@@ -18,7 +18,9 @@ MIN_ROWS_PER_CLASS = 2
 SCALE_MAXIMUM = 100  # integers that end here are usually percentages or scores
 SEEN_ROWS = 100  # rows whose values show what a column holds
 LabelTypeName = Literal["binary", "multi-class", "multi-label", "regression"]
-SEPARATORS = ("|", ";", ",")
+SEPARATORS = ("|", ";", "#", ",")  # of the labels in a text; `#` is that of doccano
+OBVIOUS_SEPARATORS = ("|", ";")
+TAG_LIST = re.compile(r"(<[^<>]+>)+")  # `<python><pandas>`, as on Stack Overflow
 # Cells of a column of its own for each label.
 MEMBERSHIP = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
 # Three digits after a comma may be thousands, unless a zero precedes it.
@@ -263,7 +265,9 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
     text = normalize_label(value)
     if text is None:
         return None
-    return [part.strip() for part in text.split(separator) if part.strip()] if separator else [text]
+    if TAG_LIST.fullmatch(text):
+        return text[1:-1].split("><")
+    return split_labels(text, separator) if separator else [text]
 
 
 def parse_number(value: Any) -> float | None:
@@ -294,26 +298,29 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     codes, distinct = factorize(values)
     row_counts = zip(distinct, np.bincount(codes).tolist(), strict=True)
     labels = [(value, count) for value, count in row_counts if normalize_label(value) is not None]
-    lists = [
-        items
-        for value, _ in labels
-        if (items := value if isinstance(value, (list, tuple)) else parse_list(value)) is not None
-    ]
+    items = [value if isinstance(value, (list, tuple)) else parse_list(value) for value, _ in labels]
+    lists = [item for item in items if item is not None]
     note = ""
-    if lists and all(len(items) == 1 for items in lists) and len(lists) == len(labels):
+    if lists and all(len(item) == 1 for item in lists) and len(lists) == len(labels):
         note = "each list has one label, which is read as a class; --problem multi-label reads label sets"
     elif len(lists) == len(labels) or any(isinstance(value, (list, tuple)) for value, _ in labels):
-        texts = [value for value, _ in labels if isinstance(value, str)]
-        example = f"labels are read as sets: {shorten_repr(texts[0])} is a list" if texts else ""
-        return "multi-label", example
+        return "multi-label", _describe_label_lists([value for value, _ in labels], items)
+    elif any(len(item) > 1 for item in lists):
+        other = shorten_repr(labels[items.index(None)][0])
+        note = f"labels are read as classes: {other} is not a list; --problem multi-label reads label sets"
     counts: Counter[Any] = Counter()
     for value, count in labels:
         counts[normalize_label(value)] += count
-    if "," in "".join(counts) and _are_comma_sets(counts):
-        return "multi-label", (
-            "labels are read as sets: the parts of labels with commas are also labels of their own; "
-            "--problem multi-class reads each cell as one class"
-        )
+    texts = list(counts)
+    if all(map(TAG_LIST.fullmatch, texts)) and any(text.count("<") > 1 for text in texts):
+        return "multi-label", ""
+    if separator := find_separator(texts):
+        is_obvious = separator in OBVIOUS_SEPARATORS
+        example = shorten_repr(next(text for text in texts if separator in text.strip(separator)))
+        reason = f"labels are read as sets, with {separator!r} between the labels of {example}"
+        return "multi-label", "" if is_obvious else f"{reason}; --problem multi-class reads classes"
+    if separator := find_separator(texts, is_requested=True):
+        note = f"labels are read as classes, also with {separator!r}; --problem multi-label reads label sets"
     numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
     if numbers and all(number is not None for number in numbers.values()):
         integer_counts: Counter[int] = Counter()
@@ -327,9 +334,19 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
             return "regression", f"labels are read as numbers ({reason}); {hint}"
         if len(counts) > 2:
             note = f"labels are read as classes ({reason}); --problem regression reads them as numbers"
-    if detect_separator(distinct, SEPARATORS[:2]):
-        return "multi-label", ""
     return ("binary" if len(counts) == 2 else "multi-class"), note
+
+
+def _describe_label_lists(values: Sequence[Any], items: Sequence[Sequence[Any] | None]) -> str:
+    """Return a note on label sets whose notation is not obvious; `items` holds the list in each value."""
+    if None in items:
+        other = shorten_repr(values[items.index(None)])
+        return f"labels are read as sets: {other} is a set of one label, because other labels are lists"
+    lengths = {len(item) for item in items if item is not None}
+    if lengths == {0, 1}:
+        return "labels are read as sets: a list has no label, and the others have one, as classes have"
+    text = next((value for value in values if isinstance(value, str)), None)
+    return "" if text is None else f"labels are read as sets: {shorten_repr(text)} is a list"
 
 
 def _is_plain_number(text: str) -> bool:
@@ -343,18 +360,8 @@ def _describe_number_notation(texts: Iterable[str]) -> str:
         return ""
     notation = "percentages" if "%" in text else "numbers with a decimal comma"
     example = f"{text!r} is {parse_number(text):g}"
-    return f"labels are read as {notation}: {example}; --problem multi-class reads them as classes"
-
-
-def _are_comma_sets(texts: Collection[str]) -> bool:
-    """Return whether each part of a label with commas is also a label of its own.
-
-    Numbers with the decimals 0 and 5, such as half stars, are not sets.
-    """
-    sets = [text for text in texts if "," in text]
-    if all(HALF_NUMBER.fullmatch(text) for text in sets):
-        return False
-    return all(part.strip() in texts for text in sets for part in text.split(","))
+    others = "--problem multi-class reads classes, and multi-label reads sets"
+    return f"labels are read as {notation}: {example}; {others}"
 
 
 def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
@@ -379,17 +386,42 @@ def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
     return True, f"consecutive integers from {low} to {high}, each in several rows"
 
 
-def detect_separator(values: Sequence[Any], separators: Sequence[str] = SEPARATORS) -> str | None:
-    """Return the separator of several labels in a text, or None.
+def find_separator(texts: Sequence[str], is_requested: bool = False) -> str | None:
+    """Return the separator of several labels in a text, or None if the texts are single labels.
 
-    If texts are split at a separator, the number of distinct names must decrease.
+    The texts are sets if splitting gives fewer names, or no more names, half of which are also texts of their
+    own. For `#` and `,`, which names of classes also contain, the latter is required.
+
+    Args:
+        texts: The distinct labels.
+        is_requested: Whether the user says that the labels are sets. Numbers are then always split.
     """
-    texts = {text for text in map(normalize_label, values) if text}
-    for separator in separators:
-        parts = {part.strip() for text in texts for part in text.split(separator)}
-        if any(separator in text for text in texts) and len(parts) < len(texts):
+    for separator in SEPARATORS:
+        parts_by_text = {text: split_labels(text, separator) for text in texts}
+        sets = [parts for parts in parts_by_text.values() if len(parts) > 1]
+        if not sets or (separator == "," and all(map(HALF_NUMBER.fullmatch, filter(has_comma, texts)))):
+            continue
+        names = set(chain.from_iterable(parts_by_text.values()))
+        single = {parts[0] for parts in parts_by_text.values() if len(parts) == 1}
+        members = set(chain.from_iterable(sets))
+        has_members = 2 * len(members & single) >= len(members)
+        are_numbers = all(map(str.isdecimal, names))
+        are_sets = has_members and len(names) <= len(texts)
+        are_sets |= separator in OBVIOUS_SEPARATORS and len(names) < len(texts)
+        are_sets |= are_numbers and any(len(parts) > 2 for parts in sets)
+        if are_sets or (is_requested and (has_members or are_numbers or len(names) < len(texts))):
             return separator
     return None
+
+
+def split_labels(text: str, separator: str) -> list[str]:
+    """Return the labels in a text, which may begin and end with the separator."""
+    return [part.strip() for part in text.split(separator) if part.strip()]
+
+
+def has_comma(text: str) -> bool:
+    """Return whether a text contains a comma."""
+    return "," in text
 
 
 def join_label_columns(rows: Rows, column: str) -> Rows:

@@ -209,6 +209,7 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
     if not sample.strip():
         raise UserError(f"{path}: {EMPTY_FILE}")
     notes: list[str] = []
+    left_out: Counter[str] = Counter()
     if data_format == "json" and not starts_with_json_lines(sample):
         layout, document = parse_json_document(path, "".join(open_text()), is_conll=dialect.conll)
         if isinstance(document, dict):
@@ -223,7 +224,7 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
         if data_format == "json":
             records = enumerate((record for _, record in parse_json_lines(path, lines)), start=1)
         elif is_fasttext(sample):
-            records = _note_layout(path, "fastText", parse_fasttext(lines), notes)
+            records = _note_layout(path, "fastText", parse_fasttext(lines, left_out), notes, left_out)
         else:
             columns, rows_of_fields = parse_delimited(path, lines, sample, dialect, notes)
             first = next(rows_of_fields, None)
@@ -235,8 +236,7 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
                 (number, dict(zip(columns, fields, strict=True)))
                 for number, fields in chain([first], rows_of_fields)
             )
-    left_out: Counter[str] = Counter()
-    record_layout, records = convert_records(records, left_out, is_conll=dialect.conll)
+    record_layout, records = convert_records(path, records, left_out, is_conll=dialect.conll)
     if record_layout:
         records = _note_layout(path, record_layout.name, records, notes, left_out)
     chunks = chunk_records(records, str(path), chunk_size)
@@ -265,11 +265,17 @@ def _detect_data_format(sample: str, dialect: Dialect) -> Literal["json", "conll
     CoNLL files.
     """
     if dialect.conll:
-        if JSON_OBJECT_START.match(sample) or JSON_TUPLE_START.match(sample):
+        if JSON_OBJECT_START.match(sample) or JSON_TUPLE_START.match(sample) or _is_json_list(sample):
             return "json"
         return "delimited" if sample.strip() and _is_word_table(sample) else "conll"
     determines_format = dialect.header is False or replace(dialect, encoding=None, header=None) != Dialect()
     return "json" if not determines_format and sample.lstrip()[:1] in ("{", "[") else "delimited"
+
+
+def _is_json_list(text: str) -> bool:
+    """Return whether a text is a list with objects in JSON, which may be broken or begin otherwise."""
+    text = text.strip()
+    return text[:1] + text[-1:] == "[]" and "{" in text
 
 
 def _is_word_table(sample: str) -> bool:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import format_count
+from bertkit.errors import UserError, format_count
 from bertkit.utils.text import parse_list
 
 Record = dict[str, Any]
@@ -53,13 +53,22 @@ class RecordLayout(FileLayout):
     convert: Callable[[Record], Record | str] = field(default=lambda record: record)
     join: Callable[[NumberedRecords], NumberedRecords] | None = None
 
-    def read(self, records: NumberedRecords, left_out: Counter[str]) -> NumberedRecords:
-        """Yield converted rows, and count those that are left out by their kind."""
+    def read(self, file: object, records: NumberedRecords, left_out: Counter[str]) -> NumberedRecords:
+        """Yield converted rows, and count those that are left out by their kind.
+
+        The layout is that of the first rows, so a later row, or a value in any row, may not have it.
+        """
         if self.join is not None:
             yield from self.join(records)
             return
         for number, record in records:
-            row = self.convert(record)
+            try:
+                row = self.convert(record)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise UserError(
+                    f"{file}: row {number}: is not complete or has values of other types than {self.name} "
+                    f"({self.shape}), which the first rows are; correct or remove the row"
+                ) from error
             if isinstance(row, str):
                 left_out[row] += 1
             else:
@@ -83,17 +92,18 @@ def find_record_layout(records: Sequence[Record], is_conll: bool) -> RecordLayou
 
 
 def convert_records(
-    records: NumberedRecords, left_out: Counter[str], is_conll: bool
+    file: object, records: NumberedRecords, left_out: Counter[str], is_conll: bool
 ) -> tuple[RecordLayout | None, NumberedRecords]:
     """Return the layout of the rows of a file, or None, and an iterator over the converted rows."""
     seen = list(islice(records, SEEN_ROWS))
     layout = find_record_layout([record for _, record in seen], is_conll)
     rows = chain(seen, records)
-    return layout, rows if layout is None else layout.read(rows, left_out)
+    return layout, rows if layout is None else layout.read(file, rows, left_out)
 
 
-def _all_rows(records: Sequence[Record], test: Callable[[Record], bool]) -> bool:
-    return all(map(test, records))
+def _most_rows(records: Sequence[Record], test: Callable[[Record], bool]) -> bool:
+    """Return whether a test is true for most rows; `RecordLayout.read` refuses a damaged one."""
+    return 2 * sum(map(test, records)) > len(records)
 
 
 # ---- annotation tools
@@ -109,9 +119,9 @@ def _read_label_studio(record: Record) -> Record | str:
         return "tasks without an annotation"
     row: Record = {**record["data"], "spans": []}
     for region in annotations[0].get("result", []):
-        value = region.get("value", {})
         kind = region.get("type")
-        if _is_span(value):
+        value = region["value"] if kind == "labels" else region.get("value", {})
+        if kind == "labels" or _is_span(value):
             for label in value.get(kind, value.get("labels", [])):
                 row["spans"].append(
                     {"start": value["start"], "end": value["end"], "label": label, **_text_of(value)}
@@ -149,7 +159,7 @@ def _read_label_studio_min(record: Record) -> Record:
 
 
 def _is_label_studio_min(records: Sequence[Record]) -> bool:
-    return _all_rows(records, lambda record: "annotation_id" in record and "annotator" in record)
+    return _most_rows(records, lambda record: "annotation_id" in record and "annotator" in record)
 
 
 PRODIGY_ANSWERS = {"accept": "", "reject": "rejected rows", "ignore": "ignored rows"}
@@ -172,7 +182,7 @@ def _read_spans_by_type(record: Record) -> Record:
     """Return the row of CLUENER's {"TYPE": {"text": [[first character, last character]]}}."""
     spans = [
         {"start": start, "end": last + 1, "label": kind, "text": text}
-        for kind, bounds_by_text in (record.get("label") or {}).items()
+        for kind, bounds_by_text in record["label"].items()
         for text, bounds in bounds_by_text.items()
         for start, last in bounds
     ]
@@ -189,7 +199,7 @@ def _read_doccano(record: Record) -> Record:
     row = {name: value for name, value in record.items() if name not in ("entities", "relations")}
     spans = [
         {"start": entity["start_offset"], "end": entity["end_offset"], "label": entity["label"]}
-        for entity in record.get("entities") or []
+        for entity in record["entities"] or []
     ]
     return {**row, "spans": spans}
 
@@ -226,7 +236,7 @@ def _has_choice_objects(records: Sequence[Record]) -> bool:
             and all(isinstance(choice, Mapping) and "text" in choice for choice in choices)
         )
 
-    return _all_rows(records, matches)
+    return _most_rows(records, matches)
 
 
 # ---- questions
@@ -236,6 +246,8 @@ def _read_context(record: Record) -> Record | str:
     """Return a context with its questions as an article of SQuAD with one paragraph."""
     if "header" in record and "qas" not in record:
         return "headers"
+    if not isinstance(record["qas"], list):
+        raise TypeError("the questions are not a list")
     questions = []
     for qa in record["qas"]:
         question = dict(qa)
@@ -255,7 +267,7 @@ def _read_context(record: Record) -> Record | str:
 
 def _has_contexts(records: Sequence[Record]) -> bool:
     rows = records[1:] if "header" in records[0] else records
-    return bool(rows) and _all_rows(
+    return bool(rows) and _most_rows(
         rows,
         lambda record: (
             isinstance(record.get("qas"), list) and ("context" in record or "context_text" in record)
@@ -366,7 +378,7 @@ RECORD_LAYOUTS = (
         shape="objects with `data` and `annotations`",
         reading="`data`, and the spans or choices of the first annotation that is not cancelled",
         tasks=["classify", "nli", "ner"],
-        matches=lambda records: _all_rows(
+        matches=lambda records: _most_rows(
             records,
             lambda record: (
                 isinstance(record.get("data"), Mapping) and isinstance(record.get("annotations"), list)
@@ -387,8 +399,8 @@ RECORD_LAYOUTS = (
         shape="rows whose `answer` is accept, reject or ignore",
         reading="the text, and the spans, label or accepted options; rejected and ignored rows are left out",
         tasks=["classify", "ner"],
-        matches=lambda records: _all_rows(
-            records, lambda record: record.get("answer") in PRODIGY_ANSWERS and "text" in record
+        matches=lambda records: _most_rows(
+            records, lambda record: record.get("answer") in [*PRODIGY_ANSWERS] and "text" in record
         ),
         convert=_read_prodigy,
     ),
@@ -397,7 +409,7 @@ RECORD_LAYOUTS = (
         shape="objects with `text`, `entities` and `relations`",
         reading="the text and the entities; relations are not read",
         tasks=["ner"],
-        matches=lambda records: _all_rows(
+        matches=lambda records: _most_rows(
             records, lambda record: {"text", "entities", "relations"} <= record.keys()
         ),
         convert=_read_doccano,
@@ -551,15 +563,17 @@ def is_fasttext(sample: str) -> bool:
     return bool(lines) and all(map(FASTTEXT_LABEL.match, lines[:SEEN_ROWS]))
 
 
-def parse_fasttext(lines: Iterable[str]) -> NumberedRecords:
-    """Yield the text and the list of labels of each line that is not blank."""
+def parse_fasttext(lines: Iterable[str], left_out: Counter[str]) -> NumberedRecords:
+    """Yield the text and the list of labels of each line that has a label, and count the other texts."""
     for number, line in enumerate(lines, start=1):
         labels, text = [], line.strip()
         while match := FASTTEXT_LABEL.match(text):
             labels.append(match[1])
             text = text[match.end() :]
-        if line.strip():
+        if labels:
             yield number, {"text": text, "label": labels}
+        elif text:
+            left_out["lines without a label"] += 1
 
 
 # ---- lines of words
@@ -599,16 +613,15 @@ def _match_conllu(lines: Sequence[str]) -> list[str] | None:
         if line.startswith("# global.columns ="):  # CoNLL-U Plus
             columns = line.partition("=")[2].split()
     words = [line.split("\t") for line in lines if line.strip() and not line.startswith("#")]
-    matches = columns[0] == "ID" and all(
-        len(fields) == len(columns) and CONLLU_ID.fullmatch(fields[0]) for fields in words
-    )
-    return columns if words and matches else None
+    num_words = sum(len(fields) == len(columns) and bool(CONLLU_ID.fullmatch(fields[0])) for fields in words)
+    return columns if columns[0] == "ID" and 2 * num_words > len(words) else None
 
 
 def _convert_conllu(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         first, tab, rest = line.partition("\t")
-        if (line.startswith("#") and not tab) or (tab and not first.isdecimal()):
+        is_word = first.isdecimal() or not CONLLU_ID.fullmatch(first)
+        if line.startswith("#") or (tab and not is_word):
             yield NO_WORD
         elif tab:
             form, *others = rest.split("\t")
@@ -624,12 +637,19 @@ def _match_conll2012(lines: Sequence[str]) -> list[str] | None:
 
 
 def _convert_conll2012(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the words (field 3), parts of speech (4) and tags of names: `(PERSON*`, `*`, `*)` (10)."""
+    """Yield the words (field 3), parts of speech (4) and tags of names: `(PERSON*`, `*`, `*)` (10).
+
+    A line with too few fields is not changed; then it has too few columns.
+    """
     kind = ""
     for line in lines:
         fields = line.split()
-        if line.startswith("#") or len(fields) < 12:
-            yield "" if line.startswith(CONLL2012_BEGIN) or not line.strip() else NO_WORD
+        if not fields or line.startswith("#"):
+            kind = ""
+            yield "" if not fields or line.startswith(CONLL2012_BEGIN) else NO_WORD
+            continue
+        if len(fields) < 12:
+            yield line
             continue
         name = fields[10]
         begins = name.startswith("(")
@@ -678,8 +698,8 @@ def _convert_webanno(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _match_header(lines: Sequence[str]) -> list[str] | None:
-    words = [line for line in lines if line.strip()]
-    if len(words) < 2 or not lines[0].strip():
+    words = list(filter(_may_be_header, lines))
+    if len(words) < 2:
         return None
     separator = "\t" if "\t" in words[0] else " "
     names, first = words[0].split(separator), words[1].split(separator)
@@ -688,9 +708,16 @@ def _match_header(lines: Sequence[str]) -> list[str] | None:
     return names if is_header and has_names else None
 
 
+def _may_be_header(line: str) -> bool:
+    """Return whether a line is neither blank nor a comment."""
+    return bool(line.strip()) and not line.startswith("#")
+
+
 def _convert_header(lines: Iterable[str]) -> Iterator[str]:
-    for index, line in enumerate(lines):
-        yield line if index else NO_WORD
+    has_header = False
+    for line in lines:
+        yield line if has_header else NO_WORD
+        has_header = has_header or _may_be_header(line)
 
 
 WORD_LAYOUTS = (

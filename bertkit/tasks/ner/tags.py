@@ -394,13 +394,13 @@ def _find_other(tags: Collection[str], notation: Scheme) -> list[str]:
 
 
 def describe_notation(tags: Collection[str], scheme: Scheme) -> str | None:
-    """Return a note if the letters of the tags are suffixes or in lower case, or look so; None otherwise."""
+    """Return a note if letters of tags are suffixes or in lower case, or if only some tags have letters."""
     if scheme.is_unusual:
         form = " and ".join(
             ["letters as suffixes"] * scheme.has_suffix + ["letters in lower case"] * scheme.is_lowercase
         )
         return f"the tags look like {scheme.name} with {form}, and are read as {scheme}"
-    for notation in () if scheme.separator else _list_unusual(tags):
+    for notation in () if scheme.separator else (Scheme(outside=scheme.outside), *_list_unusual(tags)):
         examples = sorted(tag for tag in tags if notation.parse(tag)[0] == "B" and len(tag) > 1)
         other = _find_other(tags, notation)
         if examples and other:

@@ -10,7 +10,7 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
 from bertkit.data.tokens import SequenceTemplate
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count
 from bertkit.models.forward import average_log_probabilities
 from bertkit.models.heads import QUESTION_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
@@ -107,6 +107,9 @@ class Qa(Task):
         ]
         if self.config.squad is None:
             self.resolve(squad="v2" if unanswerable else "v1")
+            if unanswerable:
+                count = sum(not answers for rows, _ in unanswerable for answers in rows["answers"])
+                notes.append(f"{format_count(count, 'question')} without an answer: --squad v2")
         elif self.config.squad == "v1" and unanswerable:
             rows, index = unanswerable[0]
             raise UserError(

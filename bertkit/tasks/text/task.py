@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from bertkit.data.columns import (
-    detect_separator,
     drop_unlabeled_rows,
+    find_separator,
     guess_label_column,
     guess_pair_columns,
     guess_text_columns,
@@ -580,7 +580,8 @@ class Classify(SequenceTask):
             self.state.best_metric = (dataset.best_metric or Regression.default_metric, 1)
             return
         _, values = train.factorize(column)
-        separator = detect_separator(values) if problem == "multi-label" else None
+        texts = list(filter(None, map(normalize_label, values)))
+        separator = find_separator(texts, is_requested=True) if problem == "multi-label" else None
         if problem == "multi-label":
             found = {label for value in values for label in parse_label_set(value, separator) or []}
         else:
