@@ -67,7 +67,8 @@ def test_notations_of_numbers(labels, kind):
     ("labels", "label_type", "note"),
     [
         (["['a', 'b']", "['a'", "c"], "multi-class", "\"['a'\" is not a list; --problem multi-label"),
-        (["a", "b", "a, b", "a, c"], "multi-class", "a part of 'a, c' is not a label of its own; --problem"),
+        (["a", "b", "a, b", "a, c"], "multi-label", "with ',' between the labels of 'a, b'; --problem"),
+        (["a", "a, b", "c, d"], "multi-class", "also with ','; --problem multi-label"),
         ([["a"], ["b"], True], "multi-label", "True is a set of one label"),
         ([["a"], ["b"], []], "multi-label", "a list has no label, and the others have one"),
     ],

@@ -303,7 +303,9 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
     note = ""
     if lists and all(len(item) == 1 for item in lists) and len(lists) == len(labels):
         note = "each list has one label, which is read as a class; --problem multi-label reads label sets"
-    elif len(lists) == len(labels) or any(isinstance(value, (list, tuple)) for value, _ in labels):
+    elif (lists and len(lists) == len(labels)) or any(
+        isinstance(value, (list, tuple)) for value, _ in labels
+    ):
         return "multi-label", _describe_label_lists([value for value, _ in labels], items)
     elif any(len(item) > 1 for item in lists):
         other = shorten_repr(labels[items.index(None)][0])
@@ -319,7 +321,7 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
         example = shorten_repr(next(text for text in texts if separator in text.strip(separator)))
         reason = f"labels are read as sets, with {separator!r} between the labels of {example}"
         return "multi-label", "" if is_obvious else f"{reason}; --problem multi-class reads classes"
-    if separator := find_separator(texts, is_requested=True):
+    if not note and (separator := find_separator(texts, is_requested=True)):
         note = f"labels are read as classes, also with {separator!r}; --problem multi-label reads label sets"
     numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
     if numbers and all(number is not None for number in numbers.values()):
@@ -389,12 +391,12 @@ def are_integers_classes(counts: Mapping[int, int]) -> tuple[bool, str]:
 def find_separator(texts: Sequence[str], is_requested: bool = False) -> str | None:
     """Return the separator of several labels in a text, or None if the texts are single labels.
 
-    The texts are sets if splitting gives fewer names, or no more names, half of which are also texts of their
-    own. For `#` and `,`, which names of classes also contain, the latter is required.
+    The texts are sets if splitting gives fewer names. For `#` and `,`, which names of classes also contain,
+    half of the members of sets must also be texts of their own, or a set must have three numbers.
 
     Args:
         texts: The distinct labels.
-        is_requested: Whether the user says that the labels are sets. Numbers are then always split.
+        is_requested: Whether the user says that the labels are sets. Commas then always separate labels.
     """
     for separator in SEPARATORS:
         parts_by_text = {text: split_labels(text, separator) for text in texts}
@@ -404,12 +406,13 @@ def find_separator(texts: Sequence[str], is_requested: bool = False) -> str | No
         names = set(chain.from_iterable(parts_by_text.values()))
         single = {parts[0] for parts in parts_by_text.values() if len(parts) == 1}
         members = set(chain.from_iterable(sets))
-        has_members = 2 * len(members & single) >= len(members)
-        are_numbers = all(map(str.isdecimal, names))
-        are_sets = has_members and len(names) <= len(texts)
-        are_sets |= separator in OBVIOUS_SEPARATORS and len(names) < len(texts)
-        are_sets |= are_numbers and any(len(parts) > 2 for parts in sets)
-        if are_sets or (is_requested and (has_members or are_numbers or len(names) < len(texts))):
+        has_fewer, has_members = len(names) < len(texts), 2 * len(members & single) >= len(members)
+        are_numbers = all(map(str.isdecimal, names)) and any(len(parts) > 2 for parts in sets)
+        if separator in OBVIOUS_SEPARATORS:
+            are_sets = has_fewer or (has_members and len(names) == len(texts)) or is_requested
+        else:
+            are_sets = (has_fewer and has_members) or are_numbers or (is_requested and separator == ",")
+        if are_sets:
             return separator
     return None
 
