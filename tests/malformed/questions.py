@@ -78,7 +78,7 @@ NESTED = {
     "SQuAD with an id of half a pair": expect_error(replace_in_squad([*QUESTION, "id"], "\ud83d"), "row 3", "surrogate"),
     "SQuAD with an id that is a path": expect_rows(replace_in_squad([*QUESTION, "id"], "../../x"), NUM_ROWS),
     "SQuAD with an answer beyond its paragraph": expect_error(replace_in_squad([*ANSWER, "answer_start"], 9999), "row 3", "id q2", "exceeds its context"),
-    "SQuAD with an answer before its paragraph": expect_error(replace_in_squad([*ANSWER, "answer_start"], -1), "row 3", "exceeds its context"),
+    "SQuAD with an answer before its paragraph": expect_error(replace_in_squad([*ANSWER, "answer_start"], -2), "row 3", "exceeds its context"),
     "SQuAD with an endless offset": expect_error(replace_in_squad([*ANSWER, "answer_start"], 10**30), "row 3", "exceeds its context"),
     "SQuAD with an infinite offset": expect_error(replace_in_squad([*ANSWER, "answer_start"], float("inf")), "row 3", "not a whole number"),
     "SQuAD with an offset that is NaN": expect_rows(replace_in_squad([*ANSWER, "answer_start"], float("nan")), NUM_ROWS),

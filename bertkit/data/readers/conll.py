@@ -15,13 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.readers.layouts import NO_WORD, WordLayout, describe_layout, find_word_layout
+from bertkit.data.readers.layouts import (
+    DOCSTART,
+    LAYOUT_LINES,
+    NO_WORD,
+    WordLayout,
+    describe_layout,
+    find_word_layout,
+)
 from bertkit.data.readers.text_files import CR_LINE_ENDS, EMPTY_FILE
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 
 WHITESPACE = " \t\r\v\f"  # of blank lines; other white space (U+00A0, U+3000 or U+2028) may be a word
-DOCSTART = "-DOCSTART-"
 FORMAT_HINT = (
     "write one word per line, with TABs or spaces between its columns, and a blank line between sentences"
 )
@@ -129,7 +135,6 @@ def _mark_prefix(lines: list[str], prefix: str, text: str) -> np.ndarray:
 
 BLANK_LINE = re.compile(rf"\n[{WHITESPACE}]*\n")
 PART_CHARS = 1 << 18  # the lines and fields of a part need up to 90 times its size in memory
-LAYOUT_LINES = 200  # lines by which a layout is recognized
 MAX_BLANK_CHARS = 100  # longer blank lines do not end a part of a text
 LINE_BREAKS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # characters that end a field or a line
 

@@ -118,20 +118,23 @@ def _read_label_studio(record: Record) -> Record | str:
     if not annotations:
         return "tasks without an annotation"
     row: Record = {**record["data"], "spans": []}
+    answers: Record = {}
     for region in annotations[0].get("result", []):
-        kind = region.get("type")
-        value = region["value"] if kind == "labels" else region.get("value", {})
-        if kind == "labels" or _is_span(value):
+        kind = region.get("type", "")
+        is_span = kind.endswith("labels")  # a choice about a region has its offsets, too
+        value = region["value"] if is_span else region.get("value", {})
+        if is_span:
             for label in value.get(kind, value.get("labels", [])):
                 row["spans"].append(
                     {"start": value["start"], "end": value["end"], "label": label, **_text_of(value)}
                 )
-        elif kind == "choices":
-            name = region.get("from_name", "label")
-            row[name if name in row and name != "label" else "label"] = value.get("choices", [])
-        elif kind in ("rating", "number"):
-            row["label"] = value.get(kind)
-    return row
+        elif kind in ("choices", "rating", "number"):
+            answers[region.get("from_name", "label")] = value.get(kind)
+    # The usual name of the column, unless the annotators answered several questions.
+    return {
+        **row,
+        **(answers if len(answers) > 1 else dict.fromkeys(["label"][: len(answers)], *answers.values())),
+    }
 
 
 def _text_of(value: Mapping[str, Any]) -> Record:
@@ -278,6 +281,7 @@ def _has_contexts(records: Sequence[Record]) -> bool:
 # ---- tables of words
 
 SENTENCE_COLUMN = re.compile(r"(sentence|sent)[ _]?(#|id|no|nr|number)", re.IGNORECASE)
+DOCUMENT_COLUMN = re.compile(r"(doc|document)([ _]?(#|id|no|nr|number))?", re.IGNORECASE)
 WORD_COLUMN = re.compile(r"words?|tokens?|form", re.IGNORECASE)
 TAG = re.compile(r"O|[BIESLUM]-\S+")
 
@@ -286,7 +290,7 @@ def _is_word_per_row(records: Sequence[Record]) -> bool:
     has_sentences = any(map(SENTENCE_COLUMN.fullmatch, records[0]))
     word_columns = [name for name in records[0] if WORD_COLUMN.fullmatch(name)]
     return has_sentences and any(
-        all(isinstance(record.get(name), str) and parse_list(record[name]) is None for record in records)
+        all(isinstance(record.get(name), str) and len(record[name].split()) == 1 for record in records)
         for name in word_columns
     )
 
@@ -294,19 +298,23 @@ def _is_word_per_row(records: Sequence[Record]) -> bool:
 def _join_words(rows: NumberedRecords) -> NumberedRecords:
     """Yield one row per sentence, with the list of its cells in each column.
 
-    A sentence begins where its number is another one. It may be given for the first word only.
+    A sentence begins where its number or its document is another one. Only the first word needs the number.
     """
-    sentence_column, current, first_number = "", None, 0
+    current, first_number = dict[str, Any](), 0
     cells: dict[str, list[Any]] = {}
     for number, record in rows:
-        sentence_column = sentence_column or next(filter(SENTENCE_COLUMN.fullmatch, record))
-        sentence = record[sentence_column]
-        if sentence not in (None, "", current):
+        keys = {
+            name: value
+            for name, value in record.items()
+            if SENTENCE_COLUMN.fullmatch(name) or DOCUMENT_COLUMN.fullmatch(name)
+        }
+        given = {name: value for name, value in keys.items() if value not in (None, "")}
+        if any(current.get(name) != value for name, value in given.items()):
             if cells:
                 yield first_number, dict(cells)
-            current, first_number, cells = sentence, number, {}
+            current, first_number, cells = given, number, {}
         for name, value in record.items():
-            if name != sentence_column:
+            if name not in keys:
                 cells.setdefault(name, []).append(value)
     if cells:
         yield first_number, dict(cells)
@@ -489,22 +497,28 @@ def _unwrap_pairs(document: Any) -> list[Record] | None:
     """Return the rows of lists of [text, label], such as those of CLINC150."""
     if not isinstance(document, list) or not document:
         return None
-    if all(
-        isinstance(e, list) and len(e) == 2 and all(isinstance(part, (str, int)) for part in e)
-        for e in document
-    ):
-        return [{"text": text, "label": label} for text, label in document]
-    return None
+    for entry in document:
+        is_pair = isinstance(entry, list) and len(entry) == 2
+        if not is_pair or not isinstance(entry[0], str) or not isinstance(entry[1], (str, int)):
+            return None
+    return [{"text": text, "label": label} for text, label in document]
 
 
-def _unwrap_pandas_columns(document: Any) -> dict[str, list[Any]] | None:
-    """Return the columns of `DataFrame.to_json()`: an object of columns, which are objects of rows."""
+def _unwrap_pandas_columns(document: Any) -> dict[str, list[Any]] | list[Record] | None:
+    """Return the columns of `DataFrame.to_json()`: an object of columns, which are objects of rows.
+
+    With `orient="index"`, it is an object of rows, whose keys are not numbers.
+    """
     if not isinstance(document, Mapping) or len(document) < 2:
         return None
-    columns = list(document.values())
-    if not all(isinstance(column, Mapping) and column.keys() == columns[0].keys() for column in columns):
+    values = list(document.values())
+    if not all(isinstance(value, Mapping) and value.keys() == values[0].keys() for value in values):
         return None
-    return {name: list(column.values()) for name, column in document.items()} if len(columns[0]) > 1 else None
+    if len(values[0]) < 2:
+        return None
+    if not all(map(str.isdecimal, values[0])):
+        return values if all(map(str.isdecimal, document)) else None
+    return {name: list(column.values()) for name, column in document.items()}
 
 
 def _unwrap_pandas_split(document: Any) -> list[Record] | None:
@@ -578,8 +592,11 @@ def parse_fasttext(lines: Iterable[str], left_out: Counter[str]) -> NumberedReco
 
 # ---- lines of words
 
+DOCSTART = "-DOCSTART-"  # begins a document
 NO_WORD = "\0"  # stands for a line that holds no word and does not end a sentence
 CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+NAME_IN_MISC = re.compile(r"(?:^|\t|\|)(?:name|NER|ner|NE)=([^|\s]+)")
+LAYOUT_LINES = 200  # lines by which a layout is recognized
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
 CONLL2012_BEGIN = "#begin document"
 HEADER_TAGS = re.compile(r"tags?|ner([_ -]?tags?)?|labels?|entit(y|ies)|iob2?|bio", re.IGNORECASE)
@@ -614,17 +631,30 @@ def _match_conllu(lines: Sequence[str]) -> list[str] | None:
             columns = line.partition("=")[2].split()
     words = [line.split("\t") for line in lines if line.strip() and not line.startswith("#")]
     num_words = sum(len(fields) == len(columns) and bool(CONLLU_ID.fullmatch(fields[0])) for fields in words)
-    return columns if columns[0] == "ID" and 2 * num_words > len(words) else None
+    if columns[0] != "ID" or 2 * num_words <= len(words):
+        return None
+    last_fields = {fields[-1] for fields in words}
+    if columns == CONLLU_COLUMNS and any(map(TAG.fullmatch, last_fields - {"O"})):
+        return None  # ten columns of another kind, whose last one holds tags
+    has_names = columns[-1] == "MISC" and any(map(NAME_IN_MISC.search, last_fields))
+    return [*columns, "NER"] if has_names else columns
 
 
 def _convert_conllu(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
+    """Yield the fields of each word, with a further one for the name in MISC if the file has names there."""
+    lines = iter(lines)
+    seen = list(islice(lines, LAYOUT_LINES))
+    has_names = any(map(NAME_IN_MISC.search, seen))
+    for line in chain(seen, lines):
         first, tab, rest = line.partition("\t")
         is_word = first.isdecimal() or not CONLLU_ID.fullmatch(first)
         if line.startswith("#") or (tab and not is_word):
             yield NO_WORD
         elif tab:
             form, *others = rest.split("\t")
+            if has_names:
+                name = NAME_IN_MISC.search(others[-1])
+                others.append(name[1] if name else "O")
             yield "\t".join([first, form, *("O" if field == "_" else field for field in others)])
         else:
             yield line
@@ -646,7 +676,7 @@ def _convert_conll2012(lines: Iterable[str]) -> Iterator[str]:
         fields = line.split()
         if not fields or line.startswith("#"):
             kind = ""
-            yield "" if not fields or line.startswith(CONLL2012_BEGIN) else NO_WORD
+            yield "" if not fields else DOCSTART if line.startswith(CONLL2012_BEGIN) else NO_WORD
             continue
         if len(fields) < 12:
             yield line
@@ -666,30 +696,28 @@ def _match_webanno(lines: Sequence[str]) -> list[str] | None:
 
 
 def _convert_webanno(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the words and the tags of the layer of named entities, or else of the first layer.
+    """Yield the words and the tags of the layer of named entities, or else of a layer of the user.
 
     `PER[1]` is a word of entity 1, and `LOC` is an entity of one word.
     """
-    layers: list[tuple[str, list[str]]] = []
-    column, entity = 3, ""
+    column, first_field, best, entity = 3, 3, -1, ""
     for line in lines:
-        if line.startswith("#T_SP="):
-            name, *features = line.removeprefix("#T_SP=").split("|")
-            layers.append((name, features))
-            first = 3
-            for layer_name, layer_features in layers:
-                if layer_name.endswith("NamedEntity") or len(layers) == 1:
-                    column = first + (layer_features.index("value") if "value" in layer_features else 0)
-                first += max(1, len(layer_features))
+        if line.startswith("#T_"):
+            name, *features = line.partition("=")[2].split("|")
+            # DKPro's other layers, such as that of parts of speech, hold no entities.
+            rank = 2 if name.endswith("NamedEntity") else int(not name.startswith("de.tudarmstadt.ukp.dkpro"))
+            if rank > best:
+                best, column = rank, first_field + ("value" in features and features.index("value"))
+            first_field += max(1, len(features))
         fields = line.split("\t")
         if line.startswith("#") or (len(fields) > 2 and "." in fields[0]):  # `1-2.1` is a part of word 1-2
             yield NO_WORD
         elif len(fields) > column:
             value = fields[column].split("|")[0].replace("\\_", "_")
-            if value in ("_", "*"):
+            kind, _, number = value.partition("[")
+            if kind in ("_", "*"):
                 entity, tag = "", "O"
             else:
-                kind, _, number = value.partition("[")
                 tag = f"{'I' if number and entity == value else 'B'}-{kind}"
                 entity = value
             yield f"{fields[2]}\t{tag}"
