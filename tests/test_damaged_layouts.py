@@ -111,7 +111,7 @@ class Damage:
 
     Attributes:
         max_missing: How many rows of the undamaged file it may touch.
-        max_extra: How many rows may stand in their place.
+        max_extra: How many rows may replace them.
         removes_rows: Whether it removes rows or joins two of them, which leaves no trace in some formats.
     """
 

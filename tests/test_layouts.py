@@ -5,11 +5,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from bertkit.data.readers.conll import iter_conll
 from bertkit.data.readers.formats import Dialect, read_file
 from bertkit.data.readers.layouts import LAYOUTS, convert_records, read_document
+from bertkit.data.sources import load_dataset
 from bertkit.errors import UserError
+from bertkit.settings.validation import DataObject
+from bertkit.tasks import TASKS
 from bertkit.utils.text import parse_list
 
 PAGE = Path(__file__).parents[1] / "docs" / "layouts.md"
@@ -69,7 +73,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_record_is_converted(name):
     record, expected = CASES[name]
-    layout, rows = convert_records("", enumerate([record], start=1), Counter(), is_conll=False)
+    [task, *_] = next(layout.tasks for layout in LAYOUTS if layout.name == name)
+    layout, rows = convert_records("", enumerate([record], start=1), Counter(), task)
     assert layout.name == name
     assert list(rows) == [(1, expected)]
 
@@ -83,19 +88,23 @@ def test_a_record_is_converted(name):
         {"tokens": ["a"], "ner_tags": ["O"]},
         {"text": "a", "label": [[0, 1, "LOC"]]},
         {"question": "a", "choices": ["b", "c"], "label": 0},
-        {"text": "a", "label": "['x']"},
+        {"text": "a", "label": "x", "annotation_id": "1", "annotator": "me"},
+        {"text": "a", "answer": "reject"},
+        {"question": "a", "context": "b", "answer": {"text": "c", "answer_start": 0}},
     ],
 )
 def test_usual_rows_have_no_layout(record):
-    layout, rows = convert_records("", enumerate([record], start=1), Counter(), is_conll=False)
-    assert (layout, list(rows)) == (None, [(1, record)])
+    for task in TASKS:
+        layout, rows = convert_records("", enumerate([record], start=1), Counter(), task)
+        assert (layout, list(rows)) == (None, [(1, record)])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_of_another_structure_is_refused(name):
     """The other rows show the layout, and are not read as something else."""
     record = CASES[name][0]
-    layout, rows = convert_records("a.json", enumerate([record, record, {"text": 7}]), Counter(), False)
+    [task, *_] = next(layout.tasks for layout in LAYOUTS if layout.name == name)
+    layout, rows = convert_records("a.json", enumerate([record, record, {"text": 7}]), Counter(), task)
     assert layout.name == name
     if name == "Label Studio, JSON-MIN or CSV":  # its columns have any names
         return
@@ -115,6 +124,20 @@ def test_a_json_list_is_not_read_as_words(tmp_path, text, problem):
     path.write_text(text)
     with pytest.raises(UserError, match=problem):
         read_file(path, Dialect(conll=True))
+
+
+def test_rows_of_a_parquet_file_and_of_an_object_are_converted_like_those_of_a_file(tmp_path):
+    rows = [
+        {"text": f"text {n}", "label": "ab"[n % 2], "answer": ["accept", "reject"][n % 3 == 0]}
+        for n in range(9)
+    ]
+    path = tmp_path / "rows.parquet"
+    Dataset.from_list(rows).to_parquet(path)
+    expected = [row["text"] for row in rows if row["answer"] == "accept"]
+    assert list(read_file(path)["text"]) == expected
+    for data in (rows, Dataset.from_list(rows)):
+        dataset = load_dataset(DataObject.recognize(data), "classify")
+        assert list(dataset.splits["train"]["text"]) == expected
 
 
 def test_rows_that_are_left_out_are_counted_and_others_keep_their_number(tmp_path):

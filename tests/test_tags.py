@@ -251,3 +251,10 @@ def test_an_entity_type_without_b_tags_may_begin_with_i():
     initial, pair = TagSet(["O", "I-PER", "B-LOC", "I-LOC"]).build_transitions()
     assert initial.tolist() == [True, True, True, False]
     assert np.flatnonzero(~pair[:, 1]).tolist() == []
+
+
+@pytest.mark.parametrize("mark", ["-", "_"])
+def test_marks_of_words_outside_of_entities_are_no_types(mark):
+    scheme = detect_scheme([[mark, "PER", "LOC"], [mark]])
+    assert to_iob2([[mark, "PER", "LOC"]], scheme) == [["O", "B-PER", "B-LOC"]]
+    assert detect_scheme([["O", mark, "PER"]]).outside == "O"

@@ -20,7 +20,13 @@ import numpy as np
 
 from bertkit.data.columns import map_label_ids, map_tag_ids, require_column
 from bertkit.data.hub import download_snapshot
-from bertkit.data.readers.formats import Dialect, read_file, read_json_splits
+from bertkit.data.readers.formats import (
+    Dialect,
+    convert_chunks,
+    find_layout,
+    read_file,
+    read_json_splits,
+)
 from bertkit.data.readers.parquet import (
     get_metadata,
     is_saved_dataset,
@@ -35,6 +41,7 @@ from bertkit.data.table import Column, Rows, Splits, chunk_records, store_tempor
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.settings.validation import DataObject, DataSource
 from bertkit.utils.files import expand_home, is_path_syntax, split_at_colon
+from bertkit.utils.reporting import report_info
 from bertkit.utils.text import read_yaml
 
 T = TypeVar("T")
@@ -261,6 +268,7 @@ def load_dataset(
     """
     if isinstance(data, DataObject):
         splits, notes = splits_from_object(data, "data")
+        splits = {split: _convert_object(rows, task) for split, rows in splits.items()}
         return LoadedDataset(choose_dataset_name(data, "data"), str(data), splits, notes=notes)
     data = str(data)
     path = expand_home(data)
@@ -294,7 +302,8 @@ def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> 
     splits, the split with this name is selected.
     """
     if isinstance(data, DataObject):
-        return select_split(splits_from_object(data, split)[0], split, split)
+        rows = select_split(splits_from_object(data, split)[0], split, split)
+        return _convert_object(rows, dialect.task if dialect else "classify")
     path = expand_home(str(data))
     if is_saved_dataset(path):
         return select_split(splits_from_object(open_saved_dataset(path), str(path))[0], split, str(path))
@@ -708,6 +717,18 @@ def _read_class_folders(folder: Path, classes: dict[str, str], encoding: str | N
 
 
 # ---- data objects
+
+
+def _convert_object(rows: Rows, task: str) -> Rows:
+    """Return the rows of an object in the columns of bertkit, like those of a file with the same rows."""
+    if not find_layout(rows, task):
+        return rows
+    converted = store_temporarily(
+        lambda: convert_chunks(rows.iter_chunks(), rows.files[0], task), rows.files[0]
+    )
+    for note in converted.notes:
+        report_info(note)
+    return converted
 
 
 def rows_from_object(data: DataObject, name: str, accepts_streams: bool = False) -> Rows:

@@ -575,7 +575,7 @@ class FeatureBased(Suite):
         model_config = loading.load_config(model_source)
         for row in self.rows:
             select_layers(model_config, row.name)
-        dialect = Dialect(conll=True, encoding=self.config.encoding)
+        dialect = Dialect(conll=True, task="ner", encoding=self.config.encoding)
         dataset = load_dataset(str(self.config.data), Ner.definition.name, self.config.data_dir, dialect)
         self.data_source = dataset.source
         self.get_group()

@@ -79,7 +79,7 @@ class TaskDef:
         """Return how text files are read, given the settings `encoding`, `delimiter` and `header`."""
         from bertkit.data.readers.formats import Dialect
 
-        return replace(Dialect.from_settings(config), conll=self.reads_conll)
+        return replace(Dialect.from_settings(config), conll=self.reads_conll, task=self.name)
 
     def load_checks(self) -> "type[TaskChecks]":
         """Import the class of the data checks."""

@@ -25,6 +25,7 @@ from bertkit.data.readers.layouts import (
     SEEN_ROWS,
     NumberedRecords,
     Record,
+    RecordLayout,
     convert_records,
     describe_layout,
     find_record_layout,
@@ -99,6 +100,7 @@ class Dialect:
         ragged: Whether rows may have more or fewer fields than the header. Surplus fields are dropped, and
             missing fields are empty.
         conll: Whether each line is a word, and a blank line ends a sentence.
+        task: The task that reads the file, which decides which layouts of annotation tools are possible.
         encoding: Encoding of the file, as passed by the user; None for UTF-8, for the fallback encoding, or
             for the encoding of a byte order mark.
     """
@@ -108,6 +110,7 @@ class Dialect:
     quoting: bool | None = None
     ragged: bool = False
     conll: bool = False
+    task: str = "classify"
     fallback_encoding: str | None = None
     encoding: str | None = None
 
@@ -124,9 +127,10 @@ class Dialect:
 def read_file(path: Path, dialect: Dialect | None = None) -> Rows:
     """Return all rows of one file; those of a large file are stored on disk and read when needed."""
     require_file(path)
-    if (rows := map_arrow(path)) is not None:
+    dialect = dialect or Dialect()
+    if (rows := map_arrow(path)) is not None and not find_layout(rows, dialect.task):
         return rows
-    rows = store_file(path, partial(_iter_chunks, path, dialect or Dialect()), repr(dialect))
+    rows = store_file(path, partial(_iter_chunks, path, dialect), repr(dialect))
     for note in rows.notes:
         report_info(note)
     return rows
@@ -187,7 +191,27 @@ def _iter_chunks(
     if first is None:
         raise UserError(f"{path}: {NO_ROWS}")
     chunks = chain([first], chunks)
+    if not first.notes and find_layout(first, dialect.task):  # Parquet and Arrow; text is converted already
+        chunks = convert_chunks(chunks, str(path), dialect.task)
     return chunks if is_streamed else iter(list(chunks))
+
+
+def find_layout(rows: Rows, task: str) -> RecordLayout | None:
+    """Return the layout of the rows of a table; None if they need no conversion."""
+    return find_record_layout(list(rows.select(range(min(len(rows), SEEN_ROWS)))), task)
+
+
+def convert_chunks(chunks: Iterable[Rows], name: str, task: str) -> Iterator[Rows]:
+    """Yield the rows of a table that has a layout in the columns of bertkit."""
+    notes: list[str] = []
+    left_out: Counter[str] = Counter()
+    numbered = (
+        (number, row) for rows in chunks for number, row in zip(rows.row_numbers.tolist(), rows, strict=True)
+    )
+    layout, records = convert_records(name, numbered, left_out, task)
+    if layout:
+        records = _note_layout(Path(name), layout.name, records, notes, left_out)
+    return (replace(chunk, notes=notes) for chunk in chunk_records(records, name))
 
 
 def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed: bool) -> Iterator[Rows]:
@@ -236,7 +260,9 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
                 (number, dict(zip(columns, fields, strict=True)))
                 for number, fields in chain([first], rows_of_fields)
             )
-    record_layout, records = convert_records(path, records, left_out, is_conll=dialect.conll)
+    record_layout, records = convert_records(
+        path, records, left_out, "ner" if dialect.conll else dialect.task
+    )
     if record_layout:
         records = _note_layout(path, record_layout.name, records, notes, left_out)
     chunks = chunk_records(records, str(path), chunk_size)
@@ -267,8 +293,10 @@ def _detect_data_format(sample: str, dialect: Dialect) -> Literal["json", "conll
     if dialect.conll:
         if JSON_OBJECT_START.match(sample) or JSON_TUPLE_START.match(sample) or _is_json_list(sample):
             return "json"
-        return "delimited" if sample.strip() and _is_word_table(sample) else "conll"
-    determines_format = dialect.header is False or replace(dialect, encoding=None, header=None) != Dialect()
+        return "delimited" if sample.strip() and _is_word_table(sample, dialect) else "conll"
+    determines_format = (
+        dialect.header is False or replace(dialect, encoding=None, header=None, task="classify") != Dialect()
+    )
     return "json" if not determines_format and sample.lstrip()[:1] in ("{", "[") else "delimited"
 
 
@@ -278,15 +306,17 @@ def _is_json_list(text: str) -> bool:
     return text[:1] + text[-1:] == "[]" and "{" in text
 
 
-def _is_word_table(sample: str) -> bool:
+def _is_word_table(sample: str, dialect: Dialect) -> bool:
     """Return whether a text is delimited and has one of the layouts of tables with words."""
     try:
         lines = islice(sample.split("\n"), 10 * SNIFFED_ROWS)
-        columns, rows = parse_delimited("", lines, drop_partial_line(sample), Dialect(header=True), [])
+        columns, rows = parse_delimited(
+            "", lines, drop_partial_line(sample), replace(dialect, header=True), []
+        )
         records = [dict(zip(columns, row, strict=True)) for _, row in islice(rows, SEEN_ROWS)]
     except UserError:
         return False
-    return len(columns) > 1 and find_record_layout(records, is_conll=True) is not None
+    return len(columns) > 1 and find_record_layout(records, "ner") is not None
 
 
 def _resolve_decoding(path: Path, dialect: Dialect) -> Decoding:
@@ -752,7 +782,10 @@ def read_json_splits(path: Path, dialect: Dialect, split_names: Container[str]) 
         name = f"{path}[{key!r}]"
         _, records = _unwrap_document(name, rows, dialect.conll)
         assert isinstance(records, list)
-        tables[key] = Rows.from_dicts(records, name)
+        table = Rows.from_dicts(records, name)
+        if find_layout(table, dialect.task):
+            table = Rows.concatenate(list(convert_chunks([table], name, dialect.task)))
+        tables[key] = table
     return tables
 
 

@@ -82,21 +82,18 @@ def describe_layout(file: Path, layout: str, num_rows: int, left_out: Mapping[st
     return f"{file.name} is read as {layout}: {', '.join(parts)}"
 
 
-def find_record_layout(records: Sequence[Record], is_conll: bool) -> RecordLayout | None:
-    """Return the layout of the first rows of a file; None if they need no conversion.
-
-    `is_conll` adds the layouts of tables with words.
-    """
-    layouts = (layout for layout in RECORD_LAYOUTS if is_conll or layout not in WORD_TABLES)
+def find_record_layout(records: Sequence[Record], task: str) -> RecordLayout | None:
+    """Return the layout of the first rows of a file that a task reads; None if they need no conversion."""
+    layouts = (layout for layout in RECORD_LAYOUTS if task in layout.tasks)
     return next((layout for layout in layouts if records and layout.matches(records)), None)
 
 
 def convert_records(
-    file: object, records: NumberedRecords, left_out: Counter[str], is_conll: bool
+    file: object, records: NumberedRecords, left_out: Counter[str], task: str
 ) -> tuple[RecordLayout | None, NumberedRecords]:
     """Return the layout of the rows of a file, or None, and an iterator over the converted rows."""
     seen = list(islice(records, SEEN_ROWS))
-    layout = find_record_layout([record for _, record in seen], is_conll)
+    layout = find_record_layout([record for _, record in seen], task)
     rows = chain(seen, records)
     return layout, rows if layout is None else layout.read(file, rows, left_out)
 
@@ -162,9 +159,17 @@ def _read_label_studio_min(record: Record) -> Record:
 
 
 def _is_label_studio_min(records: Sequence[Record]) -> bool:
-    return _most_rows(records, lambda record: "annotation_id" in record and "annotator" in record)
+    """Return whether rows have an annotation that is not a plain text."""
+
+    def has_annotation(record: Record) -> bool:
+        converted = _read_label_studio_min(record)
+        return "spans" in converted or converted != record
+
+    has_keys = _most_rows(records, lambda record: "annotation_id" in record and "annotator" in record)
+    return has_keys and any(map(has_annotation, records))
 
 
+PRODIGY_KEYS = {"label", "spans", "options", "accept", "tokens", "_input_hash", "_task_hash"}
 PRODIGY_ANSWERS = {"accept": "", "reject": "rejected rows", "ignore": "ignored rows"}
 
 
@@ -356,7 +361,7 @@ def _split_joined_cells(record: Record) -> Record:
 WORD_TABLES = (
     RecordLayout(
         name="table with one word per row",
-        shape="columns such as `Sentence #`, `Word` and `Tag`; the number may stand at the first word only",
+        shape="columns such as `Sentence #`, `Word` and `Tag`; only the first word of a sentence needs the number",
         reading="one sentence per number",
         tasks=["ner"],
         matches=_is_word_per_row,
@@ -408,7 +413,12 @@ RECORD_LAYOUTS = (
         reading="the text, and the spans, label or accepted options; rejected and ignored rows are left out",
         tasks=["classify", "ner"],
         matches=lambda records: _most_rows(
-            records, lambda record: record.get("answer") in [*PRODIGY_ANSWERS] and "text" in record
+            records,
+            lambda record: (
+                record.get("answer") in [*PRODIGY_ANSWERS]
+                and "text" in record
+                and not PRODIGY_KEYS.isdisjoint(record)
+            ),
         ),
         convert=_read_prodigy,
     ),
@@ -593,7 +603,7 @@ def parse_fasttext(lines: Iterable[str], left_out: Counter[str]) -> NumberedReco
 # ---- lines of words
 
 DOCSTART = "-DOCSTART-"  # begins a document
-NO_WORD = "\0"  # stands for a line that holds no word and does not end a sentence
+NO_WORD = "\0"  # in place of a line that holds no word and does not end a sentence
 CONLLU_COLUMNS = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 NAME_IN_MISC = re.compile(r"(?:^|\t|\|)(?:name|NER|ner|NE)=([^|\s]+)")
 LAYOUT_LINES = 200  # lines by which a layout is recognized

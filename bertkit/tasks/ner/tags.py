@@ -370,7 +370,10 @@ def _detect_notation(tags: Collection[str], default: Scheme) -> Scheme:
         return best
     # A split of training tags that are types may contain only types that look like tags.
     unusual = _list_unusual(tags) if default.separator else ()
-    return next((notation for notation in unusual if not _find_other(tags, notation)), Scheme("IO", ""))
+    # `_` and `-` are no types, unless other words are O.
+    outside = next((mark for mark in "_-" if mark in tags and OUTSIDE not in tags), OUTSIDE)
+    types = Scheme("IO", "", outside=outside)
+    return next((notation for notation in unusual if not _find_other(tags, notation)), types)
 
 
 def _list_unusual(tags: Collection[str]) -> Iterator[Scheme]:
