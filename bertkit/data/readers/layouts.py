@@ -361,7 +361,7 @@ def _split_joined_cells(record: Record) -> Record:
 WORD_TABLES = (
     RecordLayout(
         name="table with one word per row",
-        shape="columns such as `Sentence #`, `Word` and `Tag`; only the first word of a sentence needs the number",
+        shape="columns such as `Sentence #`, `Word`, `Tag`; only the first word needs the number",
         reading="one sentence per number",
         tasks=["ner"],
         matches=_is_word_per_row,
