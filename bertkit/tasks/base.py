@@ -116,8 +116,8 @@ class InputSchema:
         return rows[column] if column else None
 
 
-# Columns that no task reads as texts or labels, and that are not worth a note.
-ID_COLUMNS = (
+# Usual names of columns of numbers and keys, which are not worth a note.
+ID_COLUMNS = {
     "",
     "id",
     "idx",
@@ -129,7 +129,7 @@ ID_COLUMNS = (
     "document",
     "document_id",
     "doc_id",
-)
+}
 
 
 def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
@@ -137,11 +137,15 @@ def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
 
     The note names the flag that reads a further column of texts, if the task has one.
     """
-    schema, read = task.input_schema, set[str](ID_COLUMNS)
+    schema, read = task.input_schema, set[str]()
     for value in get_column_settings(task.config).values():
         read.update(value if isinstance(value, list) else [value, *value.split(",")] if value else [])
     read.update(schema.text_columns, schema.gold_columns, schema.hidden_columns, schema.group_columns)
-    unread = [name for name in train.columns if not {name, name.lower()} & read]
+    unread = [
+        name
+        for name, values in train.columns.items()
+        if name not in read and (name.lower() not in ID_COLUMNS or hold_texts(values[:SEEN_ROWS]))
+    ]
     if not unread:
         return []
     flag = task.further_text_flag

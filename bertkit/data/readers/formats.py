@@ -486,19 +486,17 @@ def parse_delimited(
         delimiter, sample = delimiter or match[1], rest
         lines = islice(dropwhile(lambda line: not line.strip("\r\n"), lines), 1, None)
         first_line = sample.lstrip("\r\n").split("\n", 1)[0]
-    if delimiter is None:  # the first one in the first line, unless the rows have equal lengths with another
-        marks = [mark for mark in DELIMITERS if mark in first_line] or [","]
-        marks = marks[:1] if marks[0] == "\t" else marks
-        quotes = {mark: quote for mark in marks if len(marks) > 1 and (quote := _find_quote(sample, mark))}
-        delimiter = next((mark for mark, quote in quotes.items() if quote == "'"), [*quotes, marks[0]][0])
+    delimiter = delimiter or _detect_delimiter(sample, first_line)
     quote = '"' if dialect.quoting else None
     if dialect.quoting is None and (delimiter != "\t" or uses_quoting(sample)):
         quote = _find_quote(sample, delimiter) or '"'
     records = _split_fields(name, lines, delimiter, quote)
     first = next(records)
     has_header = dialect.header
-    if has_header is None and (has_header := not _looks_like_row(sample, delimiter, quote)) is False:
-        notes.append(f"{name}: no header; its columns are {format_columns(range(len(first)), first)}")
+    if has_header is None:
+        has_header = not _looks_like_row(sample, delimiter, quote)
+        if not has_header:
+            notes.append(f"{name}: no header; its columns are {format_columns(range(len(first)), first)}")
     columns = [column.strip() for column in first] if has_header else list(map(str, range(len(first))))
     return _select_columns(columns), _iter_rows(
         name, records if has_header else chain([first], records), columns, dialect, notes
@@ -544,6 +542,16 @@ def _iter_rows(
     if is_selected:
         content = f"with content in {format_count(num_unread, 'row')}" if num_unread else "without content"
         notes.append(f"{name}: {columns.count('')} columns without a name left out, {content}")
+
+
+def _detect_delimiter(sample: str, first_line: str) -> str:
+    """Return the first delimiter in the first line, unless only another one gives rows of equal length."""
+    marks = [mark for mark in DELIMITERS if mark in first_line] or [","]
+    if marks[0] == "\t" or len(marks) == 1:
+        return marks[0]
+    quotes = {mark: quote for mark in marks if (quote := _find_quote(sample, mark))}
+    has_single_quotes = (mark for mark, quote in quotes.items() if quote == "'")
+    return next(chain(has_single_quotes, quotes), marks[0])
 
 
 def _find_quote(sample: str, delimiter: str) -> str | None:
@@ -734,11 +742,8 @@ def parse_json_document(
             raise line_error from line_error.__cause__
         return _unwrap_document(name, document, is_conll)
     records = [first, *(record for _, record in lines)]
-    if len(records) == 1 and ("data" in first or _is_column_table(first, is_conll)):
-        return _unwrap_document(name, first, is_conll)
     if len(records) == 1:
-        layout, rows = read_document(first)
-        return (layout, rows) if layout else (None, records)
+        return _unwrap_document(name, first, is_conll)
     return None, records
 
 
