@@ -3,7 +3,7 @@
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.data.columns import infer_label_type
+from bertkit.data.labels import infer_label_type
 
 
 def repeat(labels, times):

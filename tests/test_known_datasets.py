@@ -762,7 +762,7 @@ def test_a_hub_with_an_invalid_address_is_unreachable(no_hub, monkeypatch, recwa
 
 
 def test_label_ids_in_local_files_become_label_names():
-    from bertkit.data.columns import map_label_ids
+    from bertkit.data.labels import map_label_ids
     from bertkit.data.table import Rows
 
     assert map_label_ids([1, "0", -1, "yes"], ["no", "yes"]) == ["yes", "no", None, "yes"]

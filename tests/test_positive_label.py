@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import make_toy_rows, write_rows
 
-from bertkit.tasks.text.labels import infer_positive_label
+from bertkit.tasks.text.label_types import infer_positive_label
 
 NAMES = {"positive": "duplicate", "negative": "not_duplicate"}
 

@@ -19,7 +19,7 @@ from bertkit.stats.calibration import (
     fit_label_thresholds,
     parse_criterion,
 )
-from bertkit.tasks.text.labels import MultiLabel, SingleLabel
+from bertkit.tasks.text.label_types import MultiLabel, SingleLabel
 from bertkit.utils.files import write_text
 
 

@@ -52,7 +52,7 @@ from bertkit.stats.calibration import (
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task
 from bertkit.tasks.qa.predictions import QaEvaluation, compute_answer_probability, fit_answer_weights
-from bertkit.tasks.text.labels import LabelType
+from bertkit.tasks.text.label_types import LabelType
 from bertkit.tasks.text.task import THRESHOLDS_KEY
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices, locks

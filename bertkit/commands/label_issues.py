@@ -30,7 +30,7 @@ from bertkit.settings.validation import validate_settings
 from bertkit.tasks import TASKS, task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
-from bertkit.tasks.text.labels import MultiLabel, Regression
+from bertkit.tasks.text.label_types import MultiLabel, Regression
 from bertkit.tasks.view import MAX_BYTES, MAX_EXAMPLES, TEXT_LENGTHS, dump_compact_json
 from bertkit.utils.console import out_console, print_json, print_records
 from bertkit.utils.files import expand_home, write_jsonl, write_text

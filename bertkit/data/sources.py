@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from bertkit.data.columns import map_label_ids, map_tag_ids, require_column
+from bertkit.data.columns import require_column
 from bertkit.data.hub import download_snapshot
+from bertkit.data.labels import map_label_ids, map_tag_ids
 from bertkit.data.readers.formats import (
     Dialect,
     convert_chunks,

@@ -221,8 +221,8 @@ class TaskState(SimpleNamespace):
     Attributes:
         has_new_head: Whether the head is re-initialized.
         head_note: Remark about the head for the console; None for the default remark.
-        label_type: Kind of the labels, `bertkit.tasks.text.labels.LabelType`, if each text has one label, one
-            set of labels or one number; None for other tasks.
+        label_type: Kind of the labels, a `bertkit.tasks.text.label_types.LabelType`, if each text has one
+            label, one set of labels or one number; None for other tasks.
         new_tokens: Tokens that the task needs in addition to those of the tokenizer.
         best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
             It is that of `--metric-for-best-model`, of the dataset, or of the task.

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from bertkit.data.columns import map_tag_ids
 from bertkit.data.hub import BLOCK_SIZE
+from bertkit.data.labels import map_tag_ids
 from bertkit.data.readers.text_files import (
     ARROW_MAGIC,
     ARROW_STREAM_MAGIC,

@@ -14,13 +14,12 @@ from bertkit.data.columns import (
     LABEL_COLUMNS,
     find_column,
     guess_column,
-    has_labels,
-    normalize_label,
     require_column,
     require_named_columns,
     require_texts,
 )
 from bertkit.data.features import Features, build_choice_features
+from bertkit.data.labels import has_labels, normalize_label
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import (

@@ -5,12 +5,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bertkit.data.columns import has_labels, is_missing_label, normalize_label, parse_number
+from bertkit.data.labels import has_labels, is_missing_label, normalize_label, parse_number
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows, map_values
 from bertkit.errors import format_list
 from bertkit.tasks.checks import Finding, Level, TaskChecks, find_unvalidated, format_fraction, report_rows
-from bertkit.tasks.text.labels import MultiLabel, Regression, SingleLabel
+from bertkit.tasks.text.label_types import MultiLabel, Regression, SingleLabel
 
 MAX_MAJORITY_FRACTION = 0.9  # A larger fraction of one class makes the accuracy hard to interpret.
 MIN_EXAMPLES = 10  # classes with fewer training rows are reported

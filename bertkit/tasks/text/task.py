@@ -12,11 +12,16 @@ import numpy as np
 import torch
 
 from bertkit.data.columns import (
-    drop_unlabeled_rows,
-    find_separator,
     guess_label_column,
     guess_pair_columns,
     guess_text_columns,
+    require_column,
+    require_texts,
+)
+from bertkit.data.features import Features, TextFeatures, build_features
+from bertkit.data.labels import (
+    drop_unlabeled_rows,
+    find_separator,
     has_labels,
     infer_label_type,
     join_label_columns,
@@ -24,10 +29,7 @@ from bertkit.data.columns import (
     normalize_label,
     order_labels,
     parse_label_set,
-    require_column,
-    require_texts,
 )
-from bertkit.data.features import Features, TextFeatures, build_features
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys, sample_rows
 from bertkit.data.table import Rows, Splits, replace_values
@@ -67,7 +69,13 @@ from bertkit.tasks.base import (
     remove_fitted_confidence,
 )
 from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
-from bertkit.tasks.text.labels import LabelType, MultiLabel, Regression, SingleLabel, infer_positive_label
+from bertkit.tasks.text.label_types import (
+    LabelType,
+    MultiLabel,
+    Regression,
+    SingleLabel,
+    infer_positive_label,
+)
 from bertkit.tasks.text.relations import (
     EXAMPLE_TEXT,
     collect_types,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from bertkit.data.columns import (
+from bertkit.data.labels import (
     binarize_labels,
     encode_labels,
     normalize_label,
