@@ -332,6 +332,31 @@ def test_the_error_of_a_row_says_what_to_do(tmp_path, text, problem):
     assert problem in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        (
+            {"rasa_nlu_data": {"common_examples": [{"text": "a b"}, {"text": "c"}]}},
+            "rasa_nlu_data.common_examples",
+        ),
+        ({"schema": {}, "examples": [{"content": "a b"}, {"content": "c"}]}, "examples"),
+    ],
+)
+def test_rows_within_an_object_are_named(tmp_path, content, path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"whose rows are the list in '{path}'"):
+        read_file(file)
+
+
+def test_a_single_row_with_objects_is_a_row(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(
+        json.dumps({"text": "Oslo and Bergen", "entities": [SPAN, SPAN | {"start": 9, "end": 15}]})
+    )
+    assert len(read_file(file)) == 1
+
+
 # ---- documentation
 
 

@@ -216,6 +216,8 @@ def convert_chunks(chunks: Iterable[Rows], name: str, task: str) -> Iterator[Row
 
 def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed: bool) -> Iterator[Rows]:
     """Return an iterator over the rows of a text file in chunks."""
+    if path.suffix.lower() in (".yml", ".yaml"):
+        raise UserError(f"{path}: a YAML file, which is not read; write its rows to CSV, JSON or JSONL")
     decoding = _resolve_decoding(path, dialect)
     if is_streamed:
         open_text = partial(read_text, path, decoding)
@@ -759,7 +761,26 @@ def _unwrap_document(
     records = document if isinstance(document, list) else [document]
     if not records:
         raise UserError(f"{name}: {NO_ROWS}")
+    if isinstance(document, dict) and (path := _find_nested_rows(document)):
+        raise UserError(
+            f"{name}: one object, whose rows are the list in {path!r}; write this list to a file of its own"
+        )
     return layout, [_require_object(name, number, record) for number, record in enumerate(records, start=1)]
+
+
+def _find_nested_rows(record: Record) -> str | None:
+    """Return the path to a list of objects in an object that is no row itself, since it holds no text."""
+    has_text = any(isinstance(value, str) and " " in value.strip() for value in record.values())
+    if has_text or {"text", "tokens", "words"} & record.keys():
+        return None
+    nested = {key: value for key, value in record.items() if isinstance(value, dict)}
+    values = {(key,): value for key, value in record.items()} | {
+        (outer, key): value for outer, items in nested.items() for key, value in items.items()
+    }
+    for path, value in values.items():
+        if isinstance(value, list) and len(value) > 1 and all(isinstance(item, dict) for item in value):
+            return None if path[-1] in ("paragraphs", "qas") else ".".join(path)
+    return None
 
 
 def read_json_splits(path: Path, dialect: Dialect, split_names: Container[str]) -> dict[str, Rows] | None:
