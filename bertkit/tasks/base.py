@@ -132,6 +132,9 @@ ID_COLUMNS = {
 }
 
 
+UNREAD_NOTE = "columns not read"
+
+
 def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
     """Return a note on the columns of the training rows that a task does not read; [] if there are none.
 
@@ -151,7 +154,7 @@ def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
     flag = task.further_text_flag
     texts = [name for name in unread if flag and hold_texts(train[name][:SEEN_ROWS])]
     fix = f"; {flag} {shlex.quote(texts[0])} reads it, too" if texts else ""
-    return [f"columns not read: {format_list(unread)}{fix}"]
+    return [f"{UNREAD_NOTE}: {format_list(unread)}{fix}"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
+from bertkit.tasks.base import UNREAD_NOTE
 from bertkit.tasks.checks import (
     MAX_LOCATIONS,
     Finding,
@@ -193,8 +194,8 @@ class NerChecks(TaskChecks):
                 locate_rows(train, indices),
             )  # fmt: skip
         # The findings above report the other notes with their rows.
-        widened_notes = [note for note in notes if WIDENED_SPANS_NOTE in note]
-        yield from super().check_rows(dataset, parsed, widened_notes)
+        notes = [note for note in notes if WIDENED_SPANS_NOTE in note or UNREAD_NOTE in note]
+        yield from super().check_rows(dataset, parsed, notes)
 
     def count_tokens(self, rows: Rows, tokenizer: Any) -> TokenCounts:
         """Count the tokens of each sentence, without the surrounding sentences."""

@@ -9,6 +9,7 @@ import numpy as np
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import Rows
 from bertkit.data.tokens import TokenCounts
+from bertkit.tasks.base import UNREAD_NOTE
 from bertkit.tasks.checks import Finding, TaskChecks, format_fraction, locate_rows, report_rows
 from bertkit.tasks.qa.rows import (
     QuestionRows,
@@ -50,6 +51,8 @@ class QaChecks(TaskChecks):
                 "assign whole paragraphs, or better articles, to one split; otherwise the scores are too "
                 "high",
             )  # fmt: skip
+        notes = [note for note in notes if UNREAD_NOTE in note]  # the findings above replace the others
+        yield from super().check_rows(dataset, parsed, notes)
 
     def extract_gold(self, rows: Rows) -> list[Hashable] | None:
         if "answers" not in rows.columns:
