@@ -221,10 +221,7 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
     decoding = _resolve_decoding(path, dialect)
     if is_streamed:
         open_text = partial(read_text, path, decoding)
-        parts, sample = open_text(), ""
-        while not sample.strip() and (part := next(parts, None)) is not None:
-            sample += part
-        sample = drop_partial_line(sample)
+        sample = _read_beginning(open_text)
     else:
         sample = "".join(read_text(path, decoding))
         open_text = partial(iter, [sample])
@@ -269,6 +266,16 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
         records = _note_layout(path, record_layout.name, records, notes, left_out)
     chunks = chunk_records(records, str(path), chunk_size)
     return (replace(chunk, notes=notes) for chunk in chunks)
+
+
+def _read_beginning(open_text: Callable[[], Iterable[str]]) -> str:
+    """Return the first complete lines of a text, which are not all blank unless the whole text is."""
+    beginning = ""
+    for part in open_text():
+        beginning += part
+        if not part.isspace():
+            break
+    return drop_partial_line(beginning)
 
 
 def _note_layout(
@@ -478,16 +485,17 @@ def parse_delimited(
         sample: Beginning of the file, from which the delimiter, the quoting and the header are detected.
         notes: Receives remarks on what was detected or left out.
     """
-    first_line, _, rest = sample.lstrip("\r\n").partition("\n")
+    sample = sample.lstrip("\r\n")
+    first_line, end = _get_first_line(sample)
     if "\r" in first_line.rstrip("\r"):
         raise UserError(f"{name}: {CR_LINE_ENDS}")
-    if JSON_OBJECT_START.match(rest):
+    if JSON_OBJECT_START.match(sample, end):
         raise UserError(f"{name}: row 1: found a JSON object below a header; remove the first line")
     delimiter = dialect.delimiter
     if match := SEPARATOR_LINE.fullmatch(first_line):
-        delimiter, sample = delimiter or match[1], rest
+        delimiter, sample = delimiter or match[1], sample[end:].lstrip("\r\n")
         lines = islice(dropwhile(lambda line: not line.strip("\r\n"), lines), 1, None)
-        first_line = sample.lstrip("\r\n").split("\n", 1)[0]
+        first_line, _ = _get_first_line(sample)
     delimiter = delimiter or _detect_delimiter(sample, first_line)
     quote = '"' if dialect.quoting else None
     if dialect.quoting is None and (delimiter != "\t" or uses_quoting(sample)):
@@ -503,6 +511,13 @@ def parse_delimited(
     return _select_columns(columns), _iter_rows(
         name, records if has_header else chain([first], records), columns, dialect, notes
     )
+
+
+def _get_first_line(text: str) -> tuple[str, int]:
+    """Return the first line of a text, and the index of its end."""
+    end = text.find("\n")
+    end = len(text) if end < 0 else end
+    return text[:end], end
 
 
 def format_columns(names: Iterable[object], cells: Sequence[str]) -> str:
@@ -556,12 +571,18 @@ def _detect_delimiter(sample: str, first_line: str) -> str:
     return next(chain(has_single_quotes, quotes), marks[0])
 
 
+def _get_lines(sample: str) -> list[str]:
+    """Return the first lines of a sample; the rest is not split, which would need much memory."""
+    lines = sample.split("\n", MAX_SNIFFED_LINES)
+    return lines[:MAX_SNIFFED_LINES]
+
+
 def _find_quote(sample: str, delimiter: str) -> str | None:
     """Return the quotation mark with which all rows of a sample have the same number of fields, or None.
 
     Single quotes are quotation marks only if they enclose a field in every line.
     """
-    lines = [line.rstrip("\r") for line in sample.split("\n")[:MAX_SNIFFED_LINES] if line.strip("\r")]
+    lines = [line.rstrip("\r") for line in _get_lines(sample) if line.strip("\r")]
     mark = re.escape(delimiter)
     has_single_quotes = all(re.search(f"(^|{mark})'.*'({mark}|$)", line) for line in lines)
     for quote in "'\"" if has_single_quotes else '"':
@@ -582,7 +603,7 @@ def _looks_like_row(sample: str, delimiter: str, quote: str | None) -> bool:
     writes them. It is a row if a cell occurs again in a column of repeated values or is a long text, or if a
     cell is a number in a column of numbers and no other cell can be a name.
     """
-    lines = drop_partial_line(sample).split("\n")[:MAX_SNIFFED_LINES]
+    lines = _get_lines(sample)
     try:
         first, *rows = list(_split_fields("", lines, delimiter, quote))[: 5 * SNIFFED_ROWS] or [[]]
     except UserError:

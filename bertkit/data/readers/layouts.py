@@ -583,7 +583,7 @@ FASTTEXT_LABEL = re.compile(r"__label__(\S+)\s*")
 
 def is_fasttext(sample: str) -> bool:
     """Return whether each of the first lines of a text begins with a label of fastText."""
-    lines = [line for line in sample.split("\n")[: SEEN_ROWS + 1] if line.strip()]
+    lines = [line for line in sample.split("\n", SEEN_ROWS + 1)[: SEEN_ROWS + 1] if line.strip()]
     return bool(lines) and all(map(FASTTEXT_LABEL.match, lines[:SEEN_ROWS]))
 
 
