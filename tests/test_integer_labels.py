@@ -57,6 +57,10 @@ def test_the_note_has_the_reason_and_the_flag(labels, note):
         (["1,200", "3,400", "5,600"], "multi-class"),
         (["1_1", "1_2", "2_1"], "multi-class"),
         (["10%", "20 %", "5%"], "regression"),
+        (["|c#|.net|", "|java|", "|python|pandas|"], "multi-label"),
+        (["<java>", "<python><pandas>"], "multi-label"),
+        (["urgent", "billing", "urgent#billing", "other"], "multi-label"),
+        (["C#", "C", "Java"], "multi-class"),
     ],
 )
 def test_notations_of_numbers(labels, kind):

@@ -253,7 +253,8 @@ def find_separator(texts: Sequence[str], is_requested: bool = False) -> str | No
         has_fewer, has_members = len(names) < len(texts), 2 * len(members & single) >= len(members)
         are_numbers = all(map(str.isdecimal, names)) and any(len(parts) > 2 for parts in sets)
         if separator in OBVIOUS_SEPARATORS:
-            are_sets = has_fewer or (has_members and len(names) == len(texts)) or is_requested
+            is_enclosed = all(text[0] == text[-1] == separator for text in texts)
+            are_sets = has_fewer or (has_members and len(names) == len(texts)) or is_enclosed or is_requested
         else:
             are_sets = (has_fewer and has_members) or are_numbers or (is_requested and separator == ",")
         if are_sets:
