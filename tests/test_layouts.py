@@ -357,6 +357,17 @@ def test_a_single_row_with_objects_is_a_row(tmp_path):
     assert len(read_file(file)) == 1
 
 
+def test_a_wrong_path_suggests_a_file_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "reviews.csv").write_text("text,label\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=r"^--data review\.csv: no such file or folder; did you mean 'reviews\.csv'\?"
+    ):
+        load_dataset("review.csv", "classify")
+    with pytest.raises(UserError, match="no such file or folder; check the path$"):
+        load_dataset("nowhere/review.csv", "classify")
+
+
 # ---- documentation
 
 

@@ -291,7 +291,9 @@ def load_dataset(
     if hub := parse_hub_name(data):
         return _read_snapshot(data, hub, _download(data, hub, None, None), dialect)
     if path.suffix or "/" in data or is_path_syntax(data):
-        raise UserError(f"--data {data}: no such file or folder")
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = suggest_similar(path.name, siblings) or "; check the path"
+        raise UserError(f"--data {data}: no such file or folder{hint}")
     hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
     raise UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
 
