@@ -364,7 +364,7 @@ def test_a_wrong_path_suggests_a_file_beside_it(tmp_path, monkeypatch):
         UserError, match=r"^--data review\.csv: no such file or folder; did you mean 'reviews\.csv'\?"
     ):
         load_dataset("review.csv", "classify")
-    with pytest.raises(UserError, match="no such file or folder; check the path$"):
+    with pytest.raises(UserError, match=r"no such file or folder; check the path$"):
         load_dataset("nowhere/review.csv", "classify")
 
 
