@@ -72,7 +72,7 @@ def test_notations_of_numbers(labels, kind):
     [
         (["['a', 'b']", "['a'", "c"], "multi-class", "\"['a'\" is not a list; --problem multi-label"),
         (["a", "b", "a, b", "a, c"], "multi-label", "with ',' between the labels of 'a, b'; --problem"),
-        (["a", "a, b", "c, d"], "multi-class", "also with ','; --problem multi-label"),
+        (["a", "a, b", "c, d"], "multi-class", "labels with ',' are read as classes; --problem multi-label"),
         ([["a"], ["b"], True], "multi-label", "True is a set of one label"),
         ([["a"], ["b"], []], "multi-label", "a list has no label, and the others have one"),
     ],

@@ -140,6 +140,14 @@ def test_rows_of_a_parquet_file_and_of_an_object_are_converted_like_those_of_a_f
         assert list(dataset.splits["train"]["text"]) == expected
 
 
+def test_the_rows_of_a_long_file_are_converted_once(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    record, expected = CASES["Label Studio, JSON-MIN or CSV"]
+    path.write_text((json.dumps(record) + "\n") * 2_100)
+    rows = read_file(path, Dialect(task="ner"))
+    assert list(rows["spans"]) == [expected["spans"]] * 2_100
+
+
 def test_rows_that_are_left_out_are_counted_and_others_keep_their_number(tmp_path):
     answers = ["accept", "reject", "ignore", "accept"]
     path = tmp_path / "rows.jsonl"

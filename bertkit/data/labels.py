@@ -109,9 +109,9 @@ def parse_label_set(value: Any, separator: str | None) -> list[str] | None:
     text = normalize_label(value)
     if text is None:
         return None
-    if TAG_LIST.fullmatch(text):
-        return text[1:-1].split("><")
-    return split_labels(text, separator) if separator else [text]
+    if separator:
+        return split_labels(text, separator)
+    return text[1:-1].split("><") if TAG_LIST.fullmatch(text) else [text]
 
 
 def parse_number(value: Any) -> float | None:
@@ -166,7 +166,7 @@ def infer_label_type(values: Sequence[Any]) -> tuple[LabelTypeName, str]:
         reason = f"labels are read as sets, with {separator!r} between the labels of {example}"
         return "multi-label", "" if is_obvious else f"{reason}; --problem multi-class reads classes"
     if not note and (separator := find_separator(texts, is_requested=True)):
-        note = f"labels are read as classes, also with {separator!r}; --problem multi-label reads label sets"
+        note = f"labels with {separator!r} are read as classes; --problem multi-label reads label sets"
     numbers = {text: parse_number(text) for text in counts if not is_missing_label(text)}
     if numbers and all(number is not None for number in numbers.values()):
         integer_counts: Counter[int] = Counter()
@@ -242,6 +242,8 @@ def find_separator(texts: Sequence[str], is_requested: bool = False) -> str | No
         texts: The distinct labels.
         is_requested: Whether the user says that the labels are sets. Commas then always separate labels.
     """
+    if all(map(TAG_LIST.fullmatch, texts)):  # such as `<c#><.net>`
+        return None
     for separator in SEPARATORS:
         parts_by_text = {text: split_labels(text, separator) for text in texts}
         sets = [parts for parts in parts_by_text.values() if len(parts) > 1]

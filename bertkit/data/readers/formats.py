@@ -182,18 +182,26 @@ def _iter_chunks(
     is_streamed = path.stat().st_size > stream_above_bytes
     head = next(read_chunks(path), b"")[:8]
     if head.startswith(ARROW_MAGIC):
-        chunks = iter_arrow(path, chunk_size)
+        chunks = _convert_table(iter_arrow(path, chunk_size), path, dialect)
     elif head.startswith(PARQUET_MAGIC):
-        chunks = iter_parquet(path, chunk_size)
+        chunks = _convert_table(iter_parquet(path, chunk_size), path, dialect)
     else:
         chunks = _stream_text_rows(path, dialect, chunk_size, is_streamed)
     first = next(chunks, None)
     if first is None:
         raise UserError(f"{path}: {NO_ROWS}")
     chunks = chain([first], chunks)
-    if not first.notes and find_layout(first, dialect.task):  # Parquet and Arrow; text is converted already
-        chunks = convert_chunks(chunks, str(path), dialect.task)
     return chunks if is_streamed else iter(list(chunks))
+
+
+def _convert_table(chunks: Iterator[Rows], path: Path, dialect: Dialect) -> Iterator[Rows]:
+    """Return an iterator over the rows of a binary file, converted if they have a layout."""
+    first = next(chunks, None)
+    if first is None:
+        return chunks
+    chunks = chain([first], chunks)
+    has_layout = find_layout(first, dialect.task)
+    return convert_chunks(chunks, str(path), dialect.task) if has_layout else chunks
 
 
 def find_layout(rows: Rows, task: str) -> RecordLayout | None:
@@ -238,7 +246,7 @@ def _stream_text_rows(path: Path, dialect: Dialect, chunk_size: int, is_streamed
         if isinstance(document, dict):
             rows = Rows.from_columns(document, str(path))
             notes += [describe_layout(path, layout, len(rows))] if layout else []
-            return replace(rows, notes=notes).iter_chunks(chunk_size)
+            return _convert_table(replace(rows, notes=notes).iter_chunks(chunk_size), path, dialect)
         if layout:
             notes.append(describe_layout(path, layout, len(document)))
         records: NumberedRecords = enumerate(document, start=1)

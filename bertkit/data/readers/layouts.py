@@ -127,11 +127,10 @@ def _read_label_studio(record: Record) -> Record | str:
                 )
         elif kind in ("choices", "rating", "number"):
             answers[region.get("from_name", "label")] = value.get(kind)
-    # The usual name of the column, unless the annotators answered several questions.
-    return {
-        **row,
-        **(answers if len(answers) > 1 else dict.fromkeys(["label"][: len(answers)], *answers.values())),
-    }
+    if len(answers) == 1:  # the usual name of the column, unless the annotators answered several questions
+        [answer] = answers.values()
+        answers = {"label": answer}
+    return {**row, **answers}
 
 
 def _text_of(value: Mapping[str, Any]) -> Record:
@@ -401,7 +400,7 @@ RECORD_LAYOUTS = (
     ),
     RecordLayout(
         name="Label Studio, JSON-MIN or CSV",
-        shape="rows with `annotation_id` and `annotator`",
+        shape="rows with `annotation_id`, `annotator` and an annotation that is no plain text",
         reading="the text, and the spans or choices",
         tasks=["classify", "nli", "ner"],
         matches=_is_label_studio_min,
@@ -409,13 +408,13 @@ RECORD_LAYOUTS = (
     ),
     RecordLayout(
         name="Prodigy",
-        shape="rows whose `answer` is accept, reject or ignore",
+        shape="rows with `text`, a key such as `label` or `spans`, and the `answer` accept, reject or ignore",
         reading="the text, and the spans, label or accepted options; rejected and ignored rows are left out",
         tasks=["classify", "ner"],
         matches=lambda records: _most_rows(
             records,
             lambda record: (
-                record.get("answer") in [*PRODIGY_ANSWERS]
+                record.get("answer") in list(PRODIGY_ANSWERS)  # not in the dict: it may be unhashable
                 and "text" in record
                 and not PRODIGY_KEYS.isdisjoint(record)
             ),
@@ -561,8 +560,8 @@ DOCUMENT_LAYOUTS = (
     ),
     DocumentLayout(
         name="pandas, `to_json()`",
-        shape='JSON `{"text": {"0": ..., "1": ...}, "label": {...}}`',
-        reading="the columns",
+        shape='JSON `{"text": {"0": ..., "1": ...}, "label": {...}}`, or with `orient="index"`',
+        reading="the columns, or the rows",
         tasks=ALL_TASKS,
         unwrap=_unwrap_pandas_columns,
     ),
@@ -762,7 +761,7 @@ WORD_LAYOUTS = (
     WordLayout(
         name="CoNLL-U",
         shape="ten TAB-separated fields, or those of `# global.columns`; comments with `#`",
-        reading="the words of FORM, and the tags of NER or UPOS, without ranges and empty nodes; `_` is O",
+        reading="the words of FORM, and the tags of NER (also `name=` in MISC) or UPOS; `_` is O",
         tasks=["ner"],
         matches=_match_conllu,
         convert=_convert_conllu,
@@ -862,6 +861,18 @@ OTHER_LAYOUTS = (
         name="XML, also dumps of Wikipedia",
         shape="`<?xml` or `<mediawiki`",
         reading="not read; write CSV, JSONL or plain text (WikiExtractor does this for dumps)",
+        tasks=[],
+    ),
+    FileLayout(
+        name="YAML",
+        shape="`.yml` or `.yaml`",
+        reading="not read; write CSV, JSON or JSONL",
+        tasks=[],
+    ),
+    FileLayout(
+        name="object around the rows, such as that of Rasa or LightTag",
+        shape='JSON `{"examples": [{...}, {...}], ...}` without a text beside the list',
+        reading="not read; write the list that the error names to a file of its own",
         tasks=[],
     ),
 )
