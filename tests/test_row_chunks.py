@@ -7,6 +7,7 @@ import tracemalloc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases.run import CASES
 from conftest import make_toy_rows, write_rows
 
 from bertkit.data.readers.formats import Dialect, read_file, stream_rows
@@ -116,3 +117,17 @@ def test_a_batch_ends_with_the_item_that_reaches_a_limit():
     assert list(iter_batches(["a", "bcd", "", "e"], max_chars=3)) == [["a", "bcd"], ["", "e"]]
     assert list(iter_batches("abcde", max_chars=9, max_items=2)) == [["a", "b"], ["c", "d"], ["e"]]
     assert not list(iter_batches([], max_chars=1))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (CASES / "files").iterdir()))
+def test_files_of_all_layouts_give_the_same_rows_in_chunks(name):
+    """Recognition and conversion do not depend on how much of a file is read at a time."""
+    for path in sorted((CASES / "files" / name).glob("*.*")):
+        for task in ("classify", "ner", "swag", "qa") if path.suffix != ".sh" else ():
+            dialect = Dialect(task=task, conll=task == "ner")
+            try:
+                whole = [dict(row) for row in read_file(path, dialect)]
+            except UserError:
+                continue
+            chunks = stream_rows(path, dialect, chunk_size=7, stream_above_bytes=0)
+            assert [dict(row) for chunk in chunks for row in chunk] == whole, path.name
