@@ -169,7 +169,7 @@ def measure(run: Path, rows: Any, num_latencies: int) -> Measurement:
         started = time.perf_counter()
         predictor.compute_outputs(row)
         latencies.append(1000 * (time.perf_counter() - started))
-    scorer = predictor.task.evaluate(outputs).make_scorer()
+    scorer = predictor.task.evaluate(outputs).scorer
     files = [path for pattern in ("*.safetensors", "*.onnx*") for path in run.glob(pattern)]
     return Measurement(scorer, sum(path.stat().st_size for path in files) / 1e6, rows_per_second, latencies)
 

@@ -261,7 +261,7 @@ def make_runs_cheap(monkeypatch):
 
     render, score, resample = (
         charts.render_chart,
-        baselines.score_linear_probe,
+        baselines.fit_linear_probe_baseline,
         significance.resample_rows,
     )
 
@@ -271,7 +271,7 @@ def make_runs_cheap(monkeypatch):
         values = {name: value for name, value in options.items() if name in ("names", "table")}
         return charts.Chart(title, Markup("<svg></svg>"), note, **values)
 
-    def score_linear_probe(*args):
+    def fit_linear_probe_baseline(*args):
         return score(*args) if "linear_probe" in _costly else {}
 
     def resample_rows(scorer, seed):
@@ -279,7 +279,7 @@ def make_runs_cheap(monkeypatch):
 
     monkeypatch.setattr(charts, "render_chart", render_chart)
     monkeypatch.setattr(page, "render_chart", render_chart)
-    monkeypatch.setattr(baselines, "score_linear_probe", score_linear_probe)
+    monkeypatch.setattr(baselines, "fit_linear_probe_baseline", fit_linear_probe_baseline)
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
 

@@ -350,7 +350,7 @@ def test_the_sweep_without_answers_equals_the_majority_baseline():
     )
     evaluation = QaEvaluation(Outputs(kept, features, rows), "v2")
     first, *_ = evaluation.compute_details().items()
-    baseline = Qa(QaConfig(squad="v2")).score_baselines(rows, rows)["majority"]
+    baseline = Qa(QaConfig(squad="v2")).fit_baselines(rows, rows)["majority"].score_all()
     assert first == ("nothing answered, tau -1.000 (in use)", {key: baseline[key] for key in ("exact", "f1")})
     assert baseline["f1"] == evaluation.scores["f1"] == pytest.approx(200 / 3)
 

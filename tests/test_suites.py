@@ -130,8 +130,8 @@ def test_data_is_loaded_and_baselines_are_scored_once_for_each_dataset(glue, tin
     monkeypatch.setattr(
         experiment, "load_data", lambda *args: loaded.append(args[1].data) or load_data(*args)
     )
-    scored = count_calls(monkeypatch, Classify, "score_baselines")
-    probed = count_calls(monkeypatch, baselines, "score_linear_probe")
+    scored = count_calls(monkeypatch, Classify, "fit_baselines")
+    probed = count_calls(monkeypatch, baselines, "fit_linear_probe_baseline")
     settings = {"tasks": list(TASKS), "model": str(tiny), "data_dir": str(data_dir), **FAST}
     run = glue(seeds=2, **settings)
     assert loaded == ["sst2", "cola"]

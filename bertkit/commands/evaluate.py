@@ -19,7 +19,7 @@ from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import find_run_model, load_config, load_tokenizer
 from bertkit.reports.page import write_page
 from bertkit.reports.terminal import print_run_json, print_scores
-from bertkit.run.baselines import score_all_baselines
+from bertkit.run.baselines import fit_all_baselines
 from bertkit.run.load_data import reload_run_data, require_same_data, select_data_again
 from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.prepare import prepare
@@ -31,6 +31,7 @@ from bertkit.run.results import (
     compute_scores,
     summarize_baselines,
     summarize_data,
+    summarize_judgement,
     write_predictions,
 )
 from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
@@ -246,7 +247,9 @@ def _score(
         for warning in evaluation.outputs.features.warnings:
             report_warning(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
-    baselines = score_all_baselines(task, train, rows, predictor.tokenizer) if train else {}
+    validation = evaluations["validation"]
+    baselines = fit_all_baselines(task, train, rows, predictor.tokenizer) if train else {}
+    others = baselines
     metrics = {
         "task": task.definition.name,
         "data": summarize_data(inputs.dataset, fingerprints, splits),
@@ -262,9 +265,11 @@ def _score(
             problem = f"--compare {config.compare}: {error}; compare runs with the same labels"
             raise UserError(problem) from error
         other_evaluation = other.task.evaluate(other_outputs)
+        others = {str(config.compare): other_evaluation.scorer}
         metrics["compared"] = modules.describe_difference(
-            str(config.compare), other_evaluation, evaluations["validation"], task.config.seed
+            str(config.compare), other_evaluation, validation, task.config.seed
         )
+    metrics |= summarize_judgement(task, validation, others)
     if config.output_dir:
         folder = Path(config.output_dir)
     else:

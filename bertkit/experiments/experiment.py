@@ -38,7 +38,7 @@ from bertkit.experiments.config import SUITES, find_config
 from bertkit.experiments.search import Trial
 from bertkit.reports.tables import ResultTable
 from bertkit.reports.terminal import print_run_json
-from bertkit.run.baselines import score_encoder_baselines
+from bertkit.run.baselines import fit_encoder_baselines
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions, prepare
 from bertkit.run.resolve_settings import resolve_settings
@@ -48,7 +48,7 @@ from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import MetricModule, load_module
-from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
@@ -136,8 +136,8 @@ class RunGroup:
     def __init__(self, task_name: str, config: RunConfig, reporter: RunReporter) -> None:
         self.task_name, self.config, self.reporter = task_name, config, reporter
         self._has_prepared = False
-        self._baselines: dict[str, Scores] | None = None
-        self._encoder_baselines: dict[tuple[str, int], dict[str, Scores]] = {}  # by model and maximum length
+        self._baselines: dict[str, Scorer] | None = None
+        self._encoder_baselines: dict[tuple[str, int], dict[str, Scorer]] = {}  # by model and maximum length
 
     @cached_property
     def data(self) -> LoadedData:
@@ -167,12 +167,12 @@ class RunGroup:
         self._has_prepared = True
         prepared.options = options or RunOptions()
         if splits is None:
-            score = partial(self._score_baselines, prepared)
-            prepared.options = dataclasses.replace(prepared.options, score_baselines=score)
+            fit = partial(self._fit_baselines, prepared)
+            prepared.options = dataclasses.replace(prepared.options, fit_baselines=fit)
         return prepared
 
-    def _score_baselines(self, prepared: PreparedRun) -> dict[str, Scores]:
-        """Return the scores of the baselines, which all runs with the splits of the group share.
+    def _fit_baselines(self, prepared: PreparedRun) -> dict[str, Scorer]:
+        """Return the baselines, which all runs with the splits of the group share.
 
         Those that read vectors of the encoder are shared by the runs with the same model.
         """
@@ -180,11 +180,11 @@ class RunGroup:
         task = copy.copy(prepared.task)
         task.resolve(seed=self.config.seed)
         if self._baselines is None:
-            self._baselines = task.score_baselines(train, rows)
+            self._baselines = task.fit_baselines(train, rows)
         encoder = (task.config.model, task.config.max_length)
         if encoder not in self._encoder_baselines:
-            scores = score_encoder_baselines(task, train, rows, prepared.tokenizer)
-            self._encoder_baselines[encoder] = scores
+            fitted = fit_encoder_baselines(task, train, rows, prepared.tokenizer)
+            self._encoder_baselines[encoder] = fitted
         return self._baselines | self._encoder_baselines[encoder]
 
 

@@ -43,7 +43,7 @@ from bertkit.experiments.study_results import (
     write_ensemble_run,
 )
 from bertkit.reports.tables import ResultTable, render_study_page
-from bertkit.run.baselines import score_all_baselines
+from bertkit.run.baselines import fit_all_baselines
 from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
 from bertkit.run.prepare import PreparedRun, RunOptions
 from bertkit.run.results import summarize_data
@@ -452,9 +452,12 @@ class Study(Experiment):
             "search": self._summarize_search(store, held_out_score) if store else None,
             "comparison": comparison,
             # on the test rows of the last fold, or on the test split
-            "baselines": score_all_baselines(
-                self.prepared.task, last["train"], last["test"], self.prepared.tokenizer
-            ),
+            "baselines": {
+                name: baseline.score_all()
+                for name, baseline in fit_all_baselines(
+                    self.prepared.task, last["train"], last["test"], self.prepared.tokenizer
+                ).items()
+            },
             "ensemble": self._measure_gain(folder / RunDir.ENSEMBLE_DIR),
         }
 

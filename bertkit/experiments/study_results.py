@@ -104,9 +104,10 @@ class HeldOutPredictions:
         """The scores of all rows, as the mean over the seeds."""
         return average_values([evaluation.scores for evaluation in self.evaluations])
 
-    def make_scorer(self) -> Scorer:
-        """Return a scorer of the rows; with several seeds, it averages their scores."""
-        scorers = [evaluation.make_scorer() for evaluation in self.evaluations]
+    @cached_property
+    def scorer(self) -> Scorer:
+        """A scorer of the rows; with several seeds, it averages their scores."""
+        scorers = [evaluation.scorer for evaluation in self.evaluations]
         if len(scorers) == 1:
             return scorers[0]
 
@@ -170,7 +171,7 @@ class FinishedRuns:
             "held_out": {
                 "rows": len(predictions.index),
                 "scores": predictions.scores,
-                "intervals": compute_intervals(predictions.make_scorer(), seed),
+                "intervals": compute_intervals(predictions.scorer, seed),
             },
         }  # fmt: skip
 
@@ -183,7 +184,7 @@ def compare(
     None if bertkit cannot compute the score for a sample of the rows, as for modules of `--metric`.
     """
     assert np.array_equal(defaults.index, best.index)
-    differences = compare_scorers(defaults.make_scorer(), best.make_scorer(), seed)
+    differences = compare_scorers(defaults.scorer, best.scorer, seed)
     if metric not in differences:
         return None
     result = asdict(differences[metric])

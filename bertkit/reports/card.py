@@ -50,6 +50,7 @@ def build_model_card(
         f"Training: {training['seconds']:.0f} s, {training['examples_per_second']:.1f} examples/s in "
         f"{training['precision']}.",
         "## Scores\n\n" + format_score_table(metrics),
+        " ".join(list_judgement(metrics)),
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
         format_markdown_table(details[0], details[1:]) if details else "",
         format_distillation_table(metrics),
@@ -101,6 +102,16 @@ def format_score_table(metrics: Mapping[str, Any]) -> str:
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
             parts.append(f"\n{split}: {scores}")
     return "\n".join(parts)
+
+
+def list_judgement(metrics: Mapping[str, Any], is_calibrated: bool = False) -> list[str]:
+    """Return the sentences of the judgement; empty for a run without baselines.
+
+    The sentence on overconfidence is left out if the run was calibrated afterwards.
+    """
+    judgement = metrics.get("judgement", {})
+    names = ["text"] if is_calibrated else ["text", "calibration"]
+    return [judgement[name] for name in names if name in judgement]
 
 
 def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -13,8 +13,6 @@ from bertkit.tasks import task_definition
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.text import format_duration, replace_control_characters
 
-MIN_REPORTED_DATA_WAIT = 0.02  # fraction of the training time
-
 
 def print_run_json(run: Any) -> None:
     """Print the metrics and the directory of a `Run` as one line of JSON."""
@@ -23,7 +21,7 @@ def print_run_json(run: Any) -> None:
 
 
 def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
-    """Print the scores of all splits, the comparison, the training statistics, and the run directory."""
+    """Print the scores of all splits, the comparison, the judgement, and the run directory."""
     sizes, unit = metrics["data"], task_definition(metrics["task"]).unit
     _print_table(
         f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
@@ -49,7 +47,9 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
     if "distillation" in metrics:
         _print_table("", ["", "teacher", "student"], card.format_distillation_rows(metrics))
     if "training" in metrics:
-        _print_training(metrics)
+        out_console.print(_describe_training(metrics), markup=False, soft_wrap=True)
+    for sentence in card.list_judgement(metrics):
+        out_console.print(sentence, style="bold", markup=False, soft_wrap=True)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 
 
@@ -57,34 +57,22 @@ def _print_table(title: str, headings: Sequence[str], rows: Iterable[Iterable[st
     """Print a table with names in the first column and numbers in the others."""
     table = Table(title=to_plain_text(title) if title else None, title_justify="left")
     for number, heading in enumerate(headings):
-        table.add_column(to_plain_text(heading), justify="right" if number else "left")
+        table.add_column(to_plain_text(heading), justify="right" if number else "left", overflow="fold")
     for cells in rows:
         table.add_row(*map(to_plain_text, cells))
     out_console.print(table)
 
 
-def _print_training(metrics: Mapping[str, Any]) -> None:
-    """Print one line with the time, speed, precision, memory and padding of training."""
+def _describe_training(metrics: Mapping[str, Any]) -> str:
+    """Return on how many rows and for how long the model was trained."""
     training = metrics["training"]
     if training.get("examples_seen") == 0:
-        out_console.print("not trained: 0 steps")
-        return
-    statistics = [
-        f"{training['examples_per_second']:.1f} examples/s",
-        f"{training['tokens_per_second']:,.0f} tokens/s",
-        training["precision"],
-        f"peak memory {training['peak_memory_mb']:,.0f} MB",
-    ]
-    if (padding := training.get("padding")) is not None:
-        statistics.append(f"{padding:.1%} padding")
-    if (data_wait := training.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
-        statistics.append(f"{data_wait:.1%} of the time waiting for data")
+        return "not trained: 0 steps"
     resumed_from = training.get("resumed_from")
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
     extent = _describe_extent(training, metrics["data"]["train"], task_definition(metrics["task"]).unit)
     verb = "trained" if training["steps"] else "fitted"
-    line = f"{verb} {extent} in {training['seconds']:.0f} s{since_step}: {', '.join(statistics)}"
-    out_console.print(line, markup=False, soft_wrap=True)
+    return f"{verb} {extent} in {format_duration(training['seconds'])}{since_step}"
 
 
 def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> str:

@@ -7,30 +7,30 @@ from bertkit.errors import UserError
 from bertkit.models import loading
 from bertkit.models.encoder import FrozenEncoder
 from bertkit.run.prepare import PreparedRun
-from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import score_linear_probe
+from bertkit.tasks.text.task import fit_linear_probe_baseline
 from bertkit.training.failures import report_out_of_memory
 from bertkit.utils.reporting import report_warning
 
 
-def score_validation_baselines(prepared: PreparedRun) -> dict[str, Scores]:
-    """Return the scores of the baselines on the validation split; empty for a run without report."""
+def fit_validation_baselines(prepared: PreparedRun) -> dict[str, Scorer]:
+    """Return the baselines on the validation split; empty for a run without report."""
     if not prepared.options.has_report:
         return {}
-    if prepared.options.score_baselines is not None:
-        return prepared.options.score_baselines()
+    if prepared.options.fit_baselines is not None:
+        return prepared.options.fit_baselines()
     train, rows = prepared.splits["train"], prepared.splits["validation"]
-    return score_all_baselines(prepared.task, train, rows, prepared.tokenizer)
+    return fit_all_baselines(prepared.task, train, rows, prepared.tokenizer)
 
 
-def score_all_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
-    """Return the scores of all baselines by name, fitted on the training rows and scored on `rows`."""
-    return task.score_baselines(train, rows) | score_encoder_baselines(task, train, rows, tokenizer)
+def fit_all_baselines(task: Task, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scorer]:
+    """Return the scorers of all baselines by name: fitted on the training rows, they predict `rows`."""
+    return task.fit_baselines(train, rows) | fit_encoder_baselines(task, train, rows, tokenizer)
 
 
-def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scores]:
-    """Return the scores of the baselines that read the vectors of the encoder before training.
+def fit_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) -> dict[str, Scorer]:
+    """Return the baselines that read the vectors of the encoder before training.
 
     The model that training started from is loaded again, so it may be missing. A finished training must not
     fail because of this, so the baselines are then left out.
@@ -42,7 +42,7 @@ def score_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) 
         encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)
         loading.require_embeddings(encoder.source, encoder.config, tokenizer)
         with report_out_of_memory("out of memory"):
-            return score_linear_probe(task, encoder, tokenizer, train, rows)
+            return fit_linear_probe_baseline(task, encoder, tokenizer, train, rows)
     except UserError as error:
         report_warning(f"no baselines of the encoder before training: {error}")
         return {}

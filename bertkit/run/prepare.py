@@ -29,10 +29,10 @@ from bertkit.settings.declaration import select_unset
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
 from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
-from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Task
-from bertkit.tasks.text.task import SequenceTask, score_probe
+from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -75,7 +75,7 @@ class Probe:
             vectors = [compute_pooled_vectors(encoder, part) for part in features]
         finally:
             model.train(was_training)
-        return score_probe(self.task, vectors, parts)[self.metric]
+        return predict_by_probe(self.task, vectors, parts).score_all()[self.metric]
 
     def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
         """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
@@ -130,8 +130,8 @@ class RunOptions:
     """What a command that trains several runs determines for each of them, in addition to the settings."""
 
     has_report: bool = True  # a report, a model card, baselines and intervals
-    # Returns the scores on the validation split; by default, the baselines of the task are computed.
-    score_baselines: Callable[[], dict[str, Scores]] | None = None
+    # Returns the baselines on the validation split; by default, those of the task are fitted.
+    fit_baselines: Callable[[], dict[str, Scorer]] | None = None
     callbacks: Sequence[Any] = ()  # further callbacks of the trainer
     has_logits: bool = False  # whether the logits of the test split are written into the run directory
 

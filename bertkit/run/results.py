@@ -11,14 +11,21 @@ import numpy as np
 
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
-from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
+from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, judge
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import ScoreDifference, bootstrap, compare_scorers, compute_intervals
+from bertkit.stats.significance import (
+    ScoreDifference,
+    Scorer,
+    bootstrap,
+    compare_scorers,
+    compute_intervals,
+)
 from bertkit.tasks.base import Evaluation, Outputs, RowEvaluation, Task, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -81,9 +88,7 @@ class MetricModules:
 
         `other` is the evaluation of the run `name` on the same rows. The seed is that of the resampling.
         """
-        differences: dict[str, ScoreDifference] = compare_scorers(
-            other.make_scorer(), evaluation.make_scorer(), seed
-        )
+        differences: dict[str, ScoreDifference] = compare_scorers(other.scorer, evaluation.scorer, seed)
         for module, _, names in self._iter_scores(evaluation):
             other_scorer, scorer = (module.make_scorer(_decode(run)) for run in (other, evaluation))
             found = compare_scorers(other_scorer, scorer, seed)
@@ -177,9 +182,7 @@ def compute_scores(
     validation, seed = evaluations["validation"], task.config.seed
     intervals = {}
     if has_intervals:
-        intervals = compute_intervals(validation.make_scorer(), seed) | modules.compute_intervals(
-            validation, seed
-        )
+        intervals = compute_intervals(validation.scorer, seed) | modules.compute_intervals(validation, seed)
     results: dict[str, Any] = {
         "validation": {},
         "test": {},
@@ -191,14 +194,48 @@ def compute_scores(
     return results | ({"details": details} if details else {})
 
 
-def summarize_baselines(baselines: Mapping[str, Scores], num_rows: int) -> dict[str, Any]:
-    """Return the section "baselines" of `metrics.json`.
+def summarize_baselines(baselines: Mapping[str, Scorer], num_rows: int) -> dict[str, Any]:
+    """Return the section "baselines" of `metrics.json`: their scores.
 
     The section "baseline_rows" follows if a baseline is fitted on a sample of the training rows.
     """
     limits = {**dict.fromkeys(TFIDF_BASELINES, MAX_TFIDF_ROWS), LINEAR_PROBE: MAX_PROBE_ROWS}
     sampled = {name: limits[name] for name in baselines if limits.get(name, num_rows) < num_rows}
-    return {"baselines": baselines, **({"baseline_rows": sampled} if sampled else {})}
+    scores = {name: baseline.score_all() for name, baseline in baselines.items()}
+    return {"baselines": scores, **({"baseline_rows": sampled} if sampled else {})}
+
+
+def summarize_judgement(
+    task: Task,
+    evaluation: Evaluation,
+    others: Mapping[str, Scorer],
+    training: TrainingFacts | None = None,
+    calibration_command: str | None = None,
+) -> dict[str, Any]:
+    """Return the section "judgement" of `metrics.json`: whether the model is better than others.
+
+    It is empty if no other model has a score of the model. A score of a module of `--metric` cannot decide,
+    because the baselines do not have it. The key `calibration` is a sentence on overconfidence.
+    """
+    name, sign = task.state.best_metric
+    if name not in (names := list(evaluation.scorer.score_all())):
+        name, sign = names[0], 1
+    unit = task.definition.unit if task.definition.predicts_rows else "example"
+    judgement = judge(
+        evaluation.scorer,
+        others,
+        name,
+        sign > 0,
+        rows=format_count(evaluation.scorer.size, unit),
+        training=training,
+        seed=task.config.seed,
+    )
+    if judgement is None:
+        return {}
+    sentence = None
+    if calibration_command and isinstance(evaluation, RowEvaluation) and evaluation.has_classes:
+        sentence = describe_overconfidence(evaluation.make_decisions(), calibration_command)
+    return {"judgement": asdict(judgement) | ({"calibration": sentence} if sentence else {})}
 
 
 def write_predictions(run: RunDir, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

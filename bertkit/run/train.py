@@ -1,5 +1,6 @@
 """Training from settings to `metrics.json`: the steps are here in the order in which they happen."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -8,19 +9,28 @@ from typing import Any
 
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
+from bertkit.models import loading
 from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
 from bertkit.models.tagger import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
-from bertkit.run.baselines import score_validation_baselines
+from bertkit.run.baselines import fit_validation_baselines
 from bertkit.run.dry_run import dry_run, plan_time_limit
 from bertkit.run.prepare import PreparedRun, prepare
 from bertkit.run.resolve_settings import resolve_settings
-from bertkit.run.results import Run, compute_scores, summarize_baselines, summarize_data, write_predictions
+from bertkit.run.results import (
+    Run,
+    compute_scores,
+    summarize_baselines,
+    summarize_data,
+    summarize_judgement,
+    write_predictions,
+)
 from bertkit.run.session import Session
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.judgement import TrainingFacts
 from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Outputs
@@ -240,12 +250,15 @@ def _write_results(
     session.model.config.update(task.state.fitted_params)
     for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
+    baselines = fit_validation_baselines(prepared)
+    command = shlex.join(["bertkit", "calibrate", str(session.folder)])
     metrics = {
         "task": task.definition.name,
         "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
-        **summarize_baselines(score_validation_baselines(prepared), len(splits["train"])),
+        **summarize_baselines(baselines, len(splits["train"])),
+        **summarize_judgement(task, validation, baselines, collect_training_facts(session), command),
         "training": training_metrics,
     }
     state = session.trainer.state
@@ -263,6 +276,29 @@ def _write_results(
         run_dir.write_logits(outputs["test"].logits, task.state.fitted_params)
     run_dir.write_metrics(metrics)
     return metrics
+
+
+def collect_training_facts(session: Session) -> TrainingFacts:
+    """Return what the advice on a run depends on."""
+    prepared, config, state = session.prepared, session.prepared.config, session.trainer.state
+    train, task = prepared.features["train"], prepared.task
+    longest = loading.get_max_positions(prepared.model_config) or 2 * config.max_length
+    longer_texts = None
+    if 2 * config.max_length <= min(longest, prepared.trained_length or longest):
+        longer_texts = f"--max-length {2 * config.max_length}"
+    elif config.long_texts is not None:
+        longer_texts = "--long-texts windows"
+    longer_training = f"--max-steps {2 * state.max_steps}"
+    if config.max_steps is None and config.epochs:
+        longer_training = f"--epochs {2 * config.epochs:g}"
+    is_truncated = not (task.uses_windows or task.definition.resamples_examples)
+    return TrainingFacts(
+        steps=state.global_step if prepared.has_training_steps else None,
+        longer_training=longer_training,
+        truncated=train.num_truncated / len(train) if is_truncated else 0.0,
+        longer_texts=longer_texts,
+        more_data=f"more training {task.definition.unit}s",
+    )
 
 
 def _write_model(session: Session, weights: Any) -> None:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,30 @@ class Scorer:
     """
 
     score: Callable[[np.ndarray], Scores]
-    size: int
+    size: int  # number of rows; 0 if the scores do not depend on rows
     is_correct: np.ndarray | None = None  # [size] bool, if "accuracy" is the fraction of correct rows
     num_resamples: int = NUM_RESAMPLES
+    _samples: dict[int, list[Scores]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def constant(cls, scores: Scores) -> "Scorer":
+        """Return a scorer of scores that do not depend on the rows."""
+        return cls(lambda _: scores, 0)
 
     def score_all(self) -> Scores:
         return self.score(np.arange(self.size))
+
+    def score_samples(self, seed: int) -> list[Scores]:
+        """Return the scores of each bootstrap sample; those of a seed are computed once."""
+        if seed not in self._samples:
+            self._samples[seed] = [self.score(rows) for rows in resample_rows(self, seed)]
+        return self._samples[seed]
 
 
 def resample_rows(scorer: Scorer, seed: int) -> Iterator[np.ndarray]:
     """Yield the bootstrap samples of a scorer: as many row indices as rows, sampled with replacement."""
     rng = np.random.default_rng(seed)
-    return (rng.integers(0, scorer.size, scorer.size) for _ in range(scorer.num_resamples))
+    return (rng.integers(0, max(scorer.size, 1), scorer.size) for _ in range(scorer.num_resamples))
 
 
 def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
@@ -41,7 +53,7 @@ def compute_central_interval(values: list[float] | np.ndarray) -> list[float]:
 
 def bootstrap(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
     """Return the 95 % bootstrap interval of each score."""
-    samples = [scorer.score(rows) for rows in resample_rows(scorer, seed)]
+    samples = scorer.score_samples(seed)
     values = {name: [scores[name] for scores in samples if name in scores] for name in scorer.score_all()}
     return {name: compute_central_interval(column) for name, column in values.items() if column}
 
@@ -80,9 +92,9 @@ def compare_scorers(first: Scorer, second: Scorer, seed: int = 0) -> dict[str, S
     are hard for both models then do not increase the variance of the difference. Differences in accuracy are
     tested with McNemar's test (McNemar 1947).
     """
-    assert first.size == second.size
+    assert first.size == second.size or 0 in (first.size, second.size)
     first_scores, second_scores = first.score_all(), second.score_all()
-    samples = [(first.score(rows), second.score(rows)) for rows in resample_rows(first, seed)]
+    samples = list(zip(first.score_samples(seed), second.score_samples(seed), strict=True))
     differences = {}
     for name in (name for name in first_scores if name in second_scores):
         complete_samples = [(a, b) for a, b in samples if name in a and name in b]

@@ -304,9 +304,10 @@ class Evaluation(ABC):
     def scores(self) -> Scores:
         """The scores by name; the split must have labels."""
 
+    @property
     @abstractmethod
-    def make_scorer(self) -> Scorer:
-        """Return a function that scores any selection of the rows, for intervals and paired tests."""
+    def scorer(self) -> Scorer:
+        """A function that scores any selection of the rows, for intervals and paired tests."""
 
     def compute_details(self) -> dict[str, Scores]:
         """Return the scores of parts of the predictions by name of the part, such as an entity type."""
@@ -478,18 +479,27 @@ class LabelEvaluation(RowEvaluation):
     def scores(self) -> Scores:
         return self.score(self.gold, self.predicted) | self.confidence_scorer.score_all()
 
-    def make_scorer(self) -> Scorer:
-        """Return a scorer of rows; if each row has one class, it includes which rows are correct."""
-        gold, predicted, confidence = self.gold, self.predicted, self.confidence_scorer
-
-        def score(rows: np.ndarray) -> Scores:
-            return self.score(gold[rows], predicted[rows]) | confidence.score(rows)
-
-        return Scorer(score, len(gold), gold == predicted if self.has_sets else None)
+    @cached_property
+    def scorer(self) -> Scorer:
+        labels, confidence = make_label_scorer(self.score, self.gold, self.predicted), self.confidence_scorer
+        is_correct = labels.is_correct if self.has_sets else None
+        return Scorer(lambda rows: labels.score(rows) | confidence.score(rows), labels.size, is_correct)
 
     def compute_correct(self) -> np.ndarray:
         is_correct = self.gold == self.predicted
         return is_correct.all(1) if is_correct.ndim == 2 else is_correct
+
+
+def make_label_scorer(
+    score: Callable[[np.ndarray, np.ndarray], Scores], gold: np.ndarray, predicted: np.ndarray
+) -> Scorer:
+    """Return a scorer of labels, [n] class ids, [n, classes] label sets or [n] numbers.
+
+    `score` returns the scores of gold and predicted labels.
+    """
+    has_one_class = gold.ndim == 1 and gold.dtype.kind != "f"
+    is_correct = gold == predicted if has_one_class else None
+    return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:
@@ -738,5 +748,5 @@ class Task(ABC):
         return
 
     @abstractmethod
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Return the scores of simple baselines by name; they are fitted on `train` and scored on `rows`."""
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return the scorers of simple baselines by name: fitted on `train`, they predict `rows`."""

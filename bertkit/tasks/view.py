@@ -21,6 +21,7 @@ from bertkit.run_directory import EXTRA_SPLITS, RETRAIN_HINT, RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.validation import DataObject
 from bertkit.stats.calibration import compute_calibration
+from bertkit.stats.judgement import Verdict
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer
 from bertkit.tasks import TASKS, TaskDef, task_definition
@@ -64,6 +65,13 @@ class DistillationRecord(TypedDict):
     models: dict[Literal["teacher", "student"], ModelSizeRecord]
 
 
+class JudgementRecord(TypedDict):
+    verdict: Verdict
+    against: str
+    text: str
+    calibration: NotRequired[str]
+
+
 class RunMetricsRecord(TypedDict):
     """The part of the `metrics.json` of a single run that pages show."""
 
@@ -73,6 +81,7 @@ class RunMetricsRecord(TypedDict):
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, Scores]
     baseline_rows: NotRequired[dict[str, int]]
+    judgement: NotRequired[JudgementRecord]
     test: NotRequired[Scores]
     validation_mismatched: NotRequired[Scores]
     test_mismatched: NotRequired[Scores]

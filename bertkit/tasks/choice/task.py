@@ -40,6 +40,7 @@ from bertkit.stats.baseline_models import predict_ending_only, predict_majority
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores, softmax
+from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import (
     ColumnKind,
     InputSchema,
@@ -49,6 +50,7 @@ from bertkit.tasks.base import (
     Task,
     TaskState,
     TransformersPipeline,
+    make_label_scorer,
     remove_fitted_confidence,
 )
 from bertkit.tasks.choice.config import SWAG
@@ -303,17 +305,18 @@ class Swag(Task):
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
         return ChoiceEvaluation(outputs, self.state.fitted_confidence)
 
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score `majority`, the most frequent index, and `ending_only`, a model that reads no context."""
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `majority`, the most frequent index, and `ending_only`, a model that reads no context."""
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
         predicted = predict_ending_only(
             self.parse_endings(train), labels, self.parse_endings(rows), self.config.seed
         )
+        predictions = {"majority": predict_majority(labels, len(gold)), "ending_only": predicted}
         return {
-            "majority": compute_accuracy(gold, predict_majority(labels, len(gold))),
-            "ending_only": compute_accuracy(gold, predicted),
+            name: make_label_scorer(compute_accuracy, gold, predicted)
+            for name, predicted in predictions.items()
         }
 
 

@@ -98,7 +98,7 @@ class NerEvaluation(RowEvaluation):
 
     @cached_property
     def scores(self) -> Scores:
-        return self.make_scorer().score_all()
+        return self.scorer.score_all()
 
     @cached_property
     def _entity_scorer(self) -> EceScorer:
@@ -110,14 +110,15 @@ class NerEvaluation(RowEvaluation):
         confidence = (totals[ends + 1] - totals[starts]) / (ends + 1 - starts)  # the mean, as in the records
         return EceScorer(confidence, is_correct, find_sentence_indices(starts, offsets), len(offsets) - 1)
 
-    def make_scorer(self) -> Scorer:
-        """Return a scorer of sentences, since the words of one sentence are not independent."""
+    @cached_property
+    def scorer(self) -> Scorer:
+        """A scorer of sentences, since the words of one sentence are not independent."""
         entities_by_type, words = self._counts
-        entities = entities_by_type.sum(1)
-        entity_scorer, confidence = self._entity_scorer, self.abstention_scorer
+        sentences, confidence = make_sentence_scorer(entities_by_type, words), self.abstention_scorer
+        entity_scorer = self._entity_scorer
 
         def score(rows: np.ndarray) -> Scores:
-            scores = score_sentences(entities[rows], words[rows]) | {"entity_ece": entity_scorer.score(rows)}
+            scores = sentences.score(rows) | {"entity_ece": entity_scorer.score(rows)}
             return scores | confidence.score(rows) if confidence else scores
 
         return Scorer(score, len(words))
@@ -392,6 +393,12 @@ def score_sentences(entities: np.ndarray, words: np.ndarray) -> Scores:
     """Return the entity scores and the word accuracy of sentences, from the counts of `count_by_sentence`."""
     correct, total = words.sum(0).tolist()
     return {**score_entities(entities), "accuracy": correct / total if total else 0.0}
+
+
+def make_sentence_scorer(entities_by_type: np.ndarray, words: np.ndarray) -> Scorer:
+    """Return a scorer of sentences, from the counts of `count_by_sentence`."""
+    entities = entities_by_type.sum(1)
+    return Scorer(lambda rows: score_sentences(entities[rows], words[rows]), len(words))
 
 
 def score_types(counts: np.ndarray, tags: TagSet) -> dict[str, Scores]:

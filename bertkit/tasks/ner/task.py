@@ -19,7 +19,7 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.declaration import list_settings
 from bertkit.stats.baseline_models import predict_frequent_tag
-from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import (
     InputSchema,
     Outputs,
@@ -31,7 +31,7 @@ from bertkit.tasks.base import (
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
 from bertkit.tasks.ner.config import NER, NerConfig
 from bertkit.tasks.ner.features import build_word_features
-from bertkit.tasks.ner.predictions import NerEvaluation, count_by_sentence, score_sentences
+from bertkit.tasks.ner.predictions import NerEvaluation, count_by_sentence, make_sentence_scorer
 from bertkit.tasks.ner.rows import (
     DOCUMENT_COLUMNS,
     SentenceRows,
@@ -269,8 +269,8 @@ class Ner(Task):
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
         return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score two baselines: `majority`, and `frequent_tag`, the most frequent tag of the word in training.
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `majority`, and `frequent_tag`, the most frequent tag of the word in training.
 
         The majority baseline predicts O for every word.
         """
@@ -283,6 +283,6 @@ class Ner(Task):
         }
         offsets = compute_sentence_offsets(rows["tokens"])
         return {
-            name: score_sentences(*count_by_sentence(gold, predicted, offsets, tags))
+            name: make_sentence_scorer(*count_by_sentence(gold, predicted, offsets, tags))
             for name, predicted in predictions.items()
         }

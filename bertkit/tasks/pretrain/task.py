@@ -340,11 +340,15 @@ class Pretrain(Task):
     def fit_decision(self, evaluation: Evaluation) -> None:
         self.state.validation_sums = evaluation.outputs.logits
 
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score `unigram`, which predicts tokens by their training frequency, and those of the objective."""
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `unigram`, which predicts tokens by their training frequency, and those of the objective.
+
+        Their scores are those of whole texts, and do not depend on which tokens an example masks.
+        """
         locate_documents = self.state.corpus_set.locate_documents
         unigram = score_unigram(*locate_documents(train), *locate_documents(rows))
-        return self.objective.score_baselines(unigram, self.state.validation_sums)
+        baselines = self.objective.score_baselines(unigram, self.state.validation_sums)
+        return {name: Scorer.constant(scores) for name, scores in baselines.items()}
 
 
 # ---- documents as rows, which are split, sampled and deduplicated like any other rows
@@ -438,7 +442,8 @@ class PretrainEvaluation(Evaluation):
     def scores(self) -> Scores:
         return self.task.objective.score(self.outputs.logits, self.task.config.has_pairs)
 
-    def make_scorer(self) -> Scorer:
+    @cached_property
+    def scorer(self) -> Scorer:
         logits, has_pairs = self.outputs.logits, self.task.config.has_pairs
         return Scorer(lambda rows: self.task.objective.score(logits[rows], has_pairs), len(logits))
 

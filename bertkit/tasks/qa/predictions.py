@@ -106,6 +106,16 @@ def average_scores(scores: AnswerScores, has_answer: np.ndarray | None = None) -
     return means
 
 
+def make_answer_scorer(scores: AnswerScores, has_answer: np.ndarray | None) -> Scorer:
+    """Return a scorer of questions; the arguments are those of `average_scores`."""
+
+    def score(rows: np.ndarray) -> Scores:
+        sample = AnswerScores(scores.exact[rows], scores.f1[rows], scores.is_answered[rows])
+        return average_scores(sample, None if has_answer is None else has_answer[rows])
+
+    return Scorer(score, len(scores.f1))
+
+
 def compute_char_f1(gold: Sequence[Sequence[str]], answers: Sequence[str | None]) -> np.ndarray:
     """Return the character F1 of KorQuAD 1.0 for each question [n], from 0 to 1.
 
@@ -601,24 +611,11 @@ class QaEvaluation(RowEvaluation):
         ]
         return DecodedPredictions(predictions, list(map(make_reference, map(str, range(len(gold))), gold)))
 
-    def make_scorer(self) -> Scorer:
-        has_answer, answer_scores = self._has_answer, self._answer_scores
-        is_member_by_prefix = {"": np.ones(len(has_answer), bool)}  # which questions a score includes
-        if self.rules == "v2":
-            is_member_by_prefix |= {"HasAns_": has_answer, "NoAns_": ~has_answer}
-        metrics = {"exact": answer_scores.exact, "f1": answer_scores.f1}
-        confidence = self.confidence_scorer
-
-        def score(rows: np.ndarray) -> Scores:
-            scores = {}
-            for prefix, is_member in is_member_by_prefix.items():
-                members = rows[is_member[rows]]
-                if len(members):
-                    for name, values in metrics.items():
-                        scores[f"{prefix}{name}"] = 100.0 * float(values[members].mean())
-            return scores | confidence.score(rows)
-
-        return Scorer(score, len(self.gold))
+    @cached_property
+    def scorer(self) -> Scorer:
+        has_answer = self._has_answer if self.rules == "v2" else None
+        answers, confidence = make_answer_scorer(self._answer_scores, has_answer), self.confidence_scorer
+        return Scorer(lambda rows: answers.score(rows) | confidence.score(rows), answers.size)
 
     def compute_details(self) -> dict[str, Scores]:
         if self.rules == "v1":

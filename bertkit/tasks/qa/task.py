@@ -17,7 +17,7 @@ from bertkit.models.loading import ModelSource
 from bertkit.models.losses import CrossEntropy, Loss
 from bertkit.settings.declaration import fill_unset
 from bertkit.stats.baseline_models import predict_overlap
-from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer
 from bertkit.tasks.base import (
     InputSchema,
     Outputs,
@@ -28,7 +28,7 @@ from bertkit.tasks.base import (
 )
 from bertkit.tasks.qa.config import QA
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features
-from bertkit.tasks.qa.predictions import QaEvaluation, average_scores, get_gold_texts, score_answers
+from bertkit.tasks.qa.predictions import QaEvaluation, get_gold_texts, make_answer_scorer, score_answers
 from bertkit.tasks.qa.rows import (
     ANSWER_COLUMNS,
     QuestionRows,
@@ -233,14 +233,14 @@ class Qa(Task):
         if self.config.squad == "v2":
             self.state.fitted_params = {THRESHOLD_KEY: evaluation.find_best_threshold()}
 
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
-        """Score `overlap`, the sentence with most words of the question, and with v2 `majority`."""
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `overlap`, the sentence with most words of the question, and with v2 `majority`."""
         gold, has_answer = get_gold_texts(rows), None
         predictions = {"overlap": predict_overlap(rows["question"], rows["context"])}
         if self.config.squad == "v2":
             has_answer = np.array([bool(texts) for texts in gold], bool)
             predictions["majority"] = [""] * len(rows)
         return {
-            name: average_scores(score_answers(gold, answers, self.config.squad), has_answer)
+            name: make_answer_scorer(score_answers(gold, answers, self.config.squad), has_answer)
             for name, answers in predictions.items()
         }

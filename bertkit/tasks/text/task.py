@@ -55,7 +55,7 @@ from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
-from bertkit.stats.significance import average_values
+from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks.base import (
     NOT_FITTED,
     FittedConfidence,
@@ -66,6 +66,7 @@ from bertkit.tasks.base import (
     Task,
     TaskState,
     TransformersPipeline,
+    make_label_scorer,
     remove_fitted_confidence,
 )
 from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
@@ -387,6 +388,7 @@ class SequenceTask(Task):
         labels = [model_config.id2label[index] for index in range(model_config.num_labels)]
         self.state.label_type = self._make_label_type(labels, model_config)
         self.label_type.thresholds = getattr(model_config, THRESHOLDS_KEY, None) or {}
+        self.state.best_metric = (self.label_type.default_metric, 1)
 
     @abstractmethod
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:
@@ -444,15 +446,16 @@ class SequenceTask(Task):
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
-    def score_baselines(self, train: Rows, rows: Rows) -> dict[str, Scores]:
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         labels, gold = (
             self.label_type.encode_labels(part, self.config.label_column) for part in (train, rows)
         )
         name, columns = self.get_tfidf_baseline()
         texts = [[part[column] for column in columns] for part in (train, rows)]
         predicted = predict_tfidf(texts[0], labels, texts[1], self.config.seed)
+        predictions = {"majority": predict_majority(labels, len(gold)), name: predicted}
         score = self.label_type.score
-        return {"majority": score(gold, predict_majority(labels, len(gold))), name: score(gold, predicted)}
+        return {name: make_label_scorer(score, gold, predicted) for name, predicted in predictions.items()}
 
     def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
@@ -752,21 +755,24 @@ class Nli(SequenceTask):
 # ---- linear layers on the vectors of texts
 
 
-def score_linear_probe(
+def fit_linear_probe_baseline(
     task: SequenceTask, encoder: FrozenEncoder, tokenizer: Any, train: Rows, rows: Rows
-) -> dict[str, Scores]:
-    """Return the scores of the baseline `linear_probe` on `rows`."""
+) -> dict[str, Scorer]:
+    """Return the scorer of the baseline `linear_probe` on `rows`."""
     sample = sample_rows(train, MAX_PROBE_ROWS, task.config.seed)
     parts = [sample, rows]
     vectors = [encoder.compute_vectors(task.featurize(part, tokenizer)) for part in parts]
-    return {LINEAR_PROBE: score_probe(task, vectors, parts)}
+    return {LINEAR_PROBE: predict_by_probe(task, vectors, parts)}
 
 
-def score_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scores:
-    """Return the scores of a linear layer on vectors [n, poolings, hidden_size]."""
+def predict_by_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: Sequence[Rows]) -> Scorer:
+    """Return the scorer of a linear layer on vectors [n, poolings, hidden_size] of two parts of the rows.
+
+    The layer is fitted to the first part, and predicts the second one.
+    """
     labels, gold = (task.label_type.encode_labels(part, task.config.label_column) for part in parts)
     probe = fit_probe(task, vectors[0], labels)
-    return _score_logits(task, gold, probe.compute_logits(vectors[1]))
+    return _make_logits_scorer(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(
@@ -775,13 +781,13 @@ def fit_probe(
     """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows."""
 
     def score(gold: np.ndarray, logits: np.ndarray) -> float:
-        return _score_logits(task, gold, logits)[task.label_type.default_metric]
+        return _make_logits_scorer(task, gold, logits).score_all()[task.label_type.default_metric]
 
     return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced)
 
 
-def _score_logits(task: SequenceTask, gold: np.ndarray, logits: np.ndarray) -> Scores:
-    """Return the scores of logits without thresholds, which are fitted to the probabilities of a run."""
+def _make_logits_scorer(task: SequenceTask, gold: np.ndarray, logits: np.ndarray) -> Scorer:
+    """Return a scorer of logits without thresholds, which are fitted to the probabilities of a run."""
     label_type = copy.copy(task.label_type)
     label_type.thresholds = {}
-    return label_type.score(gold, label_type.predict(logits))
+    return make_label_scorer(label_type.score, gold, label_type.predict(logits))

@@ -1,0 +1,164 @@
+"""The judgement of a model: whether it is better than others on the same rows, and what to try if not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from bertkit.errors import format_count
+from bertkit.stats.calibration import Decisions, compute_calibration
+from bertkit.stats.significance import ScoreDifference, Scorer, compare_scorers
+
+Verdict = Literal["better", "no_difference", "worse"]
+SIGNIFICANCE_LEVEL = 0.05  # two-sided, so the probability of a false "better" is at most half of it
+MIN_STEPS = 100  # fewer optimizer steps hardly train a new head
+MAX_TRUNCATED = 0.05  # fraction of the training texts
+MAX_ECE = 0.05
+MIN_CALIBRATION_ROWS = 100  # on fewer rows, `calibrate` may make probabilities worse
+MAJORITY = "majority"  # the baseline that predicts the same for all rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What may be changed about the training of a model.
+
+    Attributes:
+        steps: Number of optimizer steps; None if the head was fitted without steps.
+        longer_training: Flag with a value that trains longer, such as `--epochs 6`.
+        truncated: Fraction of the training texts that are truncated.
+        longer_texts: Flag with a value that truncates less, such as `--max-length 512`, if there is one.
+        more_data: What may help, too, such as "more training rows".
+    """
+
+    steps: int | None
+    longer_training: str
+    truncated: float = 0.0
+    longer_texts: str | None = None
+    more_data: str = "more training rows"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a model is better than others, by one score.
+
+    Attributes:
+        verdict: "better" if it is shown to be better than all others.
+        against: The other model that decides: the best one of those with this verdict.
+        metric: Name of the score.
+        difference: Score of the model minus that of the other one.
+        interval: 95 % interval of the difference, from the paired bootstrap.
+        p: Two-sided p-value of the difference.
+        text: One or two sentences: the verdict with its numbers, and what to try.
+    """
+
+    verdict: Verdict
+    against: str
+    metric: str
+    difference: float
+    interval: list[float]
+    p: float
+    text: str
+
+
+def find_verdict(difference: ScoreDifference, is_higher_better: bool) -> Verdict:
+    """Return the verdict on a difference: both its test and its 95 % interval must show it."""
+    low, high = difference.interval
+    if difference.p >= SIGNIFICANCE_LEVEL or low <= 0 <= high:
+        return "no_difference"
+    return "better" if (difference.difference > 0) == is_higher_better else "worse"
+
+
+def judge(
+    scorer: Scorer,
+    others: Mapping[str, Scorer],
+    metric: str,
+    is_higher_better: bool,
+    *,
+    rows: str,
+    training: TrainingFacts | None = None,
+    seed: int = 0,
+) -> Judgement | None:
+    """Compare a model with others on the same rows.
+
+    Args:
+        scorer: The scores of the model.
+        others: The scores of other models, or of baselines, by name.
+        metric: Name of the score that decides.
+        rows: The rows in words, such as "600 rows".
+        training: What the advice depends on; None for no advice.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        The judgement, or None if no other model has the score.
+    """
+    compared = {name: compare_scorers(other, scorer, seed) for name, other in others.items()}
+    differences = {name: found[metric] for name, found in compared.items() if metric in found}
+    if not differences:
+        return None
+    sign = 1 if is_higher_better else -1
+    verdicts = {name: find_verdict(found, is_higher_better) for name, found in differences.items()}
+    order: list[Verdict] = ["worse", "no_difference", "better"]
+    verdict = min(verdicts.values(), key=order.index)
+    candidates = [name for name in differences if verdicts[name] == verdict]
+    against = min(candidates, key=lambda name: sign * differences[name].difference)
+    found = differences[against]
+    score = scorer.score_all()[metric]
+    sentence = _describe_verdict(verdict, against, len(differences), found, sign, rows)
+    low, high = found.interval
+    other_score = score - found.difference
+    numbers = (
+        f"{metric} {score:.3f}, {against} {other_score:.3f} (difference "
+        f"{found.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
+    )
+    text = f"{sentence}: {numbers}."
+    if training is not None and verdict != "better":
+        majority = differences.get(MAJORITY)
+        text += _advise(training, has_learned=majority is None or majority.difference != 0)
+    return Judgement(verdict, against, metric, found.difference, found.interval, found.p, text)
+
+
+def _describe_verdict(
+    verdict: Verdict, against: str, num_others: int, found: ScoreDifference, sign: int, rows: str
+) -> str:
+    if verdict == "better":
+        others = "every baseline" if num_others > 1 else against
+        return f"Better than {others} on these {rows}"
+    if verdict == "worse":
+        return f"Worse than {against} on these {rows}"
+    if sign * found.difference > 0:
+        return f"Not shown to be better than {against} on these {rows}"
+    return f"No better than {against} on these {rows}"
+
+
+def _advise(training: TrainingFacts, has_learned: bool) -> str:
+    """Return a sentence on what to try, with a space before it."""
+    advice = []
+    if training.steps is not None and (training.steps < MIN_STEPS or not has_learned):
+        advice.append(f"{training.longer_training} (it trained for {format_count(training.steps, 'step')})")
+    if training.truncated > MAX_TRUNCATED and training.longer_texts:
+        advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
+    advice.append(training.more_data)
+    start = " " if has_learned else " It predicts no better than a constant. "
+    return f"{start}Try {' or '.join(advice)}."
+
+
+def describe_overconfidence(decisions: Decisions, command: str) -> str | None:
+    """Return a sentence if the model is overconfident, with the command that calibrates it; else None.
+
+    The expected calibration error of few rows is high by chance. The mean confidence must therefore exceed
+    the accuracy by more than twice the standard error over rows.
+    """
+    if decisions.num_rows < MIN_CALIBRATION_ROWS:
+        return None
+    confidence, is_correct = decisions.compute_confidence()
+    ece = compute_calibration(confidence, is_correct).ece
+    counts = np.bincount(decisions.row, minlength=decisions.num_rows)
+    sums = np.bincount(decisions.row, confidence - is_correct, minlength=decisions.num_rows)
+    gaps = sums[counts > 0] / counts[counts > 0]
+    if ece <= MAX_ECE or gaps.mean() <= 2 * gaps.std() / len(gaps) ** 0.5:
+        return None
+    return (
+        f"Overconfident: the mean probability of its predictions is {confidence.mean():.2f}, and "
+        f"{is_correct.mean():.2f} of them are correct (ECE {ece:.2f}); run {command}."
+    )

@@ -1,0 +1,194 @@
+"""The judgement of a run: its thresholds, and where it is shown."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROW_MAKERS, make_toy_rows, write_rows
+
+from bertkit.reports import card
+from bertkit.stats.calibration import Decisions
+from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, find_verdict, judge
+from bertkit.stats.significance import ScoreDifference, Scorer
+
+
+def make_scorer(is_correct):
+    """A scorer of accuracy."""
+    is_correct = np.array(is_correct, bool)
+    return Scorer(lambda rows: {"accuracy": float(is_correct[rows].mean())}, len(is_correct), is_correct)
+
+
+def make_accuracy(correct, total=200):
+    return make_scorer(np.arange(total) < correct)
+
+
+FACTS = TrainingFacts(steps=500, longer_training="--epochs 6", longer_texts="--max-length 512")
+
+
+def judge_accuracy(correct, others, **facts):
+    training = TrainingFacts(**vars(FACTS) | facts)
+    others = {name: make_accuracy(value) for name, value in others.items()}
+    return judge(make_accuracy(correct), others, "accuracy", True, rows="200 rows", training=training)
+
+
+# ---- the verdict
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "p", "verdict"),
+    [
+        (0.1, [0.01, 0.2], 0.049, "better"),
+        (0.1, [0.01, 0.2], 0.05, "no_difference"),  # the test does not show it
+        (0.1, [0.0, 0.2], 0.049, "no_difference"),  # the interval does not show it
+        (-0.1, [-0.2, -0.01], 0.049, "worse"),
+        (-0.1, [-0.2, 0.0], 0.049, "no_difference"),
+    ],
+)
+def test_a_verdict_needs_the_test_and_the_interval(difference, interval, p, verdict):
+    found = ScoreDifference(difference, interval, p, "bootstrap")
+    opposite = {"better": "worse", "worse": "better"}
+    assert find_verdict(found, is_higher_better=True) == verdict
+    assert find_verdict(found, is_higher_better=False) == opposite.get(verdict, verdict)
+
+
+def test_the_least_favorable_comparison_decides():
+    judgement = judge_accuracy(180, {"majority": 100, "tfidf": 179, "linear_probe": 140})
+    assert (judgement.verdict, judgement.against) == ("no_difference", "tfidf")
+    judgement = judge_accuracy(120, {"majority": 100, "tfidf": 170, "linear_probe": 180})
+    assert (judgement.verdict, judgement.against) == ("worse", "linear_probe")
+    judgement = judge_accuracy(180, {"majority": 100, "tfidf": 120})
+    assert (judgement.verdict, judgement.against) == ("better", "tfidf")
+    assert judgement.difference == pytest.approx(0.3)
+    assert judgement.interval[0] < 0.3 < judgement.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("correct", "others", "start"),
+    [
+        (180, {"majority": 100, "tfidf": 120}, "Better than every baseline on these 200 rows: accuracy 0.900, "
+         "tfidf 0.600 (difference +0.300, 95 % interval "),
+        (180, {"majority": 100}, "Better than majority on these 200 rows: "),
+        (181, {"majority": 100, "tfidf": 180}, "Not shown to be better than tfidf on these 200 rows: "),
+        (180, {"majority": 100, "tfidf": 180}, "No better than tfidf on these 200 rows: "),
+        (179, {"majority": 100, "tfidf": 180}, "No better than tfidf on these 200 rows: "),
+        (120, {"majority": 100, "tfidf": 180}, "Worse than tfidf on these 200 rows: "),
+    ],
+)  # fmt: skip
+def test_sentences(correct, others, start):
+    assert judge_accuracy(correct, others).text.startswith(start)
+
+
+def test_lower_losses_are_better():
+    losses = np.linspace(2, 3, 50)
+    model = Scorer(lambda rows: {"loss": float(losses[rows].mean())}, 50)
+    others = {"unigram": Scorer.constant({"loss": 6.0}), "majority": Scorer.constant({"rtd_loss": 0.1})}
+    judgement = judge(model, others, "loss", False, rows="50 examples")
+    assert (judgement.verdict, judgement.against) == ("better", "unigram")
+    assert judgement.text.startswith("Better than unigram on these 50 examples: loss 2.500, unigram 6.000")
+    assert judge(model, others, "rtd_f1", True, rows="50 examples") is None
+
+
+# ---- the advice
+
+
+def test_no_advice_if_the_model_is_better():
+    assert "Try" not in judge_accuracy(180, {"tfidf": 100}, steps=1, truncated=1.0).text
+
+
+@pytest.mark.parametrize(
+    ("facts", "advice"),
+    [
+        ({}, "Try more training rows."),
+        ({"steps": 100}, "Try more training rows."),
+        ({"steps": 99}, "Try --epochs 6 (it trained for 99 steps) or more training rows."),
+        ({"steps": None}, "Try more training rows."),
+        ({"truncated": 0.05}, "Try more training rows."),
+        ({"truncated": 0.051}, "Try --max-length 512 (5% of the texts are truncated) or more training rows."),
+        ({"truncated": 0.5, "longer_texts": None}, "Try more training rows."),
+    ],
+)
+def test_advice(facts, advice):
+    text = judge_accuracy(150, {"majority": 100, "tfidf": 150}, **facts).text
+    assert text.partition("). ")[2] == advice
+
+
+def test_a_constant_prediction_is_named():
+    text = judge_accuracy(100, {"majority": 100, "tfidf": 150}).text
+    assert text.endswith(
+        "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps) or more training rows."
+    )
+
+
+# ---- overconfidence
+
+
+def make_decisions(num_rows, confidence, accuracy):
+    """Decisions between two classes with the same confidence, a fraction of which is correct."""
+    logits = np.tile([0.0, np.log(confidence / (1 - confidence))], (num_rows, 1))
+    return Decisions.from_classes(logits, (np.arange(num_rows) < accuracy * num_rows).astype(int))
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "confidence", "accuracy", "is_overconfident"),
+    [
+        (100, 0.95, 0.8, True),
+        (99, 0.95, 0.8, False),  # too few rows to calibrate on
+        (2000, 0.851, 0.8, True),
+        (2000, 0.849, 0.8, False),  # ECE below 0.05
+        (100, 0.86, 0.8, False),  # within twice the standard error, 0.04
+        (2000, 0.7, 0.9, False),  # underconfident
+    ],
+)
+def test_overconfidence(num_rows, confidence, accuracy, is_overconfident):
+    decisions = make_decisions(num_rows, confidence, accuracy)
+    assert (describe_overconfidence(decisions, "bertkit calibrate RUN") is not None) == is_overconfident
+
+
+def test_the_sentence_on_overconfidence():
+    assert describe_overconfidence(make_decisions(200, 0.95, 0.8), "bertkit calibrate RUN") == (
+        "Overconfident: the mean probability of its predictions is 0.95, and 0.80 of them are correct (ECE "
+        "0.15); run bertkit calibrate RUN."
+    )
+
+
+# ---- where it is shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [*ROW_MAKERS, "pretrain-mlm-nsp"])
+def test_each_task_has_a_judgement(runs, task):
+    folder = runs / task
+    metrics = json.loads((folder / "metrics.json").read_text())
+    judgement = metrics["judgement"]
+    assert judgement["against"] in metrics["baselines"]
+    name = judgement["metric"]
+    other = metrics["baselines"][judgement["against"]][name]
+    assert judgement["difference"] == pytest.approx(metrics["validation"][name] - other)
+    for file in ("report.html", "README.md"):
+        shown = (folder / file).read_text().replace("&#39;", "'").replace("&gt;", ">")
+        assert judgement["text"] in shown, file
+
+
+@pytest.mark.slow
+def test_console_and_json(cli, tmp_path, tiny):
+    data = write_rows(tmp_path / "data.jsonl", make_toy_rows(60))
+    args = ("--data", data, "--model", tiny, "--max-steps", 2, "-o", tmp_path / "run")
+    _, printed, _ = cli("classify", *args, "--json")
+    judgement = json.loads(printed)["judgement"]
+    _, printed, _ = cli("classify", "--resume", "-o", tmp_path / "run")
+    assert f"{judgement['text']}\nrun: {tmp_path / 'run'}\n" in printed
+    assert "tokens/s" not in printed
+    _, printed, _ = cli(
+        "evaluate", tmp_path / "run", "--compare", tmp_path / "run", "--json", "-o", tmp_path / "compared"
+    )
+    compared = json.loads(printed)
+    assert compared["judgement"]["verdict"] == "no_difference"
+    assert compared["judgement"]["against"] == str(tmp_path / "run")
+    assert compared["judgement"]["difference"] == 0
+
+
+def test_calibration_ends_the_advice_to_calibrate():
+    metrics = {"judgement": {"text": "Better.", "calibration": "Overconfident."}}
+    assert card.list_judgement(metrics) == ["Better.", "Overconfident."]
+    assert card.list_judgement(metrics, is_calibrated=True) == ["Better."]
+    assert card.list_judgement({}) == []
