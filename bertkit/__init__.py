@@ -30,9 +30,11 @@ from bertkit.api import (
     train_tokenizer,
 )
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.utils.system import limit_spinning
+from bertkit.utils.system import limit_spinning, silence_native_warnings
 
-limit_spinning()  # before torch is imported: every entry point imports this package first
+# Before torch is imported: every entry point imports this package first.
+limit_spinning()
+silence_native_warnings()
 
 __all__ = [
     "RunInterrupted",

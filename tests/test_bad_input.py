@@ -36,6 +36,10 @@ FILES = {
                       ["--text-column label: is already the column of --label-column"]),
     "no text column": ("a,label\nx,y\nz,w\n", [], ["looks like the text", "--text-column", "a, label"]),
     "no label column": ("text,b\nx,y\nz,w\n", [], ["looks like the label", "--label-column", "text, b"]),
+    "neither text nor label column": (
+        "a,b\nx,y\nz,w\n", [], ["looks like the text or the label (it has a, b)",
+        "name them with --text-column and --label-column"],
+    ),
     "one class only": ("text,label\nx,y\nz,y\n", [], ["only the class 'y'", "at least two"]),
     "no labels": ("text,label\nx,\nz,\n", [], ["no labels"]),
     "a label missing": (to_csv(with_row({"label": ""})), [], ["row 8", "no label"]),
@@ -477,3 +481,7 @@ def test_errors_about_the_model_of_a_run_name_the_run(runs, cli, tmp_path, monke
     line = assert_refused(cli, tmp_path, [run, *ARGUMENTS_AFTER_RUN[command]], [], command)
     assert line.startswith("bertkit: MODEL run: " if command == "embed" else f"bertkit: {run}: ")
     assert "--model" not in line
+
+
+def test_a_model_with_a_typing_error_is_suggested(cli, tmp_path, no_hub, toy):
+    assert_refused(cli, tmp_path, ["--data", toy, "--model", "minlm"], ["minlm", "did you mean 'minilm'?"])

@@ -57,9 +57,9 @@ def test_hostile_text_is_shown_as_text_and_charts_are_rendered(shown, hostile):
     assert f"gold {SCRIPT}" in rows(driver)[0][0]
     assert len(driver.find_elements("css selector", "#examples img, #examples script")) == 0
     charts = driver.find_elements("css selector", "figure svg")
-    assert len(charts) == 6  # loss, accuracy, learning rate; confusion, F1, reliability
+    assert len(charts) == 6  # confusion, F1, reliability; loss, accuracy, learning rate
     assert all(chart.size["height"] > 50 for chart in charts)
-    assert "$x^2$" in charts[3].get_attribute("textContent")
+    assert "$x^2$" in charts[0].get_attribute("textContent")
 
 
 def test_filters_combine_labels_confidence_and_words(shown, hostile):

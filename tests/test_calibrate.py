@@ -197,6 +197,16 @@ def test_a_run_on_data_objects_gets_the_object_again(tiny):
     assert bertkit.calibrate("run", data=rows).calibration["data"]["rows"] == 15
 
 
+@pytest.mark.parametrize(("after", "is_reported"), [(0.59, False), (0.6, True)])
+def test_a_calibration_without_gain_is_reported(monkeypatch, after, is_reported):
+    warnings = []
+    monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))
+    calibrate._warn_about_no_gain({"before": {"nll": 0.6}, "after": {"nll": after}}, 20)
+    assert ["on these 20 rows, calibration does not make" in warning for warning in warnings] == (
+        [True] if is_reported else []
+    )
+
+
 def test_a_run_on_data_objects_is_calibrated_on_other_objects_with_a_warning(tiny, monkeypatch):
     warnings = []
     monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))

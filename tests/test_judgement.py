@@ -47,8 +47,9 @@ def judge_accuracy(correct, others, **facts):
 def test_a_verdict_needs_the_test_and_the_interval(difference, interval, p, verdict):
     found = ScoreDifference(difference, interval, p, "bootstrap")
     opposite = {"better": "worse", "worse": "better"}
-    assert find_verdict(found, is_higher_better=True) == verdict
-    assert find_verdict(found, is_higher_better=False) == opposite.get(verdict, verdict)
+    assert find_verdict(found, True, num_rows=10) == verdict
+    assert find_verdict(found, False, num_rows=10) == opposite.get(verdict, verdict)
+    assert find_verdict(found, True, num_rows=9) == "no_difference"
 
 
 def test_the_least_favorable_comparison_decides():
@@ -65,8 +66,8 @@ def test_the_least_favorable_comparison_decides():
 @pytest.mark.parametrize(
     ("correct", "others", "start"),
     [
-        (180, {"majority": 100, "tfidf": 120}, "Better than every baseline on these 200 rows: accuracy 0.900, "
-         "tfidf 0.600 (difference +0.300, 95 % interval "),
+        (180, {"majority": 100, "tfidf": 120}, "Better than every baseline on these 200 rows: accuracy "
+         "0.900, tfidf 0.600 (difference +0.300, 95 % interval "),
         (180, {"majority": 100}, "Better than majority on these 200 rows: "),
         (181, {"majority": 100, "tfidf": 180}, "Not shown to be better than tfidf on these 200 rows: "),
         (180, {"majority": 100, "tfidf": 180}, "No better than tfidf on these 200 rows: "),
@@ -112,10 +113,16 @@ def test_advice(facts, advice):
     assert text.partition("). ")[2] == advice
 
 
+def test_a_gain_that_is_not_shown_needs_more_validation_rows():
+    assert judge_accuracy(152, {"tfidf": 150}).text.endswith(" Try more validation rows.")
+    assert judge_accuracy(150, {"tfidf": 150}).text.endswith(" Try more training rows.")
+
+
 def test_a_constant_prediction_is_named():
     text = judge_accuracy(100, {"majority": 100, "tfidf": 150}).text
     assert text.endswith(
-        "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps) or more training rows."
+        "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps) or more training "
+        "rows."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
+from bertkit.data.columns import guess_label_column, guess_text_columns
 from bertkit.data.readers.conll import iter_conll
 from bertkit.data.readers.formats import Dialect, read_file
 from bertkit.data.readers.layouts import LAYOUTS, convert_records, read_document
@@ -298,6 +299,17 @@ def test_a_first_line_that_is_a_row_is_no_header(tmp_path):
     assert records[0] == {"0": "x", "1": ROWS[0][0]}
     assert "no header" in rows.notes[0]
     assert len(read_table(tmp_path, text, header=True)[1]) == len(ROWS) - 1
+
+
+def test_two_columns_with_other_names_are_found_by_their_values(tmp_path):
+    rows, _ = read_table(tmp_path, "mood,tweet\n" + "".join(f'{label},"{text}"\n' for text, label in ROWS))
+    assert (guess_text_columns(rows, needs_label=True), guess_label_column(rows)) == (("tweet", None), "mood")
+    other = "".join(f'{label},"{text}","{text}"\n' for text, label in ROWS)
+    rows, _ = read_table(tmp_path, "mood,tweet,reply\n" + other)
+    with pytest.raises(UserError, match="looks like the text or the label"):
+        guess_text_columns(rows, needs_label=True)
+    with pytest.raises(UserError, match=r"looks like the text .it has"):
+        guess_text_columns(rows)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.utils import system
-from bertkit.utils.system import SPIN_LIMITS, USER_VARIABLES, limit_spinning
+from bertkit.utils.system import SPIN_LIMITS, USER_VARIABLES, limit_spinning, silence_native_warnings
 
 PRINT_VARIABLES = """
 import json, os
@@ -40,6 +40,15 @@ def test_nothing_is_set_if_torch_has_read_the_variables(monkeypatch):
     environment = {}
     limit_spinning(environment)
     assert environment == {}
+
+
+def test_warnings_of_native_code_are_hidden_unless_the_user_wants_them():
+    environment = {}
+    silence_native_warnings(environment)
+    assert environment == {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    environment["TORCH_CPP_LOG_LEVEL"] = "INFO"
+    silence_native_warnings(environment)
+    assert environment == {"TORCH_CPP_LOG_LEVEL": "INFO"}
 
 
 def run_python(code, monkeypatch, **variables):

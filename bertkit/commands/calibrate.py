@@ -118,6 +118,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             calibration = _fit_answers(config, evaluation, folds)
         else:
             calibration = _fit_classes(config, evaluation, folds, criterion)
+        _warn_about_no_gain(calibration["scores"], len(rows))
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
@@ -125,6 +126,16 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         }  # fmt: skip
         _write_calibration(run, predictor, evaluation, calibration)
     return CalibrationResult(run, calibration.get("temperature"), calibration)
+
+
+def _warn_about_no_gain(scores: Mapping[str, Scores], num_rows: int) -> None:
+    """Warn if the cross-fitted log-likelihood after calibration is not better than before."""
+    before, after = (scores[part]["nll"] for part in ("before", "after"))
+    if after >= before:
+        report_warning(
+            f"on these {format_count(num_rows, 'row')}, calibration does not make the probabilities better "
+            f"(nll {before:.3f} before, {after:.3f} after); calibrate again with more rows (--data)"
+        )
 
 
 def _load_task(run: Path) -> Task:

@@ -33,11 +33,18 @@ LABEL_COLUMNS = [
 USUAL_NAMES = {"id", *TEXT_COLUMNS, *DOCUMENT_COLUMNS, *LABEL_COLUMNS, *chain.from_iterable(PAIR_COLUMNS)}
 
 
-def guess_text_columns(rows: Rows) -> tuple[str, str | None]:
-    """Return the text column, and the second text column (None if the rows are single texts)."""
-    if columns := guess_columns_without_header(rows):
-        return columns[0], None
-    return guess_pair_columns(rows) or (guess_column(rows, TEXT_COLUMNS, "text"), None)
+def guess_text_columns(rows: Rows, needs_label: bool = False) -> tuple[str, str | None]:
+    """Return the text column, and the second text column (None if the rows are single texts).
+
+    If `needs_label` is true, the error also says whether no column looks like the label.
+    """
+    if pair := guess_pair_columns(rows):
+        return pair
+    column = find_column(rows, *TEXT_COLUMNS)
+    if column is None and (found := guess_columns_by_values(rows)):
+        column = found[0]
+    is_label_missing = needs_label and find_column(rows, *LABEL_COLUMNS) is None
+    return column or guess_column(rows, TEXT_COLUMNS, "text", *["label"] * is_label_missing), None
 
 
 def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
@@ -50,10 +57,11 @@ def guess_pair_columns(rows: Rows) -> tuple[str, str] | None:
 
 
 def guess_label_column(rows: Rows) -> str:
-    """Return the first column with a usual name for labels."""
-    if columns := guess_columns_without_header(rows):
-        return columns[1]
-    return guess_column(rows, LABEL_COLUMNS, "label")
+    """Return the first column with a usual name for labels; without one, see `guess_columns_by_values`."""
+    column = find_column(rows, *LABEL_COLUMNS)
+    if column is None and (found := guess_columns_by_values(rows)):
+        column = found[1]
+    return column or guess_column(rows, LABEL_COLUMNS, "label")
 
 
 def require_column(rows: Rows, column: str, flag: str) -> None:
@@ -115,10 +123,10 @@ def find_column(rows: Rows, *names: str) -> str | None:
     return next((column for name in names for column in rows.columns if column.lower() == name), None)
 
 
-def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
+def guess_column(rows: Rows, candidates: list[str], role: str, *more_roles: str) -> str:
     """Return the first column with one of the candidate names, which are lower-cased.
 
-    The error names the flag `--ROLE-column`.
+    The error names the flag `--ROLE-column` of the role, and of other roles that no column has.
     """
     if column := find_column(rows, *candidates):
         return column
@@ -127,8 +135,10 @@ def guess_column(rows: Rows, candidates: list[str], role: str) -> str:
         names = [f"{name} ({shorten_repr(values[0])})" for name, values in rows.columns.items()]
         problem = f"no header, and columns {format_list(names)}"
     else:
-        problem = f"no column looks like the {role} (it has {format_list(names) or 'none at all'})"
-    raise UserError(f"{rows.files[0]}: {problem}; name it with --{role}-column")
+        looked_for = " or the ".join([role, *more_roles])
+        problem = f"no column looks like the {looked_for} (it has {format_list(names) or 'none at all'})"
+    flags = " and ".join(f"--{name}-column" for name in (role, *more_roles))
+    raise UserError(f"{rows.files[0]}: {problem}; name {'them' if more_roles else 'it'} with {flags}")
 
 
 def hold_texts(values: Sequence[Any]) -> bool:
@@ -136,12 +146,12 @@ def hold_texts(values: Sequence[Any]) -> bool:
     return 2 * sum(isinstance(value, str) and " " in value.strip() for value in values) > len(values)
 
 
-def guess_columns_without_header(rows: Rows) -> tuple[str, str] | None:
-    """Return the columns of texts and of labels of rows without a header; None if they are not certain.
+def guess_columns_by_values(rows: Rows) -> tuple[str, str] | None:
+    """Return the columns of texts and of labels of rows without usual names; None if they are not certain.
 
     The rows have two columns: one of them has white space in most cells, and the other has repeated values.
     """
-    if len(rows.columns) != 2 or not all(map(str.isdecimal, rows.columns)):
+    if len(rows.columns) != 2:
         return None
     samples = {name: values[:SEEN_ROWS] for name, values in rows.columns.items()}
     texts = [name for name, values in samples.items() if hold_texts(values)]

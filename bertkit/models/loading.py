@@ -20,7 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
@@ -96,8 +96,9 @@ def find_model(
     elif is_path_syntax(model) or model.count("/") > 1:
         raise UserError(f"{flag} {model}: does not exist; check the path")
     else:
-        kind = "model" if needs_weights else "tokenizer"
-        snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=f"pass {alternative}")
+        kind, hint = "model" if needs_weights else "tokenizer", suggest_similar(model, PACKAGED_MODELS)
+        fix = f"{hint} pass {alternative}".removeprefix("; ").strip()
+        snapshot = download_snapshot(model, kind, flag=f"{flag} {model}", alternative=fix)
         source = ModelSource(model.split("/")[-1], snapshot, flag=flag)
     if not (source.folder / "config.json").is_file():
         raise UserError(

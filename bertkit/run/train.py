@@ -297,7 +297,7 @@ def collect_training_facts(session: Session) -> TrainingFacts:
         longer_training=longer_training,
         truncated=train.num_truncated / len(train) if is_truncated else 0.0,
         longer_texts=longer_texts,
-        more_data=f"more training {task.definition.unit}s",
+        unit=task.definition.unit,
     )
 
 

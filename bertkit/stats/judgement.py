@@ -11,6 +11,7 @@ from bertkit.stats.calibration import Decisions, compute_calibration
 from bertkit.stats.significance import ScoreDifference, Scorer, compare_scorers
 
 Verdict = Literal["better", "no_difference", "worse"]
+MIN_ROWS = 10  # the bootstrap of fewer rows shows nothing
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, so the probability of a false "better" is at most half of it
 MIN_STEPS = 100  # fewer optimizer steps hardly train a new head
 MAX_TRUNCATED = 0.05  # fraction of the training texts
@@ -28,14 +29,14 @@ class TrainingFacts:
         longer_training: Flag with a value that trains longer, such as `--epochs 6`.
         truncated: Fraction of the training texts that are truncated.
         longer_texts: Flag with a value that truncates less, such as `--max-length 512`, if there is one.
-        more_data: What may help, too, such as "more training rows".
+        unit: What the task calls a row.
     """
 
     steps: int | None
     longer_training: str
     truncated: float = 0.0
     longer_texts: str | None = None
-    more_data: str = "more training rows"
+    unit: str = "row"
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Judgement:
     text: str
 
 
-def find_verdict(difference: ScoreDifference, is_higher_better: bool) -> Verdict:
-    """Return the verdict on a difference: both its test and its 95 % interval must show it."""
+def find_verdict(difference: ScoreDifference, is_higher_better: bool, num_rows: int) -> Verdict:
+    """Return the verdict on a difference: enough rows, its test and its 95 % interval must show it."""
     low, high = difference.interval
-    if difference.p >= SIGNIFICANCE_LEVEL or low <= 0 <= high:
+    if num_rows < MIN_ROWS or difference.p >= SIGNIFICANCE_LEVEL or low <= 0 <= high:
         return "no_difference"
     return "better" if (difference.difference > 0) == is_higher_better else "worse"
 
@@ -97,7 +98,9 @@ def judge(
     if not differences:
         return None
     sign = 1 if is_higher_better else -1
-    verdicts = {name: find_verdict(found, is_higher_better) for name, found in differences.items()}
+    verdicts = {
+        name: find_verdict(found, is_higher_better, scorer.size) for name, found in differences.items()
+    }
     order: list[Verdict] = ["worse", "no_difference", "better"]
     verdict = min(verdicts.values(), key=order.index)
     candidates = [name for name in differences if verdicts[name] == verdict]
@@ -114,7 +117,8 @@ def judge(
     text = f"{sentence}: {numbers}."
     if training is not None and verdict != "better":
         majority = differences.get(MAJORITY)
-        text += _advise(training, has_learned=majority is None or majority.difference != 0)
+        has_learned = majority is None or majority.difference != 0
+        text += _advise(training, has_learned, has_gain=sign * found.difference > 0)
     return Judgement(verdict, against, metric, found.difference, found.interval, found.p, text)
 
 
@@ -131,14 +135,17 @@ def _describe_verdict(
     return f"No better than {against} on these {rows}"
 
 
-def _advise(training: TrainingFacts, has_learned: bool) -> str:
-    """Return a sentence on what to try, with a space before it."""
+def _advise(training: TrainingFacts, has_learned: bool, has_gain: bool) -> str:
+    """Return a sentence on what to try, with a space before it.
+
+    With more validation rows, a gain that the model already has may be shown.
+    """
     advice = []
     if training.steps is not None and (training.steps < MIN_STEPS or not has_learned):
         advice.append(f"{training.longer_training} (it trained for {format_count(training.steps, 'step')})")
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
-    advice.append(training.more_data)
+    advice.append(f"more {'validation' if has_gain else 'training'} {training.unit}s")
     start = " " if has_learned else " It predicts no better than a constant. "
     return f"{start}Try {' or '.join(advice)}."
 

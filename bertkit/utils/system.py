@@ -95,6 +95,15 @@ def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     environment.update(SPIN_LIMITS)
 
 
+def silence_native_warnings(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Hide the warnings of PyTorch's C++ code, unless the user has set their level. Errors are still shown.
+
+    PyTorch reads the variable when it is loaded. With several processes, each would print a warning about a
+    setting of Trainer.
+    """
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def get_peak_memory() -> int:
     """Return the peak memory use of this process in bytes, or its current use if the peak is unknown."""
     memory = psutil.Process().memory_info()

@@ -573,7 +573,8 @@ class Classify(SequenceTask):
 
     def _guess_texts(self, train: Rows) -> None:
         if self.config.text_column is None:
-            columns = dict(zip(self.text_settings, guess_text_columns(train), strict=True))
+            needs_label = self.config.label_column is None
+            columns = dict(zip(self.text_settings, guess_text_columns(train, needs_label), strict=True))
             self.resolve(**select_unset(self.config, columns))
 
     def _infer_labels(self, dataset: LoadedDataset, class_names: list[str]) -> None:
