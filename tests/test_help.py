@@ -6,9 +6,12 @@ import sys
 
 import pytest
 import typer
+from test_interface import find_parser
 
 from bertkit.cli.app import app
-from bertkit.cli.options import list_flags
+from bertkit.cli.options import SingleCommand, describe_parameter, list_flags
+from bertkit.settings.declaration import Panel
+from bertkit.settings.validation import get_choices
 from bertkit.tasks import TASKS, task_definition
 
 HEAVY = [
@@ -118,6 +121,66 @@ def test_help_lists_the_flag_of_every_setting(cli, task):
     assert status == 0
     assert len(flags) > 30
     assert [flag for flag in [*flags, "--recipe", "--json"] if flag not in out] == []
+
+
+def list_commands(name, command):
+    """Yield the name of each command with flags, and the command, including subcommands."""
+    if not hasattr(command, "commands"):
+        yield name, command
+    for subname, subcommand in getattr(command, "commands", {}).items():
+        yield from list_commands(f"{name} {subname}".strip(), subcommand)
+
+
+# Those whose flags are settings; commands of `info` have at most one flag.
+SETTINGS_COMMANDS = {
+    name: command
+    for name, command in list_commands("", typer.main.get_command(app))
+    if isinstance(command, SingleCommand) and name != "env"
+}
+
+
+def list_options(command, heading=None):
+    return [
+        option
+        for option in command.params
+        if option.param_type_name == "option" and heading in (None, option.rich_help_panel)
+    ]
+
+
+@pytest.mark.parametrize("name", SETTINGS_COMMANDS)
+def test_each_flag_is_in_a_panel_and_the_panels_have_one_order(name):
+    used = [option.rich_help_panel for option in list_options(SETTINGS_COMMANDS[name])]
+    assert list(dict.fromkeys(used)) == [panel.value for panel in Panel if panel.value in used]
+
+
+@pytest.mark.parametrize("name", SETTINGS_COMMANDS)
+def test_the_first_panel_has_at_most_ten_flags(name):
+    flags = [option.opts[0] for option in list_options(SETTINGS_COMMANDS[name], Panel.COMMON.value)]
+    assert len(flags) <= 10
+    if name in TASKS:
+        assert {"--data", "--model", "--output-dir"} <= set(flags)
+
+
+@pytest.mark.parametrize("name", SETTINGS_COMMANDS)
+def test_help_texts_are_short_and_name_all_values(name):
+    command = SETTINGS_COMMANDS[name]
+    context = command.make_context("bertkit", [], resilient_parsing=True)
+    for parameter in command.params:
+        flags, help = describe_parameter(parameter, context)
+        assert len(help) <= 160, flags
+        parser = find_parser(command, parameter.name)
+        choices = get_choices(parser.keywords["kind"]) if parser else ()
+        assert [choice for choice in choices if choice not in f"{flags} {help}"] == [], flags
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_most_of_the_width_is_left_for_the_help_texts(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = SETTINGS_COMMANDS["classify"]
+    command.get_help(command.make_context("bertkit", [], resilient_parsing=True))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) == width
+    assert len(lines) < 2.5 * len(command.params)
 
 
 def test_help_shows_the_values_of_a_recipe_as_defaults(cli):

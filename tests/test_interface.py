@@ -8,6 +8,7 @@ import difflib
 import importlib
 import inspect
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import typer
 
 import bertkit
 from bertkit.cli.app import app
+from bertkit.settings.validation import get_choices
 
 GOLDEN = Path(__file__).parent / "golden"
 REWRITE = "python tests/test_interface.py"
@@ -108,7 +110,7 @@ def describe_command(path, command):
     for title, parameters in panels.items():
         yield f"  {title}:"
         for parameter in parameters:
-            yield from describe_flag(parameter)
+            yield from describe_flag(command, parameter)
     yield ""
     for name, subcommand in getattr(command, "commands", {}).items():
         yield from describe_command(f"{path} {name}", subcommand)
@@ -118,7 +120,14 @@ def is_argument(parameter):
     return parameter.param_type_name == "argument"
 
 
-def describe_flag(parameter):
+def find_parser(command, name):
+    """Return the parser of a parameter, which knows its setting and the type of the values, or None."""
+    declared = inspect.signature(command.callback).parameters.get(name)
+    metadata = typing.get_args(declared.annotation)[1:] if declared else ()
+    return getattr(metadata[0], "parser", None) if metadata else None
+
+
+def describe_flag(command, parameter):
     """Yield the flag with its values and default, and its help."""
     if set(parameter.opts) & set(COMPLETION_FLAGS):
         yield f"    {' '.join(parameter.opts)}"
@@ -136,6 +145,12 @@ def describe_flag(parameter):
         )
         if applies
     ]
+    parser = find_parser(command, parameter.name)
+    if parser is not None:
+        choices, setting = get_choices(parser.keywords["kind"]), parser.keywords["setting"]
+        bounds = {"at least": setting.min, "at most": setting.max}
+        notes += [f"one of {', '.join(choices)}"] if choices else []
+        notes += [f"{name} {bound:.10g}" for name, bound in bounds.items() if bound is not None]
     if parameter.envvar:
         notes.append(f"environment variable {parameter.envvar}")
     show_default, default = parameter.show_default, parameter.default

@@ -59,9 +59,9 @@ def test_the_reference_of_each_command_lists_its_arguments_and_flags(site):
 
 def test_the_reference_shows_types_help_and_defaults(site):
     page = (site / "reference" / "classify.md").read_text("utf-8")
-    assert "`--warmup FLOAT >= 0`\n:   Learning rate warmup: " in page
-    assert "else a number of steps. Default: 0.1." in page
-    assert "Default: bert-base-uncased with an accelerator, else minilm." in page
+    assert "`--warmup FLOAT`\n:   Warmup steps, " in page
+    assert "if below 1. (default: 0.1)" in page
+    assert "(default: bert-base-uncased with an accelerator, else minilm)" in page
     page = (site / "reference" / "study.md").read_text("utf-8")
     assert page.count("`--folds ") == 1  # an option of all subcommands
     assert page.count("`--squad ") == 1

@@ -6,6 +6,7 @@ Completion must be fast, so this module imports no heavy package. It reads only 
 import dataclasses
 import importlib.resources
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator
 from functools import partial, update_wrapper
@@ -17,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bertkit.errors import UserError, suggest_similar
 from bertkit.run_directory import DEFAULT_RUNS_DIR, RunDir
-from bertkit.settings.declaration import OUTPUT, Setting, Settings, get_flag, get_settings
+from bertkit.settings.declaration import Panel, Setting, Settings, get_flag, get_settings
 from bertkit.settings.recipes import (
     Recipe,
     list_shipped_recipes,
@@ -40,7 +41,12 @@ from bertkit.utils.reporting import use_reporter
 from bertkit.utils.text import read_yaml
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
-METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT"}
+METAVARS = {int: "N", float: "FLOAT"}
+MAX_CHOICES_LENGTH = 17  # of a metavar with all values; the help of longer ones lists them
+MAX_FLAGS_WIDTH = 32  # of the column of the flags in `--help`
+# The notes after the help of a parameter; typer 0.16 writes a backslash before them.
+DEFAULT = re.compile(r"\s*\\?\[default: (?:\((.*)\)|(.*))\]$")
+REQUIRED = re.compile(r"\s*\\?\[required\]$")
 SAMPLE_DESCRIPTION = "about 40 rows for each task, for trying commands"
 Completions = Iterator[tuple[str, str]]  # (value, description)
 
@@ -71,6 +77,34 @@ class SingleCommand(TyperCommand):
                     raise UserError(f"{option.opts[0]}: passed {passed.count(option)} times; pass it once")
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help with two columns, so that most of the width is left for the text.
+
+        Typer's tables have columns of their own for types, short flags and flags such as `--no-header`.
+        """
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.panel import Panel as Box
+        from rich.table import Table
+        from rich.text import Text
+
+        tables: dict[str, Table] = {}
+        for parameter in self.get_params(ctx):
+            heading = getattr(parameter, "rich_help_panel", None) or Panel.OUTPUT.value  # None of `--help`
+            if heading not in tables:
+                tables[heading] = Table.grid(padding=(0, 2))
+                tables[heading].add_column(max_width=MAX_FLAGS_WIDTH)
+            flags, help = map(Text, describe_parameter(parameter, ctx))
+            flags.highlight_regex(r"(?<!\S)--?[a-z][\w-]*", "bold cyan")
+            help.highlight_regex(r"--[a-z][\w-]*", "cyan")
+            help.highlight_regex(r" \(default: .*\)$", "dim")
+            tables[heading].add_row(flags, help)
+        console = Console(highlight=False)
+        usage = Text.assemble((self.get_usage(ctx), "bold"), "\n\n", inspect.cleandoc(self.help or ""))
+        console.print(Padding(usage, 1))
+        for heading, table in tables.items():
+            console.print(Box(table, title=Text(heading), title_align="left", border_style="dim"))
+
 
 def build_command(
     config: Any, help: str, run: Callable[..., None], recipe_task: str | None = None
@@ -94,13 +128,14 @@ def build_command(
         with use_reporter(ConsoleReporter()):
             run(ConvertedSettings(passed), values["json"], *recipe)
 
+    headings = list(Panel)
+    declared = sorted(
+        (item for item in declarations.items() if item[1].metadata.has_flag),
+        key=lambda item: (headings.index(item[1].metadata.heading), not item[1].metadata.is_positional),
+    )
     parameters = [
         inspect.Parameter("typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-        *(
-            _build_parameter(name, *declaration)
-            for name, declaration in declarations.items()
-            if declaration.metadata.has_flag
-        ),
+        *(_build_parameter(name, *declaration) for name, declaration in declared),
         *recipes,
         inspect.Parameter("json", KEYWORD_ONLY, default=False, annotation=Annotated[bool, JSON_OPTION]),
     ]
@@ -110,7 +145,9 @@ def build_command(
     return command
 
 
-JSON_OPTION = typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT)
+JSON_OPTION = typer.Option(
+    "--json", help="Print one JSON object and nothing else.", rich_help_panel=Panel.OUTPUT.value
+)
 
 
 def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> inspect.Parameter:
@@ -118,7 +155,7 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
     if kind == DataSource | None:
         kind = str | None  # only Python code can pass objects
     item_kind = _get_item_kind(kind)
-    shared: dict[str, Any] = {"help": setting.help}
+    shared: dict[str, Any] = {"help": setting.help, "rich_help_panel": setting.heading.value}
     if setting.completion:
         shared["autocompletion"] = make_completer(setting.completion)
     elif choices := get_choices(kind):
@@ -129,7 +166,7 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
         where = get_command_line_name(name, setting)
         shared["parser"] = partial(parse_flag, kind=item_kind, setting=setting, where=where)
         update_wrapper(shared["parser"], parse_flag)  # Typer reads its name
-        shared["metavar"] = name.upper() if setting.is_positional else _format_metavar(item_kind, setting)
+        shared["metavar"] = name.upper() if setting.is_positional else _format_metavar(item_kind)
     if setting.is_positional:
         argument = typer.Argument(**shared)
         default = inspect.Parameter.empty if default is dataclasses.MISSING else default
@@ -137,7 +174,6 @@ def _build_parameter(name: str, kind: Any, setting: Setting, default: Any) -> in
     has_default = default is not None and default != ()
     option = typer.Option(
         *(setting.flags or (get_flag(name, setting),)),
-        rich_help_panel=setting.panel,
         show_default=setting.default_text or has_default,
         **shared,
     )
@@ -157,14 +193,20 @@ def _get_item_kind(kind: Any) -> Any:
     return typing.get_args(members[0])[0] if typing.get_origin(members[0]) is list else members[0]
 
 
-def _format_metavar(kind: Any, setting: Setting) -> str:
+def _format_metavar(kind: Any) -> str:
     if choices := get_choices(kind):
-        return "|".join(choices)
-    metavar = METAVARS.get(kind, "TEXT")
-    if setting.min is None:
-        return metavar
-    low, high = f"{setting.min:g}", "" if setting.max is None else f"{setting.max:.10g}"
-    return f"{metavar} {low}..{high}" if high else f"{metavar} >= {low}"
+        joined = "|".join(choices)
+        return joined if len(joined) <= MAX_CHOICES_LENGTH else "NAME"
+    return METAVARS.get(kind, "TEXT")
+
+
+def describe_parameter(parameter: Any, context: Any) -> tuple[str, str]:
+    """Return the flags of an option with its value, or the name of an argument, and its help and default."""
+    flags, help = parameter.get_help_record(context)
+    if parameter.param_type_name == "argument":
+        flags = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+        help = REQUIRED.sub("", help)
+    return flags, DEFAULT.sub(r" (default: \1\2)", " ".join(help.split()))
 
 
 def _build_recipe_parameter(task: str, config: Any) -> inspect.Parameter:
@@ -186,9 +228,9 @@ def _build_recipe_parameter(task: str, config: Any) -> inspect.Parameter:
         return recipe
 
     option = typer.Option(
-        "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=OUTPUT,
+        "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=Panel.COMMON.value, metavar="TEXT",
         autocompletion=make_completer("recipes"),
-        help="Recipe with settings: a file, or a shipped name (bertkit recipes ls); flags override it.",
+        help="Recipe: a file, or one of `bertkit recipes ls`; flags override it.",
     )  # fmt: skip
     return inspect.Parameter("recipe", KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeVar
 
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import (
-    DATA,
-    MODEL,
-    OUTPUT,
+    DATA_PANELS,
+    MODEL_PANELS,
+    Panel,
     Pooling,
     SettingField,
     Settings,
@@ -33,7 +33,6 @@ from bertkit.settings.run_settings import (
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import TASKS, task_definition
 
-COLUMN_PANEL = "Columns of the rows"
 ConfigClass = TypeVar("ConfigClass", bound=type[Settings])
 
 
@@ -56,7 +55,7 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
         text = " ".join(f"{text} ({', '.join(tasks)})." for text, tasks in tasks_by_help.items())
         first = next(iter(by_task.values()))
         metadata = dataclasses.replace(
-            first.metadata, help=text, panel=COLUMN_PANEL, default_text="as in training"
+            first.metadata, help=text, panel=Panel.RENAMED_COLUMNS, is_common=False, default_text=None
         )
         fields.append((name, first.type, dataclasses.field(default=None, metadata={"setting": metadata})))
     namespace = {"__doc__": config.__doc__, "__module__": config.__module__}
@@ -65,13 +64,12 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
     )
 
 
-SEARCH_PANEL = "Search"
 PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
 
 
 def _eval_batch_size_setting() -> Any:
     return setting(
-        None, "Rows per batch; predictions do not depend on this number.", OUTPUT, min=1,
+        None, "Rows per batch; predictions do not depend on it.", Panel.SPEED, min=1,
         default_text="as in training",
     )  # fmt: skip
 
@@ -82,23 +80,23 @@ class CalibrateConfig(Settings):
     """Settings of `bertkit calibrate`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run to calibrate; its weights are replaced.", OUTPUT,
+        dataclasses.MISSING, "Finished run to calibrate; its weights are replaced.", Panel.COMMON,
         is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None, "Labeled rows to fit on: a known name, a file, a directory, or a Hub dataset.", DATA,
+        None, "Labeled rows to fit on: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
         completion="data", default_text="the validation rows of the run",
     )  # fmt: skip
     threshold: str | None = setting(
         None,
-        "Also fit the probability above which a label is predicted, for two labels or label sets: f1 or "
-        "macro_f1 maximizes this score; recall=R or precision=P reaches at least this value.",
-        MODEL,
+        "Also fit the probability from which a label is predicted: f1 or macro_f1 for the best score; "
+        "recall=R or precision=P for at least this value.",
+        Panel.COMMON,
         default_text="0.5",
     )
     coverage: float | None = setting(
-        None, "Also fit the confidence below which the model abstains, so that this fraction is answered.",
-        MODEL, min=0.01, max=0.99, default_text="all rows are answered",
+        None, "Also fit the confidence below which the model abstains, to answer this fraction of rows.",
+        Panel.COMMON, min=0.01, max=0.99, default_text="all rows are answered",
     )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
@@ -114,19 +112,20 @@ class EmbedConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING,
-        "Model to embed with: a known name (minilm), a path, a finished run of any task, or a Hub model.",
-        MODEL, is_positional=True, completion="models",
+        "Model: a finished run of any task, a name on the Hub, a path, or minilm.",
+        Panel.COMMON, is_positional=True, completion="models",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None, "Rows to embed: a known name, a file, a directory, or a Hub dataset.", DATA,
-        default_text="lines, or JSON objects, on standard input",
-        completion="data",
+        None, "Rows to embed: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
+        default_text="standard input: lines, or JSON objects", completion="data",
     )  # fmt: skip
-    split: str = setting("train", "Split of --data to embed; a single file is one split, train.", DATA)
-    text: list[str] = setting((), "Text to embed. Repeatable.", DATA)
-    text_column: str | None = setting(None, "Column with the text.", DATA, default_text="detected")
+    split: str = setting(
+        "train", "Split of --data to embed; a single file is one split, train.", Panel.COMMON
+    )
+    text: list[str] = setting((), "Text to embed. Repeatable.", Panel.COMMON)
+    text_column: str | None = setting(None, "Column of the text.", Panel.COLUMNS, default_text="guessed")
     text_pair_column: str | None = setting(
-        None, "Column with the second text, if rows are pairs.", DATA, default_text="detected"
+        None, "Column of the second text, for pairs.", Panel.COLUMNS, default_text="guessed"
     )
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
@@ -134,39 +133,40 @@ class EmbedConfig(Settings):
     header: bool | None = header_setting()
     pooling: Pooling | None = setting(
         None,
-        "Vector of a text: cls is the vector of [CLS]; mean is the average over all tokens except padding, "
-        "so it includes [CLS] and [SEP].",
-        MODEL,
-        default_text="the pooling that the model was trained with, and the linear layers after it, if they "
-        "are known; otherwise cls",
+        "Vector of a text: cls, that of [CLS]; mean, the average over all tokens, with [CLS] and [SEP].",
+        Panel.VECTORS,
+        default_text="as the model was trained, else cls",
     )
     layer: str | None = setting(
-        None, "Layer to take vectors from: 0 is the embedding layer, 1 the first encoder layer, -1 the last; "
-        "concat-last-4 concatenates the last four.",
-        MODEL, default_text="-1",
+        None, "Layer: 0 for the embeddings, 1 for the first encoder layer, -1 for the last, or "
+        "concat-last-4.",
+        Panel.VECTORS, default_text="-1",
     )  # fmt: skip
     max_length: int | None = setting(
-        None, "Maximum sequence length in tokens, including special tokens; longer texts are truncated.",
-        MODEL, min=4, default_text="the model's maximum",
+        None, "Maximum length of a text in tokens, including special tokens; the rest is truncated.",
+        Panel.VECTORS, min=4, default_text="the model's maximum",
     )  # fmt: skip
     normalize: bool | None = setting(
-        None, "Scale each vector to length 1.", MODEL, flags=("--normalize/--no-normalize",),
-        default_text="yes if the pooling is that of the model, and its last module is Normalize; else no",
+        None, "Scale each vector to length 1.", Panel.VECTORS, flags=("--normalize/--no-normalize",),
+        default_text="as the model was trained, else no",
     )  # fmt: skip
-    batch_size: int = setting(32, "Texts per batch.", MODEL, min=1)
+    batch_size: int = setting(32, "Texts per batch.", Panel.SPEED, min=1)
     device: str = device_setting()
     query: list[str] = setting(
-        (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.", SEARCH_PANEL
-    )
-    top: int = setting(10, "Number of rows to show per query.", SEARCH_PANEL, min=1)
+        (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.",
+        Panel.SEARCH,
+    )  # fmt: skip
+    top: int = setting(10, "Number of rows to show per query.", Panel.SEARCH, min=1)
     index: str | None = setting(
-        None, "Search this file, which bertkit embed wrote, instead of embedding rows.", SEARCH_PANEL
+        None, "Search this file, which bertkit embed wrote, instead of embedding rows.", Panel.SEARCH
     )
     word: str | None = setting(
-        None, "Embed each occurrence of this word in the texts, and compare the vectors.", SEARCH_PANEL
+        None, "Embed each occurrence of this word in the texts, and compare the vectors.", Panel.VECTORS
     )
-    output: str | None = setting(None, "File to write: .npy or .parquet.", OUTPUT, flags=("--output", "-o"))
-    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT)
+    output: str | None = setting(
+        None, "File to write: .npy or .parquet.", Panel.COMMON, flags=("--output", "-o")
+    )
+    overwrite: bool = setting(False, "Replace the file of --output.", Panel.OUTPUT)
 
 
 @add_column_settings
@@ -175,31 +175,31 @@ class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, or an exported model.", OUTPUT,
+        dataclasses.MISSING, "Finished run, or an exported model.", Panel.COMMON,
         is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None, "Rows to score: a known name, a file, a directory, or a Hub dataset.", DATA, completion="data",
-        default_text="the evaluation splits of the run",
+        None, "Rows to score: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
+        completion="data", default_text="the evaluation splits of the run",
     )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     delimiter: str | None = delimiter_setting()
     header: bool | None = header_setting()
     max_eval_samples: int | None = setting(
-        None, "Score at most this many rows of each split, sampled with the run's seed.", DATA, min=1
+        None, "Score at most N rows of each split, sampled with the run's seed.", Panel.COMMON, min=1
     )
     compare: str | None = setting(
-        None, "Another finished run of the same task, to score on the same rows and compare with.", DATA
+        None, "Another finished run of the task, to compare with on the same rows.", Panel.COMMON
     )
-    metric: list[str] = metric_setting()
+    metric: list[str] = metric_setting(Panel.COMMON)
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()
     output_dir: str | None = setting(
-        None, "Directory for scores, predictions and the report.", OUTPUT, flags=("--output-dir", "-o"),
-        default_text="runs/evaluate-RUN-DATA",
+        None, "Directory for scores, predictions and the report.", Panel.COMMON,
+        flags=("--output-dir", "-o"), default_text="runs/evaluate-RUN-DATA",
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the evaluation in --output-dir.", OUTPUT)
+    overwrite: bool = setting(False, "Replace the evaluation in --output-dir.", Panel.OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,24 +207,24 @@ class ExportConfig(Settings):
     """Settings of `bertkit export`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run to export.", OUTPUT, is_positional=True, completion="runs"
+        dataclasses.MISSING, "Finished run to export.", Panel.COMMON, is_positional=True, completion="runs"
     )
-    format: Literal["onnx"] = setting("onnx", "Format of the exported model.", OUTPUT)
+    format: Literal["onnx"] = setting("onnx", "Format of the exported model.", Panel.COMMON)
     quantize: Literal["int8"] | None = setting(
-        None, "Also write a model with 8-bit weights, and measure its scores, speed and size.", OUTPUT
+        None, "Also write a model with 8-bit weights, and compare scores, speed and size.", Panel.COMMON
     )
     triton: bool = setting(
-        False, "Also write `triton/`, a model repository for the Triton Inference Server.", OUTPUT
+        False, "Also write `triton/`, a model repository for the Triton server.", Panel.COMMON
     )
     max_eval_samples: int | None = setting(
-        None, "Compare on at most this many validation rows, sampled with the run's seed.", DATA, min=1,
+        None, "Compare on at most N validation rows, sampled with the run's seed.", Panel.COMMON, min=1,
         default_text="all",
     )  # fmt: skip
     output_dir: str | None = setting(
-        None, "Directory for the exported model.", OUTPUT, flags=("--output-dir", "-o"),
+        None, "Directory for the exported model.", Panel.COMMON, flags=("--output-dir", "-o"),
         default_text="RUN/onnx",
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the model in --output-dir.", OUTPUT)
+    overwrite: bool = setting(False, "Replace the model in --output-dir.", Panel.OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,14 +233,14 @@ class FillMaskConfig(Settings):
 
     model: str = setting(
         dataclasses.MISSING,
-        "Pre-trained model with a language modeling head: a path, a run of pretrain-mlm-nsp, or a Hub model.",
-        MODEL, is_positional=True, completion="models",
+        "Model with a language modeling head: a run of pretrain-mlm-nsp, a name on the Hub, or a path.",
+        Panel.COMMON, is_positional=True, completion="models",
     )  # fmt: skip
     text: list[str] = setting(
-        (), "Texts with [MASK] or the mask token of the model; default: lines on standard input.", DATA,
-        is_positional=True,
+        (), "Texts with [MASK], or the mask token of the model; without any, lines on standard input.",
+        Panel.COMMON, is_positional=True,
     )  # fmt: skip
-    top: int = setting(5, "Number of words for each mask.", OUTPUT, min=1)
+    top: int = setting(5, "Number of words for each mask.", Panel.COMMON, min=1)
     device: str = device_setting()
 
 
@@ -250,33 +250,34 @@ class PredictConfig(Settings):
     """Settings of `bertkit predict`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, or the directory of an exported model.", OUTPUT,
+        dataclasses.MISSING, "Finished run, or an exported model.", Panel.COMMON,
         is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
-        None, "Rows to predict, in any format that training reads.", DATA, completion="data"
-    )
+        None, "Rows to predict, in any format that training reads.", Panel.COMMON, completion="data",
+        default_text="standard input",
+    )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()
     delimiter: str | None = delimiter_setting()
     header: bool | None = header_setting()
-    text: list[str] = setting((), "Text to predict. This flag and the four below are repeatable.", DATA)
-    text_pair: list[str] = setting((), "Second text, for runs on text pairs.", DATA)
-    question: list[str] = setting((), "Question, for qa.", DATA)
-    context: list[str] = setting((), "Paragraph, for qa; context, for swag.", DATA)
-    ending: list[str] = setting((), "One ending, for swag.", DATA)
-    all_scores: bool = setting(False, "Also write the scores of alternatives to the prediction.", OUTPUT)
+    text: list[str] = setting((), "Text to predict. Repeatable.", Panel.COMMON)
+    text_pair: list[str] = setting((), "Second text, for runs on pairs. Repeatable.", Panel.TEXTS)
+    question: list[str] = setting((), "Question, for qa. Repeatable.", Panel.TEXTS)
+    context: list[str] = setting((), "Paragraph, for qa; context, for swag. Repeatable.", Panel.TEXTS)
+    ending: list[str] = setting((), "One ending, for swag. Repeatable.", Panel.TEXTS)
+    all_scores: bool = setting(False, "Also write the scores of the other labels or answers.", Panel.COMMON)
     explain: bool = setting(
-        False, "Also write the attribution of each word to the prediction, for classify and nli.", OUTPUT
+        False, "Also write the attribution of each word to the prediction (classify, nli).", Panel.COMMON
     )
     output: str | None = setting(
-        None, "File for the predictions: .jsonl, .csv or .conll.", OUTPUT, flags=("--output", "-o"),
+        None, "File for the predictions: .jsonl, .csv or .conll.", Panel.COMMON, flags=("--output", "-o"),
         default_text="standard output", has_parameter=False,
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the file of --output.", OUTPUT, has_parameter=False)
+    overwrite: bool = setting(False, "Replace the file of --output.", Panel.OUTPUT, has_parameter=False)
     format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
-        None, "Format of the predictions.", OUTPUT,
-        default_text="the suffix of --output; without --output, a table on a terminal and jsonl elsewhere",
+        None, "Format of the predictions: table, jsonl, csv or conll.", Panel.OUTPUT,
+        default_text="that of --output; else a table on a terminal, and jsonl in a pipe",
         has_parameter=False,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
@@ -288,16 +289,16 @@ CHECK_HELP = "Check the data before training; exit with code 2 if training would
 
 @cache_by_class
 def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
-    """Return a subclass of a task's config with only the Data and Model settings, and with `--strict`.
+    """Return a subclass of a task's config with only the settings of the data and the model, and `--strict`.
 
     The data is checked as it is in the files, so `--label-fixes` is left out.
     """
     excluded = {
         name
         for name, (_, metadata, _) in get_settings(config_class).items()
-        if metadata.panel not in (DATA, MODEL) or name == "label_fixes"
+        if metadata.panel not in DATA_PANELS | MODEL_PANELS or name == "label_fixes"
     }
-    strict = setting(False, "Also exit with code 2 if there are warnings.", OUTPUT)
+    strict = setting(False, "Also exit with code 2 if there are warnings.", Panel.COMMON)
     namespace = {
         "excluded_settings": config_class.excluded_settings | excluded,
         "__doc__": CHECK_HELP,
@@ -314,12 +315,9 @@ class LabelIssuesConfig(Settings):
     """Settings of `bertkit label-issues`."""
 
     study: str = setting(
-        dataclasses.MISSING, "Directory of a finished study with folds.", OUTPUT, is_positional=True,
+        dataclasses.MISSING, "Directory of a finished study with folds.", Panel.COMMON, is_positional=True,
         completion="runs",
     )  # fmt: skip
-
-
-BATCHES, NETWORK = "Batches", "Network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,28 +325,31 @@ class ServeConfig(Settings):
     """Settings of `bertkit serve`."""
 
     run: list[str] = setting(
-        dataclasses.MISSING, "Finished runs, exported models or ensembles.", MODEL,
+        dataclasses.MISSING, "Finished runs, exported models or ensembles.", Panel.COMMON,
         is_positional=True, completion="runs",
     )  # fmt: skip
     name: list[str] = setting(
-        (), "Name of a run in requests. Repeat it for each run, in the same order.", MODEL,
+        (), "Name of a run in requests. Repeat it for each run, in the same order.", Panel.COMMON,
         default_text="the directory's name",
     )  # fmt: skip
     device: str = device_setting()
-    max_batch_size: int = setting(64, "Maximum number of rows that are computed together.", BATCHES, min=1)
-    max_delay_ms: float = setting(
-        10.0, "Maximum time in milliseconds that a row waits for other rows of its batch.", BATCHES, min=0
+    max_batch_size: int = setting(
+        64, "Maximum number of rows that are computed together.", Panel.SPEED, min=1
     )
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses.", NETWORK)
-    port: int = setting(8000, "Port to listen on; 0 for any free port.", NETWORK, min=0, max=65535)
-    max_body_mb: int = setting(2, "Maximum size of a request in megabytes.", NETWORK, min=1, max=1000)
+    max_delay_ms: float = setting(
+        10.0, "Maximum milliseconds that a row waits for other rows of its batch.", Panel.SPEED, min=0
+    )
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all of IPv4.", Panel.COMMON)
+    port: int = setting(8000, "Port to listen on; 0 for any free port.", Panel.COMMON, min=0, max=65535)
+    max_body_mb: int = setting(2, "Maximum size of a request in megabytes.", Panel.ACCESS, min=1, max=1000)
     max_request_tokens: int = setting(
-        131_072, "Maximum number of tokens of a request, in all its rows and windows.", NETWORK, min=1
+        131_072, "Maximum number of tokens of a request, in all its rows.", Panel.ACCESS, min=1
     )
     token_file: str | None = setting(
-        None, "File with a token that requests must send: Authorization: Bearer TOKEN.", NETWORK, is_path=True
-    )
-    log_texts: bool = setting(False, "Also log the rows of requests.", OUTPUT)
+        None, "File with a token that requests must send: Authorization: Bearer TOKEN.", Panel.ACCESS,
+        is_path=True,
+    )  # fmt: skip
+    log_texts: bool = setting(False, "Also log the rows of requests.", Panel.OUTPUT)
 
 
 NUM_EXPLAINED = 20  # examples with --explain: the first page of the error browser
@@ -359,23 +360,19 @@ class ReportConfig(Settings):
     """Settings of `bertkit report`."""
 
     runs: list[str] = setting(
-        dataclasses.MISSING, "Finished runs; if there are several, each is compared with the first.", OUTPUT,
-        is_positional=True,
+        dataclasses.MISSING, "Finished runs; if there are several, each is compared with the first.",
+        Panel.COMMON, is_positional=True,
     )  # fmt: skip
     output: str | None = setting(
-        None, "HTML file to write.", OUTPUT, flags=("--output", "-o"),
+        None, "HTML file to write.", Panel.COMMON, flags=("--output", "-o"),
         default_text=f"RUN/{RunDir.REPORT_FILE}; for several runs {RunDir.REPORT_FILE}",
     )  # fmt: skip
     explain: bool = setting(
         False,
-        f"Shade the words of the {NUM_EXPLAINED} worst examples by their attribution to the prediction "
-        "(classify and nli).",
-        OUTPUT,
+        f"Shade the words of the {NUM_EXPLAINED} worst examples by their attribution (classify, nli).",
+        Panel.COMMON,
     )
     device: str = device_setting()
-
-
-VOCABULARY = "Vocabulary"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,31 +380,28 @@ class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
     vocab_size: int = setting(
-        DEFAULT_VOCAB_SIZE, "Maximum number of tokens, including special tokens.", VOCABULARY, min=6
+        DEFAULT_VOCAB_SIZE, "Maximum number of tokens, including special tokens.", Panel.COMMON, min=6
     )
-    cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", VOCABULARY)
+    cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", Panel.COMMON)
     strip_accents: bool | None = setting(
-        None, "Remove accents from letters.", VOCABULARY, flags=("--strip-accents/--no-strip-accents",),
-        default_text="unless --cased is passed, or stripping decomposes the script of the text",
+        None, "Remove accents from letters.", Panel.VOCABULARY,
+        flags=("--strip-accents/--no-strip-accents",),
+        default_text="yes, except with --cased or for scripts such as Hangul",
     )  # fmt: skip
     character_coverage: float = setting(
-        0.9999, "Minimum fraction of the text that consists of characters with a token of their own. Rarer "
-        "characters become [UNK].",
-        VOCABULARY, min=0.9, max=1.0,
+        0.9999, "Fraction of the text whose characters get tokens; rarer characters become [UNK].",
+        Panel.VOCABULARY, min=0.9, max=1.0,
     )  # fmt: skip
     word_units: WordUnits = setting(
         "words",
-        "Units that tokens are learned within: words, or Korean morphemes (extra 'korean').",
-        VOCABULARY,
+        "Units that tokens are learned within; morphemes are Korean (extra 'korean').",
+        Panel.VOCABULARY,
     )
     output_dir: str | None = setting(
-        None, "Directory to write the tokenizer to.", OUTPUT, flags=("--output-dir", "-o"),
+        None, "Directory for the tokenizer.", Panel.COMMON, flags=("--output-dir", "-o"),
         default_text="runs/tokenizer-DATA",
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the tokenizer in --output-dir.", OUTPUT)
-
-
-DISTILLATION = "Distillation"
+    overwrite: bool = setting(False, "Replace the tokenizer in --output-dir.", Panel.OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,37 +417,36 @@ class DistillConfig(FineTuningConfig):
     })  # fmt: skip
 
     run: str = setting(
-        dataclasses.MISSING, "Run of the teacher, or a study with an ensemble.", MODEL,
+        dataclasses.MISSING, "Run of the teacher, or a study with an ensemble.", Panel.COMMON,
         is_positional=True, completion="runs",
     )  # fmt: skip
     num_layers: int | None = setting(
         None,
         "Student: N of the teacher's encoder layers, evenly spread from the first to the last, and its head.",
-        DISTILLATION,
+        Panel.COMMON,
         min=1,
     )
     student: str | None = setting(
-        None, "Student: another pre-trained model, in place of --num-layers.", DISTILLATION,
+        None, "Student: another pre-trained model, in place of --num-layers.", Panel.COMMON,
         completion="models",
     )  # fmt: skip
     data: DataSource | None = setting(
         None,
-        "More rows, without labels, to learn the teacher's predictions on: a file, a directory, or a known "
-        "dataset.",
-        DATA, completion="data", is_path=True, default_text="none",
+        "More rows, without labels, to learn from the teacher: a file, a directory, or a known dataset.",
+        Panel.COMMON, completion="data", is_path=True, default_text="none",
     )  # fmt: skip
     temperature: float = setting(
         FineTuningConfig.temperature,
-        "Number by which the logits of both models are divided before their predictions are compared.",
-        DISTILLATION,
+        "Number by which the logits of both models are divided.",
+        Panel.DISTILLATION,
         min=0.1,
     )
     alpha: float = setting(
         FineTuningConfig.alpha,
-        "Weight of the teacher's predictions in the loss; the weight of the labels is 1 - alpha.",
-        DISTILLATION, min=0.0, max=1.0,
+        "Weight of the teacher's predictions in the loss; that of the labels is 1 - alpha.",
+        Panel.DISTILLATION, min=0.0, max=1.0,
     )  # fmt: skip
     output_dir: str | None = setting(
-        None, "Run directory of the student.", OUTPUT, flags=("--output-dir", "-o"), is_saved=False,
+        None, "Directory of the student.", Panel.COMMON, flags=("--output-dir", "-o"), is_saved=False,
         default_text="runs/TASK-DATA-RUN",
     )  # fmt: skip

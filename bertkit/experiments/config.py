@@ -7,10 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from bertkit.errors import UserError, format_list
 from bertkit.settings.declaration import (
-    DATA,
-    MODEL,
-    OUTPUT,
-    TRAINING,
+    Panel,
     Pooling,
     Settings,
     get_settings,
@@ -27,21 +24,16 @@ from bertkit.tasks.pretrain.config import PretrainConfig
 DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
 
 
-def jobs_setting(panel: str = TRAINING) -> Any:
+def jobs_setting() -> Any:
     """Declare `jobs`, which all experiments have."""
     return setting(
-        1,
-        "Number of runs that are trained at the same time, each in a process with a part of the cores, or "
-        "with a GPU of its own.",
-        panel,
-        min=1,
-        is_saved=False,
-    )
+        1, "Runs to train at the same time, each with a part of the cores or a GPU of its own.", Panel.RUNS,
+        min=1, is_saved=False,
+    )  # fmt: skip
 
 
 # ---- studies
 
-STUDY = "Study"  # heading in `--help`
 STUDY_HELP = "Train a task over folds, seeds and hyperparameter trials, and compare with the defaults."
 
 
@@ -52,28 +44,30 @@ class StudySettings(Settings):
     task_name: ClassVar[str]
 
     folds: int | None = setting(
-        None, "Number of folds of cross-validation; each training row is predicted once per seed.", STUDY,
-        min=2, default_text="none: the splits of the data",
+        None, "Folds of cross-validation; each training row is predicted once per seed.", Panel.RUNS,
+        min=2, default_text="the splits of the data",
     )  # fmt: skip
-    seeds: int = setting(1, "Runs of each fold, with the seeds --seed, --seed + 1, ...", STUDY, min=1)
+    seeds: int = setting(1, "Runs of each fold, with the seeds --seed, --seed + 1, ...", Panel.RUNS, min=1)
     trials: int = setting(
-        0, "Number of hyperparameter trials; the first one has the default settings.", STUDY, min=0
+        0, "Number of hyperparameter trials; the first one has the default settings.", Panel.RUNS, min=0
     )
     search: list[str] = setting(
-        (), "Setting to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C. Repeatable.", STUDY,
-        default_text="learning rate and epochs, around the defaults",
+        (), "Setting to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C. Repeatable.",
+        Panel.RUNS, default_text="learning rate and epochs, around the defaults",
     )  # fmt: skip
     time_limit: float | None = setting(
-        None, "Minutes after which this command begins no further trial.", STUDY, min=0.0, is_saved=False
-    )
-    jobs: int = jobs_setting(STUDY)
+        None, "Minutes after which this command begins no further trial.", Panel.RUNS, min=0.0,
+        is_saved=False,
+    )  # fmt: skip
+    jobs: int = jobs_setting()
     output_dir: str | None = setting(
-        None, "Directory of the study, which receives its runs and results.", OUTPUT,
+        None, "Directory for the runs and results of the study.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/study-TASK-DATA-MODEL",
     )  # fmt: skip
     dry_run: bool = setting(
-        False, "Load the data, list the planned runs, and write no run.", OUTPUT, is_saved=False
-    )
+        False, "Load the data, list the planned runs, and write no run.", Panel.RUN_DIRECTORY,
+        is_saved=False,
+    )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
         # pickle cannot find a class that was made at run time
@@ -127,23 +121,23 @@ class GlueConfig(RunConfig):
     }  # fmt: skip
 
     tasks: list[str] | None = setting(
-        None, "GLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all nine"
-    )
+        None, "GLUE tasks to run, separated by commas. Repeatable.", Panel.ROWS, is_common=True,
+        default_text="all nine",
+    )  # fmt: skip
     pooling: Pooling = pooling_setting()
     learning_rates: str | None = setting(
         None,
-        "Learning rates to try on each task; the one with the best validation score is kept. Either 'paper' "
-        "(5e-5, 4e-5, 3e-5, 2e-5) or values separated by commas.",
-        TRAINING, default_text="one, by data and model size", replaces=("learning_rate",),
+        "Learning rates to try on each task, separated by commas, or paper: 5e-5,4e-5,3e-5,2e-5. The best "
+        "one is kept.",
+        Panel.TUNING, is_common=True, default_text="one, by data and model size", replaces=("learning_rate",),
     )  # fmt: skip
     seeds: int = setting(
         1,
-        "Runs of each task, with the seeds --seed, --seed + 1, ...; their mean and standard deviation are "
-        "reported.",
-        min=1,
-    )
+        "Runs of each task, with the seeds --seed, --seed + 1, ...; the table has their mean.",
+        Panel.RUNS, is_common=True, min=1,
+    )  # fmt: skip
     jobs: int = jobs_setting()
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +145,9 @@ class KlueConfig(GlueConfig):
     """The settings of `bertkit klue`. They override the recipes `klue/TASK`."""
 
     tasks: list[str] | None = setting(
-        None, "KLUE tasks to run, separated by commas. Repeatable.", DATA, default_text="all six"
-    )
+        None, "KLUE tasks to run, separated by commas. Repeatable.", Panel.ROWS, is_common=True,
+        default_text="all six",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,23 +164,24 @@ class FeatureBasedConfig(NerConfig):
     }  # fmt: skip
 
     data: DataSource | None = setting(
-        None, "Dataset: a known name, a file, a directory, or a Hub dataset (ORG/NAME[:CONFIG]).", DATA,
-        completion="data", default_text="conll2003", is_path=True,
+        None, "Dataset: a file, a directory, a known name, or ORG/NAME[:CONFIG] on the Hub.", Panel.ROWS,
+        is_common=True, completion="data", default_text="conll2003", is_path=True,
     )  # fmt: skip
     model: str | None = setting(
-        None, "Encoder: a known name (minilm), a local path, or a Hub model.", MODEL, flags=("--model", "-m"),
-        completion="models", default_text="bert-base-cased", is_path=True,
+        None, "Encoder: a name on the Hub, a path, or minilm (small).", Panel.MODEL, is_common=True,
+        flags=("--model", "-m"), completion="models", default_text="bert-base-cased", is_path=True,
     )  # fmt: skip
     context: Literal["sentence", "document"] = setting(
         "document",
-        "Context of each sentence: only the sentence, or its document up to --max-length tokens.",
-        MODEL,
+        "Input of the model: a sentence, or also its document up to --max-length tokens.",
+        Panel.LONG_TEXTS,
     )
     features: list[str] | None = setting(  # type: ignore[assignment]  # a single run has one value
-        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all six"
-    )
+        None, "Rows of the table to run, separated by commas. Repeatable.", Panel.RUNS, is_common=True,
+        default_text="all six",
+    )  # fmt: skip
     jobs: int = jobs_setting()
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,40 +199,39 @@ class AblationConfig(PretrainConfig):
     )
 
     data: DataSource | None = setting(
-        None, "Pre-training text: a known name, files, a directory, a glob pattern, or a Hub dataset.", DATA,
-        completion="data", default_text="imdb", is_path=True,
+        None, "Pre-training text: a file, a directory, a pattern, a known dataset, or a Hub dataset.",
+        Panel.ROWS, is_common=True, completion="data", default_text="imdb", is_path=True,
     )  # fmt: skip
     table: Literal["objectives", "sizes"] = setting(
-        "objectives", "Ablation to run: pre-training objectives (table 5) or model sizes (table 6).", MODEL
-    )
+        "objectives", "Pre-training objectives (table 5 of the paper) or model sizes (table 6).", Panel.RUNS,
+        is_common=True,
+    )  # fmt: skip
     rows: list[str] | None = setting(
-        None, "Rows of the table to run, separated by commas. Repeatable.", MODEL, default_text="all"
+        None, "Rows of the table to run, separated by commas. Repeatable.", Panel.RUNS, default_text="all"
     )
     tasks: list[str] | None = setting(
-        None, "Tasks to fine-tune each row on, separated by commas. Repeatable.", DATA,
+        None, "Tasks to fine-tune each row on, separated by commas. Repeatable.", Panel.RUNS,
         default_text="those of the table whose data is found, or else imdb",
     )  # fmt: skip
     task_train_samples: int | None = setting(
-        None, "Fine-tune on at most this many rows of each task, sampled with --seed.", DATA, min=1
+        None, "Fine-tune on at most N rows of each task, sampled with --seed.", Panel.RUNS, min=1
     )
     task_eval_samples: int | None = setting(
-        None, "Evaluate on at most this many rows of each task, sampled with --seed.", DATA, min=1
+        None, "Evaluate on at most N rows of each task, sampled with --seed.", Panel.RUNS, min=1
     )
     task_learning_rate: float | None = setting(
-        None, "Peak learning rate of fine-tuning.", TRAINING, min=0.0, default_text="by data and model size"
+        None, "Peak learning rate of fine-tuning.", Panel.RUNS, min=0.0, default_text="by data and model size"
     )
     task_pooling: Pooling | None = setting(
-        None, "Value of --pooling for the tasks that classify texts. WNUT-17 and SQuAD have no pooling.",
-        MODEL, default_text="cls",
+        None, "--pooling of the tasks that classify texts: cls or mean.", Panel.RUNS, default_text="cls"
     )  # fmt: skip
     seeds: int = setting(
         1,
-        "Fine-tuning runs of each row and task, with the seeds --seed, --seed + 1, ...; with 3 or more, "
-        "intervals and differences to the first row are reported.",
-        min=1,
-    )
+        "Runs of each row and task, with the seeds --seed, --seed + 1, ...; 3 or more give intervals.",
+        Panel.RUNS, min=1,
+    )  # fmt: skip
     jobs: int = jobs_setting()
-    dry_run: bool = setting(False, DRY_RUN_HELP, OUTPUT, is_saved=False)
+    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 # ---- commands

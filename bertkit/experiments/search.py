@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_SETTINGS
-from bertkit.settings.declaration import DATA, OUTPUT, SettingField, get_settings
+from bertkit.settings.declaration import DATA_PANELS, Panel, SettingField, get_settings
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, RunConfig
 from bertkit.settings.validation import parse_flag
 
@@ -107,7 +107,7 @@ def _find_setting(name: str, config_class: type[RunConfig]) -> SettingField:
     searchable = [
         other
         for other, field in settings.items()
-        if field.metadata.panel not in (DATA, OUTPUT)
+        if field.metadata.panel not in DATA_PANELS | {Panel.RUN_DIRECTORY, Panel.OUTPUT}
         and other not in FIXED_SETTINGS | STUDY_SETTINGS | SINGLE_RUN_SETTINGS
     ]
     if name in searchable:

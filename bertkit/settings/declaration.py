@@ -14,6 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -21,7 +22,38 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from bertkit.utils.files import expand_home
 from bertkit.utils.text import describe_unknown_encoding
 
-DATA, MODEL, TRAINING, OUTPUT = "Data", "Model", "Training", "Output"
+
+class Panel(Enum):
+    """The headings of `--help`, in their order. A heading says when one needs the flags below it."""
+
+    COMMON = "Most used"
+    RUNS = "To plan the runs"
+    DISTILLATION = "To weigh the teacher against the labels"
+    TEXTS = "If a row has other texts than --text"
+    SEARCH = "To search the vectors"
+    VECTORS = "To get other vectors"
+    COLUMNS = "If a column or a label is guessed wrongly"
+    RENAMED_COLUMNS = "If the columns have other names than in training"
+    FILES = "If a file is read wrongly or not found"
+    ROWS = "To choose the rows for training and evaluation"
+    LONG_TEXTS = "If texts or answers are long"
+    FEW_LABELS = "If labels are few, rare or noisy"
+    SCRATCH = "To train from scratch, or with another objective"
+    MASKING = "To change the masking, or the lengths of the examples"
+    VOCABULARY = "For languages other than English"
+    SPEED = "If it is too slow or memory runs out"
+    ACCESS = "If others can reach the server"
+    MODEL = "To train another head, or only a part of the model"
+    TUNING = "To tune the training: schedule, optimizer, dropout, seed"
+    SCORES = "To choose the best checkpoint, or to add scores"
+    RUN_DIRECTORY = "To try, resume or replace a run"
+    OUTPUT = "If you need other output"
+
+
+# The panels of the settings that determine the rows, and of those that determine the model and its input.
+# `check` has both kinds. A study does not search the first kind.
+DATA_PANELS = frozenset({Panel.COLUMNS, Panel.FILES, Panel.ROWS})
+MODEL_PANELS = frozenset({Panel.LONG_TEXTS, Panel.MODEL, Panel.SCRATCH})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +63,7 @@ class Setting:
     Attributes:
         help: Help text of the flag.
         panel: Heading in `--help` under which the flag is listed.
+        is_common: Whether `--help` lists the flag under the first heading instead.
         flags: Flags of the setting. If empty, the flag is derived from the name of the field.
         min: Smallest valid value.
         max: Largest valid value.
@@ -53,7 +86,8 @@ class Setting:
     """
 
     help: str
-    panel: str
+    panel: Panel
+    is_common: bool = False
     flags: tuple[str, ...] = ()
     min: float | None = None
     max: float | None = None
@@ -69,8 +103,13 @@ class Setting:
     completion: str | None = None
     describe_problem: Callable[[Any], str | None] | None = None
 
+    @property
+    def heading(self) -> Panel:
+        """The panel that lists the flag."""
+        return Panel.COMMON if self.is_common else self.panel
 
-def setting(default: Any, help: str, panel: str = TRAINING, **attributes: Any) -> Any:
+
+def setting(default: Any, help: str, panel: Panel, **attributes: Any) -> Any:
     """Declare a setting: return a dataclass field with a `Setting` of these attributes as metadata."""
     metadata = Setting(help=help, panel=panel, **attributes)
     return dataclasses.field(default=default, metadata={"setting": metadata})
@@ -157,29 +196,24 @@ Pooling = Literal["cls", "mean"]
 def data_dir_setting() -> Any:
     """Declare `data_dir`, which commands for training and for prediction have."""
     return setting(
-        None,
-        "Directory that holds the original dataset files (environment: BERTKIT_DATA_DIR).",
-        DATA,
-        is_path=True,
-    )
+        None, "Directory with the files of known datasets.", Panel.FILES,
+        default_text="$BERTKIT_DATA_DIR", is_path=True,
+    )  # fmt: skip
 
 
 def encoding_setting() -> Any:
     """Declare `encoding`, which all commands that read data files have."""
     return setting(
-        None,
-        "Encoding of text files, such as cp949 or latin-1; Parquet files have none.",
-        DATA,
-        default_text="UTF-8, or UTF-16 with a byte order mark",
-        describe_problem=describe_unknown_encoding,
-    )
+        None, "Encoding of text files, such as cp949 or latin-1.", Panel.FILES,
+        default_text="UTF-8, or UTF-16 with a byte order mark", describe_problem=describe_unknown_encoding,
+    )  # fmt: skip
 
 
 def delimiter_setting() -> Any:
     """Declare `delimiter`, which commands that read tables have."""
     return setting(
-        None, "Character between the fields of a table in a text file; \\t is a TAB.", DATA,
-        default_text="detected", describe_problem=describe_bad_delimiter,
+        None, "Character between the fields of a row; \\t is a TAB.", Panel.FILES, default_text="detected",
+        describe_problem=describe_bad_delimiter,
     )  # fmt: skip
 
 
@@ -191,8 +225,8 @@ def describe_bad_delimiter(text: str) -> str | None:
 def header_setting() -> Any:
     """Declare `header`, which commands that read tables have."""
     return setting(
-        None, "Whether the first line of a table in a text file names the columns; otherwise they are 0, "
-        "1, ...", DATA, flags=("--header/--no-header",), default_text="detected",
+        None, "Whether the first line of a table names the columns; otherwise they are 0, 1, ...",
+        Panel.FILES, flags=("--header/--no-header",), default_text="detected",
     )  # fmt: skip
 
 
@@ -203,32 +237,29 @@ def describe_unknown_device(name: str) -> str | None:
     return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
 
 
-def device_setting(panel: str = MODEL) -> Any:
+def device_setting() -> Any:
     """Declare `device`, which all commands that run a model have."""
     return setting(
-        "auto",
-        "Device that runs the model: cpu, cuda, cuda:N, mps, or auto for a GPU if there is one. auto uses "
-        "MPS only after a check of its results.",
-        panel,
-        is_saved=False,
-        describe_problem=describe_unknown_device,
-    )
+        "auto", "cpu, cuda, cuda:N, mps or auto (a GPU if any).", Panel.SPEED,
+        is_saved=False, describe_problem=describe_unknown_device,
+    )  # fmt: skip
 
 
 def pooling_setting() -> Any:
     """Declare `pooling`, for commands whose head reads one vector per text."""
     return setting(
         "cls",
-        "Input of the head: the vector of [CLS] (in left-to-right models, of the last token), or the mean "
-        "over all tokens except padding.",
-        MODEL,
+        "Vector for the head: that of [CLS] (of the last token in left-to-right models), or the mean over "
+        "all tokens.",
+        Panel.MODEL,
     )
 
 
-def metric_setting() -> Any:
+def metric_setting(panel: Panel = Panel.SCORES) -> Any:
     """Declare `metric`, which commands that score predictions have."""
     return setting(
         (),
-        "Also score with a module of the library evaluate: the path of its code, or a name on the Hub. "
-        "NAME:KEY=VALUE passes arguments (f1:average=macro). Repeatable.",
+        "Also score with a module of the library evaluate: a name or path, such as f1:average=macro. "
+        "Repeatable.",
+        panel,
     )

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from bertkit.cli.app import app
+from bertkit.cli.options import describe_parameter
 
 Command = Any  # Typer's classes of commands have no public names
 INTRODUCTION = """\
@@ -17,7 +18,6 @@ commands, like `--help`. The other pages explain when to use them.
 
 """
 SPECIAL_CHARACTERS = re.compile(r"(?=[\[\]*<])")
-DEFAULT = re.compile(r"\s*\[default: (?:\((?P<text>.*)\)|(?P<value>.*))\]$")
 
 
 def build_reference_pages() -> dict[str, str]:
@@ -64,13 +64,8 @@ def _format_options(
     for panel, parameters in panels.items():
         yield from (f"{heading} {panel}", "")
         for parameter in parameters:
-            names, help = parameter.get_help_record(context)
-            yield from (f"`{names}`", f":   {_escape(_rewrite_default(help))}", "")
-
-
-def _rewrite_default(help: str) -> str:
-    """Replace the suffix `[default: 8]` of `--help` by a sentence."""
-    return DEFAULT.sub(lambda match: f" Default: {match['text'] or match['value']}.", help)
+            flags, help = describe_parameter(parameter, context)
+            yield from (f"`{flags}`", f":   {_escape(help)}", "")
 
 
 def _escape(text: str) -> str:

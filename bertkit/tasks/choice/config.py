@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bertkit.settings.declaration import DATA, Pooling, pooling_setting, setting
+from bertkit.settings.declaration import Panel, Pooling, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.tasks import TaskDef
 
@@ -11,16 +11,20 @@ from bertkit.tasks import TaskDef
 class SwagConfig(FineTuningConfig):
     """The settings of `swag`."""
 
-    context_column: str | None = setting(None, "Column of the context.", DATA, default_text="guessed")
+    context_column: str | None = setting(
+        None, "Column of the context.", Panel.COLUMNS, default_text="guessed"
+    )
     start_column: str | None = setting(
-        None, "Column of the beginning that all endings of a row share (sent2 in SWAG).", DATA,
+        None, "Column of the beginning of all endings, such as sent2 in SWAG.", Panel.COLUMNS,
         default_text="none",
     )  # fmt: skip
     ending_columns: list[str] | None = setting(
-        None, "Columns of the endings, separated by commas or passed one by one; or one column of lists.",
-        DATA, default_text="guessed",
+        None, "Columns of the endings, separated by commas or repeated, or one column of lists.",
+        Panel.COLUMNS, is_common=True, default_text="guessed",
     )  # fmt: skip
-    label_column: str | None = setting(None, "Column of the correct ending.", DATA, default_text="guessed")
+    label_column: str | None = setting(
+        None, "Column of the correct ending.", Panel.COLUMNS, default_text="guessed"
+    )
     pooling: Pooling = pooling_setting()
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.settings.declaration import DATA, MODEL, setting
+from bertkit.settings.declaration import Panel, setting
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.tasks import TaskDef
 
@@ -15,23 +15,24 @@ class NerConfig(FineTuningConfig):
     """The settings of `ner`."""
 
     token_column: str | None = setting(
-        None, "Name of the column of the words or of the text, or its number, counted from 0.", DATA,
+        None, "Column of the words or the text: its name, or its number from 0.", Panel.COLUMNS,
         default_text="guessed",
     )  # fmt: skip
     tag_column: str | None = setting(
-        None, "Name or number of the column of the tags, or of the spans in the text.", DATA,
+        None, "Column of the tags, or of the spans in the text: its name or number.", Panel.COLUMNS,
         default_text="guessed",
     )  # fmt: skip
     context: Literal["sentence", "document"] = setting(
         "sentence",
-        "Input of the model: a sentence alone, or with the surrounding sentences that --max-length admits.",
-        MODEL,
+        "Input of the model: a sentence, or also its document up to --max-length tokens.",
+        Panel.LONG_TEXTS,
     )
     features: FeatureLayers | None = setting(
         None,
-        "Freeze the encoder and train only a head on the outputs of these layers, which are computed once.",
-        MODEL,
-        default_text="none: the encoder is fine-tuned",
+        "Freeze the encoder, and train a head on last, second-to-last, sum-last-4, concat-last-4, sum-all "
+        "or embeddings.",
+        Panel.MODEL,
+        default_text="none",
     )
 
 

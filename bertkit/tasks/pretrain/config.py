@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.errors import UserError
-from bertkit.settings.declaration import DATA, MODEL, OUTPUT, get_flag, get_settings, setting
+from bertkit.settings.declaration import Panel, get_flag, get_settings, setting
 from bertkit.settings.run_settings import DEFAULT_VOCAB_SIZE, RunConfig, TextConfig, WordUnits
 from bertkit.tasks import TaskDef
 from bertkit.utils.compat import Self
 
-MASKING = "Masking"
 # Numbers of layers, hidden units and heads. Base and large are from Devlin et al. 2018, 3; the other sizes
 # are those of Google's small BERT models.
 MODEL_SIZES = {
@@ -28,112 +27,112 @@ class PretrainConfig(TextConfig, RunConfig):
 
     text_format: Literal["sentences", "prose", "wikitext"] | None = setting(
         None,
-        "Format of text files: one sentence per line with blank lines between documents, prose, or WikiText.",
-        DATA,
-        default_text="detected from the text",
-    )
+        "Format of text files: sentences (one per line, a blank line between documents), prose or wikitext.",
+        Panel.FILES, default_text="detected",
+    )  # fmt: skip
 
+    model: str | None = setting(
+        None, "Pre-trained model to train further: a name on the Hub, or a path.", Panel.MODEL,
+        is_common=True, flags=("--model", "-m"), completion="models", default_text="a model from scratch",
+        is_path=True,
+    )  # fmt: skip
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = setting(
-        None, "Size of a model that is trained from scratch.", MODEL,
-        default_text="tiny on a CPU, base with an accelerator", replaces=("model",),
+        None, "Model from scratch: tiny, mini, small, medium, base or large.", Panel.SCRATCH,
+        is_common=True, default_text="tiny on a CPU, base with an accelerator", replaces=("model",),
     )  # fmt: skip
     num_layers: int | None = setting(
-        None, "Number of layers, if different from --size.", MODEL, min=1, replaces=("model",)
+        None, "Number of layers.", Panel.SCRATCH, min=1, default_text="by --size", replaces=("model",)
     )
     hidden_size: int | None = setting(
-        None, "Hidden size, if different from --size.", MODEL, min=2, replaces=("model",)
+        None, "Hidden size.", Panel.SCRATCH, min=2, default_text="by --size", replaces=("model",)
     )
     num_heads: int | None = setting(
-        None, "Number of attention heads, if different from --size.", MODEL, min=1, replaces=("model",)
-    )
+        None, "Number of attention heads.", Panel.SCRATCH, min=1, default_text="by --size",
+        replaces=("model",),
+    )  # fmt: skip
     dropout: float | None = setting(
-        None, "Dropout of a model from scratch during pre-training. Fine-tuning that model uses 0.1.", MODEL,
-        min=0.0, max=0.9, default_text="0.1, or 0 with --time-limit", replaces=("model",),
+        None, "Dropout in pre-training; fine-tuning the model uses 0.1.", Panel.SCRATCH, min=0.0, max=0.9,
+        default_text="0.1, or 0 with --time-limit", replaces=("model",),
     )  # fmt: skip
     embedding_init: Literal["random", "ppmi"] = setting(
         "random",
-        "Initial token embeddings of a model from scratch: random, or computed from the training text "
-        "(truncated SVD of the PPMI of pairs of tokens).",
-        MODEL,
-        replaces=("model",),
-    )
+        "Initial token embeddings: random, or computed from the text (truncated SVD of the PPMI of tokens).",
+        Panel.SCRATCH, replaces=("model",),
+    )  # fmt: skip
     tokenizer: str | None = setting(
-        None, "Tokenizer of a model from scratch: a directory, or a known or Hub model.", MODEL,
+        None, "Tokenizer of a model from scratch: a directory, or a model.", Panel.SCRATCH,
         default_text="a new WordPiece tokenizer", replaces=("model", "vocab_size"), is_path=True,
     )  # fmt: skip
     vocab_size: int | None = setting(
-        None, "Vocabulary size of a new WordPiece tokenizer, which is trained before the model.", MODEL,
-        min=6, default_text=str(DEFAULT_VOCAB_SIZE), replaces=("model",),
+        None, "Vocabulary size of a new tokenizer.", Panel.SCRATCH, min=6,
+        default_text=str(DEFAULT_VOCAB_SIZE), replaces=("model",),
     )  # fmt: skip
     cased: bool = setting(
-        False, "Keep capital letters in a new tokenizer.", MODEL, replaces=("model", "tokenizer")
+        False, "Keep capital letters in a new tokenizer.", Panel.SCRATCH, replaces=("model", "tokenizer")
     )
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr", "rtd"] = setting(
         "mlm+nsp",
-        "Training objective: masked language modeling with next sentence prediction, without it, or with "
-        "sentence order prediction; left-to-right language modeling; or replaced token detection (ELECTRA).",
-        MODEL,
+        "MLM with next sentence (mlm+nsp) or sentence order prediction (mlm+sop); mlm; ltr, left to right; "
+        "rtd, as in ELECTRA.",
+        Panel.SCRATCH,
     )
     generator_size: float | None = setting(
-        None,
-        "Hidden size of the generator of --objective rtd, as a fraction of the hidden size of the model.",
-        MODEL, min=0.01, max=1.0, default_text="0.25",
+        None, "Hidden size of the generator of rtd, as a fraction of that of the model.", Panel.SCRATCH,
+        min=0.01, max=1.0, default_text="0.25",
     )  # fmt: skip
     max_length: int | None = setting(
-        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=8, default_text="128"
-    )
+        None, "Maximum length of an input in tokens, including special tokens.", Panel.LONG_TEXTS,
+        is_common=True, min=8, default_text="128",
+    )  # fmt: skip
 
     mlm_probability: float = setting(
-        0.15, "Fraction of all tokens that are predicted.", MASKING, min=0.01, max=0.9, applies_to="masking"
-    )
+        0.15, "Fraction of all tokens that are predicted.", Panel.MASKING, min=0.01, max=0.9,
+        applies_to="masking",
+    )  # fmt: skip
     mask_replace_prob: float = setting(
-        0.8, "Fraction of the predicted tokens that are replaced by [MASK].", MASKING, min=0.0, max=1.0,
+        0.8, "Fraction of the predicted tokens that become [MASK].", Panel.MASKING, min=0.0, max=1.0,
         applies_to="masking",
     )  # fmt: skip
     random_replace_prob: float = setting(
-        0.1, "Fraction of the predicted tokens that are replaced by a random token.", MASKING, min=0.0,
+        0.1, "Fraction of the predicted tokens that become a random token.", Panel.MASKING, min=0.0,
         max=1.0, applies_to="masking",
     )  # fmt: skip
     whole_word_masking: bool = setting(
-        False, "Mask whole words: either all tokens of a word or none.", MASKING, applies_to="masking"
+        False, "Mask all tokens of a word or none.", Panel.MASKING, applies_to="masking"
     )
     word_units: WordUnits = setting(
-        "words", "Units of --whole-word-masking: words, or Korean morphemes (extra 'korean').", MASKING,
+        "words", "Units of --whole-word-masking; morphemes are Korean (extra 'korean').", Panel.MASKING,
         applies_to="masking",
     )  # fmt: skip
     max_predictions_per_seq: int | None = setting(
-        None, "Maximum number of predicted tokens per example.", MASKING, min=1,
+        None, "Maximum number of predicted tokens per example.", Panel.MASKING, min=1,
         default_text="--mlm-probability times --max-length", applies_to="masking",
     )  # fmt: skip
     short_seq_prob: float = setting(
-        0.1, "Fraction of the examples with a random, shorter target length.", MASKING, min=0.0, max=1.0
+        0.1, "Fraction of the examples with a random, shorter length.", Panel.MASKING, min=0.0, max=1.0
     )
 
     phases: str | None = setting(
-        None, "Sequence lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
-        default_text="--max-length for all steps", replaces=("max_length",),
+        None, "Lengths in tokens, each with its fraction of the steps, such as 128:0.9,512:0.1.",
+        Panel.MASKING, default_text="--max-length for all steps", replaces=("max_length",),
     )  # fmt: skip
     probe: str | None = setting(
-        None,
-        "Labeled dataset, as for classify, on which a linear probe of the encoder is scored at checkpoints.",
-        DATA, is_path=True, completion="data",
+        None, "Labeled dataset for a linear probe of the encoder at each checkpoint.", Panel.ROWS,
+        is_path=True, completion="data",
     )  # fmt: skip
     time_limit: float | None = setting(
-        None,
-        "Minutes for training and its evaluations; sets the number of steps from a short measurement.",
-        min=0.001, default_text="no limit", replaces=("max_steps", "epochs"),
+        None, "Minutes for training and evaluation; sets the number of steps.", Panel.SPEED, min=0.001,
+        default_text="no limit", replaces=("max_steps", "epochs"),
     )  # fmt: skip
     preview: int | None = setting(
-        None, "Print this many masked examples with their masking statistics and exit without training.",
-        OUTPUT, min=1, is_saved=False,
+        None, "Print N masked examples and the statistics of the masking, and exit.", Panel.RUN_DIRECTORY,
+        min=1,
+        is_saved=False,
     )  # fmt: skip
     warmup: float | None = setting(  # type: ignore[assignment]  # the default depends on `time_limit`
-        None,
-        "Steps of learning rate warmup: a fraction of all steps if below 1, else a number of steps.",
-        min=0.0,
-        training_argument="warmup_steps",
-        default_text="0.01, or 0.1 with --time-limit",
-    )
+        None, "Warmup steps, or their fraction of all steps if below 1.", Panel.TUNING, min=0.0,
+        training_argument="warmup_steps", default_text="0.01, or 0.1 with --time-limit",
+    )  # fmt: skip
 
     @property
     def has_pairs(self) -> bool:

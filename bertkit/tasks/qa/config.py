@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.settings.declaration import DATA, MODEL, setting
+from bertkit.settings.declaration import Panel, setting
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import TaskDef
@@ -18,29 +18,31 @@ class QaConfig(FineTuningConfig):
 
     squad: Literal["v1", "v2"] | None = setting(
         None,
-        "Rules of SQuAD: in v1 every question has an answer, in v2 some may have none. "
-        "Without --data, this also selects the dataset.",
-        DATA,
-        default_text="v2 if a question has no answer, else v1",
+        "SQuAD rules: in v2 a question may have no answer. Without --data, also selects the dataset.",
+        Panel.COLUMNS, is_common=True, default_text="v2 if a question has no answer, else v1",
+    )  # fmt: skip
+    question_column: str | None = setting(
+        None, "Column of the question.", Panel.COLUMNS, default_text="guessed"
     )
-    question_column: str | None = setting(None, "Column of the question.", DATA, default_text="guessed")
-    context_column: str | None = setting(None, "Column of the paragraph.", DATA, default_text="guessed")
+    context_column: str | None = setting(
+        None, "Column of the paragraph.", Panel.COLUMNS, default_text="guessed"
+    )
     answers_column: str | None = setting(
-        None, "Column of the gold answers and their offsets.", DATA, default_text="guessed"
+        None, "Column of the gold answers and their offsets.", Panel.COLUMNS, default_text="guessed"
     )
     max_length: int | None = setting(
-        None, "Maximum sequence length in tokens, including special tokens.", MODEL, min=4,
-        default_text="384, or the trained length of the model if that is less",
+        None, "Maximum length of an input in tokens, including special tokens.", Panel.LONG_TEXTS,
+        is_common=True, min=4, default_text="384, or the trained length of the model if that is less",
     )  # fmt: skip
     doc_stride: int | None = setting(
-        None, "Tokens from the start of one window of a long paragraph to the start of the next.", MODEL,
-        min=1, default_text="128, or half the room for the paragraph if that is less",
+        None, "Tokens from the start of a window of a long paragraph to that of the next.",
+        Panel.LONG_TEXTS, min=1, default_text="128, or half the room for the paragraph if that is less",
     )  # fmt: skip
     max_query_length: int = setting(
-        64, "Maximum length of a question in tokens; longer questions are truncated.", MODEL, min=1
+        64, "Maximum length of a question in tokens; the rest is truncated.", Panel.LONG_TEXTS, min=1
     )
-    max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", MODEL, min=1)
-    n_best: int = setting(20, "Number of answers to list for each question.", MODEL, min=1)
+    max_answer_length: int = setting(30, "Maximum length of an answer in tokens.", Panel.LONG_TEXTS, min=1)
+    n_best: int = setting(20, "Number of answers to list for each question.", Panel.LONG_TEXTS, min=1)
 
     def resolve_data_name(self) -> DataSource | None:
         return self.data or (SQUAD_DATASETS[self.squad] if self.squad else None)

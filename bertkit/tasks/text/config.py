@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from bertkit.settings.declaration import DATA, MODEL, Pooling, list_settings, pooling_setting, setting
+from bertkit.settings.declaration import Panel, Pooling, list_settings, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.tasks import TaskDef
 
@@ -15,23 +15,24 @@ TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 class SequenceConfig(FineTuningConfig):
     """The settings that `classify` and `nli` share."""
 
-    label_column: str | None = setting(None, "Column of the label.", DATA, default_text="guessed")
+    label_column: str | None = setting(None, "Column of the label.", Panel.COLUMNS, default_text="guessed")
     long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
         "head",
-        "How to read texts over --max-length: truncate to the head, the tail or both, or split into windows.",
-        MODEL,
+        "Keep head, tail or head+tail of a text over --max-length, or read all of it in windows.",
+        Panel.LONG_TEXTS,
     )
     pooling: Pooling = pooling_setting()
     shots: int | None = setting(
-        None, "Number of training rows per class (or per label), sampled at random.", DATA, min=1,
+        None, "Train on N rows per class or label, sampled at random.", Panel.ROWS, min=1,
         replaces=("max_train_samples",),
     )  # fmt: skip
     class_weights: Literal["balanced"] | None = setting(
-        None, "Weight classes in the loss by the inverse of their frequency."
+        None, "Weight classes in the loss by the inverse of their frequency.", Panel.FEW_LABELS
     )
     label_smoothing: float = setting(
-        0.0, "Fraction of the target probability spread over all classes.", min=0.0, max=0.99
-    )
+        0.0, "Target probability to spread over all classes.", Panel.FEW_LABELS, min=0.0,
+        max=0.99,
+    )  # fmt: skip
 
 
 FITTED_HEAD_METHODS = ("contrastive", "linear-probe")  # the head is fitted to the vectors of texts
@@ -47,25 +48,26 @@ FITTED_HEAD_CONFLICTS = {
 class ClassifyConfig(SequenceConfig):
     """The settings of `classify`."""
 
-    text_column: str | None = setting(None, "Column of the text.", DATA, default_text="guessed")
+    text_column: str | None = setting(None, "Column of the text.", Panel.COLUMNS, default_text="guessed")
     text_pair_column: str | None = setting(
-        None, "Column of the second text, for pairs.", DATA, default_text="guessed"
+        None, "Column of the second text, for pairs.", Panel.COLUMNS, default_text="guessed"
     )
     subject_column: str | None = setting(
-        None, "Column of the first entity of a relation; its characters are marked in the text.", DATA
+        None, "Column of the first entity of a relation, which is marked in the text.", Panel.COLUMNS
     )
-    object_column: str | None = setting(None, "Column of the second entity of a relation.", DATA)
+    object_column: str | None = setting(None, "Column of the second entity of a relation.", Panel.COLUMNS)
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
-        None, "Kind of labels.", DATA, default_text="inferred from the labels"
-    )
+        None, "Kind of labels: binary, multi-class, multi-label or regression.", Panel.COLUMNS,
+        is_common=True, default_text="guessed",
+    )  # fmt: skip
     method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
-        "Fine-tune encoder and head; or, for few rows, train on pairs of rows, then fit the head; or only "
-        "fit the head.",
+        "finetune; contrastive (pairs of rows, for few labels); linear-probe (only the head).",
+        Panel.FEW_LABELS,
     )
     positive_label: str | None = setting(
-        None, "Label that positive_f1 scores if there are two labels.", DATA,
-        default_text="inferred from the names of the labels",
+        None, "Label that positive_f1 scores if there are two labels.", Panel.COLUMNS,
+        default_text="guessed from the names",
     )  # fmt: skip
 
     def list_ineffective_settings(self) -> dict[str, str]:
@@ -101,8 +103,12 @@ class NliConfig(SequenceConfig):
         "text_column": "premise_column", "text_pair_column": "hypothesis_column",
     }  # fmt: skip
 
-    premise_column: str | None = setting(None, "Column of the premise.", DATA, default_text="guessed")
-    hypothesis_column: str | None = setting(None, "Column of the hypothesis.", DATA, default_text="guessed")
+    premise_column: str | None = setting(
+        None, "Column of the premise.", Panel.COLUMNS, default_text="guessed"
+    )
+    hypothesis_column: str | None = setting(
+        None, "Column of the hypothesis.", Panel.COLUMNS, default_text="guessed"
+    )
 
 
 NLI = TaskDef(
