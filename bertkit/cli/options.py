@@ -228,7 +228,8 @@ def _build_recipe_parameter(task: str, config: Any) -> inspect.Parameter:
         return recipe
 
     option = typer.Option(
-        "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=Panel.COMMON.value, metavar="TEXT",
+        "--recipe", "-r", is_eager=True, callback=load, rich_help_panel=Panel.RUN_DIRECTORY.value,
+        metavar="TEXT",
         autocompletion=make_completer("recipes"),
         help="Recipe: a file, or one of `bertkit recipes ls`; flags override it.",
     )  # fmt: skip

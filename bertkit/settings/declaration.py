@@ -46,7 +46,7 @@ class Panel(Enum):
     MODEL = "To train another head, or only a part of the model"
     TUNING = "To tune the training: schedule, optimizer, dropout, seed"
     SCORES = "To choose the best checkpoint, or to add scores"
-    RUN_DIRECTORY = "To try, resume or replace a run"
+    RUN_DIRECTORY = "To start from a recipe, or to try, resume or replace a run"
     OUTPUT = "If you need other output"
 
 

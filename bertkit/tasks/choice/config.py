@@ -23,7 +23,7 @@ class SwagConfig(FineTuningConfig):
         Panel.COLUMNS, is_common=True, default_text="guessed",
     )  # fmt: skip
     label_column: str | None = setting(
-        None, "Column of the correct ending.", Panel.COLUMNS, default_text="guessed"
+        None, "Column of the correct ending.", Panel.COLUMNS, is_common=True, default_text="guessed"
     )
     pooling: Pooling = pooling_setting()
 

@@ -16,11 +16,11 @@ class NerConfig(FineTuningConfig):
 
     token_column: str | None = setting(
         None, "Column of the words or the text: its name, or its number from 0.", Panel.COLUMNS,
-        default_text="guessed",
+        is_common=True, default_text="guessed",
     )  # fmt: skip
     tag_column: str | None = setting(
         None, "Column of the tags, or of the spans in the text: its name or number.", Panel.COLUMNS,
-        default_text="guessed",
+        is_common=True, default_text="guessed",
     )  # fmt: skip
     context: Literal["sentence", "document"] = setting(
         "sentence",

@@ -15,7 +15,9 @@ TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 class SequenceConfig(FineTuningConfig):
     """The settings that `classify` and `nli` share."""
 
-    label_column: str | None = setting(None, "Column of the label.", Panel.COLUMNS, default_text="guessed")
+    label_column: str | None = setting(
+        None, "Column of the label.", Panel.COLUMNS, is_common=True, default_text="guessed"
+    )
     long_texts: Literal["head", "tail", "head+tail", "windows"] = setting(
         "head",
         "Keep head, tail or head+tail of a text over --max-length, or read all of it in windows.",
@@ -48,7 +50,9 @@ FITTED_HEAD_CONFLICTS = {
 class ClassifyConfig(SequenceConfig):
     """The settings of `classify`."""
 
-    text_column: str | None = setting(None, "Column of the text.", Panel.COLUMNS, default_text="guessed")
+    text_column: str | None = setting(
+        None, "Column of the text.", Panel.COLUMNS, is_common=True, default_text="guessed"
+    )
     text_pair_column: str | None = setting(
         None, "Column of the second text, for pairs.", Panel.COLUMNS, default_text="guessed"
     )
@@ -58,7 +62,7 @@ class ClassifyConfig(SequenceConfig):
     object_column: str | None = setting(None, "Column of the second entity of a relation.", Panel.COLUMNS)
     problem: Literal["binary", "multi-class", "multi-label", "regression"] | None = setting(
         None, "Kind of labels: binary, multi-class, multi-label or regression.", Panel.COLUMNS,
-        is_common=True, default_text="guessed",
+        default_text="guessed",
     )  # fmt: skip
     method: Literal["finetune", "contrastive", "linear-probe"] = setting(
         "finetune",
@@ -104,10 +108,10 @@ class NliConfig(SequenceConfig):
     }  # fmt: skip
 
     premise_column: str | None = setting(
-        None, "Column of the premise.", Panel.COLUMNS, default_text="guessed"
+        None, "Column of the premise.", Panel.COLUMNS, is_common=True, default_text="guessed"
     )
     hypothesis_column: str | None = setting(
-        None, "Column of the hypothesis.", Panel.COLUMNS, default_text="guessed"
+        None, "Column of the hypothesis.", Panel.COLUMNS, is_common=True, default_text="guessed"
     )
 
 
