@@ -118,6 +118,13 @@ def test_a_gain_that_is_not_shown_needs_more_validation_rows():
     assert judge_accuracy(150, {"tfidf": 150}).text.endswith(" Try more training rows.")
 
 
+def test_no_advice_to_train_a_model_without_errors():
+    text = judge_accuracy(200, {"majority": 100, "tfidf": 200}, steps=1).text
+    assert text.endswith(
+        "to +0.000). The model makes no error on them; rows that are more difficult may show a difference."
+    )
+
+
 def test_a_constant_prediction_is_named():
     text = judge_accuracy(100, {"majority": 100, "tfidf": 150}).text
     assert text.endswith(

@@ -115,7 +115,9 @@ def judge(
         f"{found.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
     )
     text = f"{sentence}: {numbers}."
-    if training is not None and verdict != "better":
+    if verdict == "no_difference" and scorer.is_correct is not None and scorer.is_correct.all():
+        text += " The model makes no error on them; rows that are more difficult may show a difference."
+    elif training is not None and verdict != "better":
         majority = differences.get(MAJORITY)
         has_learned = majority is None or majority.difference != 0
         text += _advise(training, has_learned, has_gain=sign * found.difference > 0)
