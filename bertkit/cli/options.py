@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel as Box
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bertkit.errors import UserError, suggest_similar
@@ -82,12 +87,6 @@ class SingleCommand(TyperCommand):
 
         Typer's tables have columns of their own for types, short flags and flags such as `--no-header`.
         """
-        from rich.console import Console
-        from rich.padding import Padding
-        from rich.panel import Panel as Box
-        from rich.table import Table
-        from rich.text import Text
-
         tables: dict[str, Table] = {}
         for parameter in self.get_params(ctx):
             heading = getattr(parameter, "rich_help_panel", None) or Panel.OUTPUT.value  # None of `--help`
