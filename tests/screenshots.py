@@ -17,10 +17,7 @@ from PIL import Image
 import bertkit
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-IMDB, NER = (
-    Path("runs/classify-imdb-minilm"),
-    Path("runs/screenshots-ner"),
-)  # the former is that of `make demo`
+REVIEWS, NER = Path("runs/screenshots-reviews"), Path("runs/screenshots-ner")
 STUDY, CALIBRATED = Path("runs/study-reviews"), Path("runs/screenshots-calibrated")
 PHONE = {"width": 390, "height": 900, "scale": 2}
 NUM_COLORS = 96
@@ -68,9 +65,9 @@ class Picture:
 
 
 PICTURES = [
-    Picture("report", IMDB / "report.html", screen={"width": 1120, "height": 1830}),
+    Picture("report", REVIEWS / "report.html", screen={"width": 1120, "height": 1340}),
     Picture("report-dark", NER / "report.html", "#results", {"width": 1120, "height": 1000, "dark": True}),
-    Picture("report-phone", IMDB / "report.html", "#results", PHONE),
+    Picture("report-phone", REVIEWS / "report.html", screen=PHONE),
     Picture("study", STUDY / "report.html", screen={"width": 1120, "height": 1900}),
     Picture("label-issues", STUDY / "label_issues.html", screen={"width": 1120, "height": 860}, keys="223"),
     Picture("calibration", CALIBRATED / "report.html", "#results", {"width": 1120, "height": 1560}),
@@ -95,10 +92,11 @@ def is_missing(folder: Path) -> bool:
     return not (folder / "metrics.json").exists()
 
 
-def train_imdb(folder: Path) -> None:
-    """Train the run of `make demo`."""
+def train_reviews(folder: Path) -> None:
+    """Train on reviews, and validate on others."""
     if is_missing(folder):
-        bertkit.classify(recipe="imdb", output_dir=str(folder), overwrite=True)
+        data = write_reviews(folder.parent / "reviews.csv")
+        bertkit.classify(data=data, validation_fraction=0.4, model="minilm", output_dir=str(folder))
     bertkit.report(runs=[str(folder)])
 
 
@@ -131,7 +129,7 @@ def train_calibrated(folder: Path) -> None:
     bertkit.report(runs=[str(folder)], explain=True)
 
 
-MAKERS = {IMDB: train_imdb, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated}
+MAKERS = {REVIEWS: train_reviews, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated}
 
 
 def write_reviews(path: Path) -> str:
