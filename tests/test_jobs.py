@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from multiprocessing import forkserver
 
 import pytest
 from conftest import (
@@ -26,13 +25,6 @@ from bertkit.experiments.experiment import PRELOADED
 from bertkit.utils import system
 
 FLAGS = ["--folds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server_ends():
-    """End the server of the worker processes, which has the environment of the first test."""
-    yield
-    forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="module")
