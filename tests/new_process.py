@@ -6,7 +6,7 @@ import tempfile
 from multiprocessing import forkserver
 from pathlib import Path
 
-from bertkit.utils import system
+from bertkit.utils import worker_processes
 
 
 def call_in_new_process(function, *args):
@@ -19,7 +19,7 @@ def call_in_new_process(function, *args):
     """
     from bertkit.experiments.experiment import PRELOADED
 
-    context = system.get_worker_context(PRELOADED)
+    context = worker_processes.get_worker_context(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
         process = context.Process(target=_call, args=(paths, dict(os.environ), function, args))
@@ -33,7 +33,7 @@ def call_in_new_process(function, *args):
 def _call(paths, environment, function, args):
     for number, path in enumerate(paths, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    system.enter_worker(environment)
+    worker_processes.enter_worker(environment)
     function(*args)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+import torch
 from conftest import (
     assert_refused,
     costly_parts,
@@ -23,6 +24,7 @@ import bertkit
 from bertkit.experiments.config import SUITES, find_config, make_study_config
 from bertkit.experiments.experiment import PRELOADED
 from bertkit.utils import system
+from bertkit.utils.worker_processes import enter_worker, get_worker_context
 
 FLAGS = ["--folds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
 
@@ -165,19 +167,26 @@ def begin_and_end(log):
     os.kill(os.getpid(), signal.SIGTERM)
     write("not ended")
     signal.signal(signal.SIGTERM, lambda *_: write("SIGTERM"))
-    system.enter_worker({"VARIABLE": "of this worker"})
+    enter_worker({"VARIABLE": "of this worker"})
     write(dict(os.environ))
+    write(f"CUDA was initialized before the fork: {torch.cuda._is_in_bad_fork()}")
     atexit.register(write, "at exit")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not system.IS_LINUX, reason="worker processes are forks only on Linux")
 def test_a_worker_process_has_its_environment_its_signals_and_its_end(tmp_path):
-    process = system.get_worker_context(PRELOADED).Process(target=begin_and_end, args=[tmp_path / "log"])
+    process = get_worker_context(PRELOADED).Process(target=begin_and_end, args=[tmp_path / "log"])
     process.start()
     process.join()
     assert process.exitcode == 0
-    lines = ["not ended", "SIGTERM", "{'VARIABLE': 'of this worker'}", "at exit"]
+    lines = [
+        "not ended",
+        "SIGTERM",
+        "{'VARIABLE': 'of this worker'}",
+        "CUDA was initialized before the fork: False",
+        "at exit",
+    ]
     assert (tmp_path / "log").read_text().splitlines() == lines
 
 

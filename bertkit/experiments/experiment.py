@@ -55,6 +55,7 @@ from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import Reporter, get_reporter, report_info, silence_libraries, use_reporter
+from bertkit.utils.worker_processes import enter_worker, get_worker_context
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 POLL_SECONDS = 0.1
@@ -448,7 +449,7 @@ class _Worker:
         self.future: Future[Any] | None = None
         others = set(multiprocessing.active_children())
         with _set_variables(environment):  # PyTorch reads them when it is loaded
-            context = system.get_worker_context(PRELOADED)
+            context = get_worker_context(PRELOADED)
             self._messages, sender = context.Pipe(duplex=False)
             arguments = (sender, experiment.command, experiment.config, dict(os.environ))
             self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
@@ -545,8 +546,8 @@ def _initialize(sender: Connection, command: str, config: Any, environment: Mapp
     _sender, _arguments = sender, (command, config)
     for number in system.STOP_SIGNALS:
         signal.signal(number, _stop_later)
-    system.enter_worker(environment)  # the main process decides what Ctrl-C means
-    torch.set_num_threads(system.read_int("OMP_NUM_THREADS", torch.get_num_threads()))
+    enter_worker(environment)  # the main process decides what Ctrl-C means
+    torch.set_num_threads(system.read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
     gc.freeze()  # the objects of the libraries are needed until the process ends
     atexit.register(_contexts.close)
     Thread(target=_exit_with_parent, daemon=True).start()
