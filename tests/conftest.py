@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from chromium import driver, shown  # noqa: F401
 from hub import hub, no_hub  # noqa: F401
+from new_process import end_server
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 # Otherwise, each process that a test starts would compile all modules of bertkit.
@@ -81,6 +82,10 @@ def pytest_runtest_teardown():
     """Exempt also the libraries that a test imported, for example those of `bertkit export`."""
     if len(sys.modules) != _frozen_modules:
         freeze_libraries()
+
+
+def pytest_sessionfinish():
+    end_server()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ import simulated_accelerator
 import torch
 from conftest import (
     ROW_MAKERS,
+    costly_parts,
     make_document_rows,
     make_neutral_texts,
     make_nli_rows,
@@ -74,7 +75,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cheap_runs():
+def _no_garbage():
     """Collect no garbage in each run."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("gc.collect", lambda *_: 0)
@@ -134,7 +135,7 @@ class Trained:
 
     def __init__(self, name, model, folder, **more):
         self.name, self.data = name, folder.parent / f"{name}.jsonl"
-        with watch_steps() as self.watch:
+        with watch_steps() as self.watch, costly_parts("linear_probe"):  # the probe runs on the device
             self.run = train(name, model, folder, **more)
         self.folder = self.run.output_dir
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from new_process import call_in_new_process
 from safetensors.torch import load_file
 from test_architectures import make_easy_rows
 
@@ -223,19 +223,19 @@ def test_interrupted_run_resumes_bit_identically(cli, train_whole, tmp_path, sto
     assert_bit_identical(interrupted, whole, "model.safetensors", "predictions.jsonl", "training_log.jsonl")
 
 
-KILLED_COMMAND = """
-import os, signal
-from bertkit.cli.app import main
-from bertkit.training.callbacks import ReporterCallback
+def run_until_killed(*args):
+    """Run `bertkit ARGS` until it kills its process at step 13."""
+    from bertkit.cli.app import main
+    from bertkit.training.callbacks import ReporterCallback
 
-def kill_at_step_13(self, args, state, control, original=ReporterCallback.on_step_end, **more):
-    original(self, args, state, control, **more)
-    if state.global_step == 13:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def kill_at_step_13(self, args, state, control, original=ReporterCallback.on_step_end, **more):
+        original(self, args, state, control, **more)
+        if state.global_step == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-ReporterCallback.on_step_end = kill_at_step_13
-main()
-"""
+    ReporterCallback.on_step_end = kill_at_step_13
+    sys.argv = ["bertkit", *map(str, args)]
+    main()
 
 
 @pytest.mark.slow
@@ -243,8 +243,8 @@ def test_killed_run_resumes_bit_identically(cli, train_whole, tmp_path):
     """The process is killed some steps after its first checkpoint."""
     options, whole, _ = train_whole()
     interrupted = tmp_path / "cut"
-    command = [sys.executable, "-c", KILLED_COMMAND, "classify", *map(str, options), "-o", str(interrupted)]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    killed = call_in_new_process(run_until_killed, "classify", *options, "-o", interrupted)
+    assert killed.returncode == -signal.SIGKILL
     assert not (interrupted / "metrics.json").exists()
     status, out, _ = cli("classify", "--resume", "-o", interrupted, "--json")
     assert (status, json.loads(out)["training"]["resumed_from"]) == (0, 9)

@@ -1,22 +1,22 @@
 """Each fault once, in a process that has computed nothing, because forks of this one would hang."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from faults.fault_types import FAULTS
 from faults.forked_process import PHASES
+from new_process import call_in_new_process
+
+
+def inject_each_fault():
+    from faults.__main__ import main
+
+    sys.exit(main(["--count", str(len(FAULTS)), "--tasks", "classify", "--cheap"]))
 
 
 @pytest.mark.slow
 def test_runs_survive_each_fault():
-    command = [sys.executable, "-m", "faults", "--count", str(len(FAULTS)), "--tasks", "classify"]
-    command.append("--cheap")
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    process = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    process = call_in_new_process(inject_each_fault)
     assert process.returncode == 0, process.stdout + process.stderr
     table = [line.split(" | ") for line in process.stdout.splitlines() if line.startswith("| ")][2:]
     injected = {name.removeprefix("| "): count for name, count, _ in table}

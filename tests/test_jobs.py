@@ -1,5 +1,6 @@
 """`--jobs`: several runs are trained at the same time, with the results of one after the other."""
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import threading
 import time
 
 import pytest
+import torch
 from conftest import (
     assert_refused,
     costly_parts,
@@ -20,6 +22,9 @@ from test_glue import COLUMNS, write_split
 
 import bertkit
 from bertkit.experiments.config import SUITES, find_config, make_study_config
+from bertkit.experiments.experiment import PRELOADED
+from bertkit.utils import system
+from bertkit.utils.worker_processes import enter_worker, get_worker_context
 
 FLAGS = ["--folds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16"]
 
@@ -118,7 +123,7 @@ def when_training():
 def test_a_study_whose_process_was_killed_and_then_interrupted_is_resumed(
     cli, data, small, tmp_path, when_training
 ):
-    args = ["study", "classify", "--data", data, "--model", small, *FLAGS, "--epochs", 60]
+    args = ["study", "classify", "--data", data, "--model", small, *FLAGS, "--epochs", 30]
     assert cli(*args, "-o", tmp_path / "whole")[0] == 0
     folder = tmp_path / "study"
     when_training(folder, lambda: multiprocessing.active_children()[0].kill())
@@ -150,6 +155,39 @@ def test_an_error_of_a_worker_process_is_one_line(cli, data, small, tmp_path):
     run.write_text("nonsense")
     args = ["classify", "--resume", "--jobs", 2, "-o", tmp_path / "study"]
     assert_refused(cli, tmp_path, args, [str(run), "was not written by bertkit, or is damaged"], "study")
+
+
+def begin_and_end(log):
+    """Receive SIGTERM before a worker process has begun, and write down what happens."""
+
+    def write(line):
+        with log.open("a") as file:
+            file.write(f"{line}\n")
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    write("not ended")
+    signal.signal(signal.SIGTERM, lambda *_: write("SIGTERM"))
+    enter_worker({"VARIABLE": "of this worker"})
+    write(dict(os.environ))
+    write(f"CUDA was initialized before the fork: {torch.cuda._is_in_bad_fork()}")
+    atexit.register(write, "at exit")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not system.IS_LINUX, reason="worker processes are forks only on Linux")
+def test_a_worker_process_has_its_environment_its_signals_and_its_end(tmp_path):
+    process = get_worker_context(PRELOADED).Process(target=begin_and_end, args=[tmp_path / "log"])
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    lines = [
+        "not ended",
+        "SIGTERM",
+        "{'VARIABLE': 'of this worker'}",
+        "CUDA was initialized before the fork: False",
+        "at exit",
+    ]
+    assert (tmp_path / "log").read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize("command", [*SUITES, "study classify", "study qa"])

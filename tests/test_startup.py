@@ -56,6 +56,8 @@ try:
     with use_reporter(Reporter()): train("classify", settings)
 except SystemExit: pass
 run(["classify", *options, "--dry-run"])
+processes.append(describe_process())
+import bertkit.commands.report
 print(json.dumps([*processes, describe_process()]), file=sys.stderr)
 """
 
@@ -83,17 +85,26 @@ def find_imported(modules, unwanted):
 
 @pytest.fixture(scope="module")
 def first_steps(tiny, tmp_path_factory):
-    """The modules and the state of the collector in `bertkit classify`, `train` and `classify --dry-run`."""
+    """The modules and the state of the collector in `bertkit classify`, `train` and `classify --dry-run`.
+
+    The last modules are those after the import of `bertkit report`.
+    """
     folder = tmp_path_factory.mktemp("startup")
     write_rows(folder / "toy.jsonl", make_toy_rows(80))
     return run_in_new_process(FIRST_STEPS, {"data": "toy.jsonl", "model": str(tiny), "max_steps": 1}, folder)
 
 
 def test_first_step_and_dry_run_import_nothing_for_results(first_steps):
-    assert len(first_steps) == 3
-    for modules, _ in first_steps:
+    assert len(first_steps) == 4
+    for modules, _ in first_steps[:3]:
         assert "transformers.trainer" in modules
         assert find_imported(modules, [*RESULT_MODULES, *OPTIONAL_MODULES]) == set()
+
+
+def test_matplotlib_is_imported_only_for_pages(first_steps):
+    modules, _ = first_steps[3]
+    assert {"bertkit.commands.report", "bertkit.run.train"} <= modules
+    assert find_imported(modules, ["matplotlib"]) == set()
 
 
 @pytest.mark.cpu  # CUDA freezes objects, too

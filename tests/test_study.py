@@ -1,8 +1,8 @@
 """`bertkit study TASK`: splits that keep scores honest, trials that survive a kill, and the files."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from conftest import (
 )  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
+from new_process import call_in_new_process
 from test_locks import before_lock  # noqa: F401
 
 import bertkit
@@ -38,6 +39,7 @@ from bertkit.run.load_data import load_data
 from bertkit.run_directory import RunDir
 from bertkit.tasks import task_definition
 from bertkit.tasks.text.config import ClassifyConfig
+from bertkit.utils.reporting import Reporter
 
 INPUTS = {"classify": "text", "ner": "tokens", "nli": "premise", "qa": "context", "swag": "context"}
 QUICK = {"batch_size": 16, "max_length": 32, "bf16": False}
@@ -525,20 +527,19 @@ def test_charts_need_only_the_results(searched):
         assert len(chart.svg) > 1000
 
 
-KILLED = """
-import json, os, signal, sys
-import bertkit
-from bertkit.utils.reporting import Reporter
-
 class Killer(Reporter):
+    """Kills its process in the fourth step."""
+
     steps = 0
+
     def on_step_end(self, step, **metrics):
-        Killer.steps += not metrics
-        if Killer.steps == 4:
+        self.steps += not metrics
+        if self.steps == 4:
             os.kill(os.getpid(), signal.SIGKILL)
 
-bertkit.study("classify", **json.loads(sys.argv[1]), reporter=Killer())
-"""
+
+def run_until_killed(settings):
+    bertkit.study("classify", **settings, reporter=Killer())
 
 
 @pytest.mark.slow
@@ -546,7 +547,7 @@ def test_a_killed_and_then_interrupted_study_has_the_same_trials(cli, searched, 
     settings = {"data": str(searched.output_dir.parent / "toy.jsonl"), "model": str(small), **SEARCH}
     folder = tmp_path / "study"
     settings |= {"output_dir": str(folder), "save_steps": 2}
-    process = subprocess.run([sys.executable, "-c", KILLED, json.dumps(settings)], check=False)
+    process = call_in_new_process(run_until_killed, settings)
     assert process.returncode == -signal.SIGKILL
     stop_at(3)
     status, _, err = cli("study", "classify", "--resume", "-o", folder)

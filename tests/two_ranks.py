@@ -11,6 +11,8 @@ import time
 import traceback
 from pathlib import Path
 
+from new_process import call_in_new_process
+
 NUM_RANKS = 2
 
 
@@ -24,8 +26,7 @@ def run_on_two_ranks(jobs, command, folder):
     Returns:
         The outcomes of each rank, and the process: its status and output are those of the command.
     """
-    (folder / "jobs.json").write_text(json.dumps([jobs, command]))
-    done = subprocess.run([sys.executable, __file__, str(folder)], capture_output=True, text=True)
+    done = call_in_new_process(run_jobs_and_command, jobs, command, folder)
     outcomes = [folder / f"outcomes{rank}.json" for rank in range(NUM_RANKS)]
     assert all(path.exists() for path in outcomes), done.stderr
     return [json.loads(path.read_text()) for path in outcomes], done
@@ -158,17 +159,13 @@ def fork(function):
     return pid
 
 
-def main(folder):
+def run_jobs_and_command(jobs, command, folder):
     """Run all jobs and the command, without the costly parts of runs."""
-    gc.disable()  # collections would take a quarter of the time of the imports
     import pytest
-    from conftest import freeze_libraries, import_libraries, make_runs_cheap
+    from conftest import freeze_libraries, make_runs_cheap
 
-    import_libraries()
     freeze_libraries()
-    gc.enable()
     make_runs_cheap(pytest.MonkeyPatch())
-    jobs, command = json.loads((folder / "jobs.json").read_text())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ranks = [fork(lambda rank=rank: run_jobs(jobs, folder, rank, port)) for rank in range(NUM_RANKS)]
@@ -177,8 +174,4 @@ def main(folder):
     from bertkit.utils import system
 
     system.subprocess.Popen = ForkedRank
-    return run_command(command, {})
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(run_command(command, {}))

@@ -7,6 +7,7 @@ thus create the same experiment from its settings, and train any of its runs.
 import atexit
 import copy
 import dataclasses
+import gc
 import multiprocessing
 import os
 import shutil
@@ -54,11 +55,20 @@ from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import Reporter, get_reporter, report_info, silence_libraries, use_reporter
+from bertkit.utils.worker_processes import enter_worker, get_worker_context
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 60  # between two lines about the steps of a run in another process
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+# What most runs import. None of these modules initializes an accelerator when it is imported: a fork of the
+# process could not use it.
+PRELOADED = (
+    "bertkit.experiments.experiment",
+    "bertkit.training.trainer",
+    "sklearn.metrics",
+    "matplotlib.pyplot",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,14 +445,14 @@ class _Worker:
     """
 
     def __init__(self, experiment: Experiment, environment: Mapping[str, str]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._messages, sender = context.Pipe(duplex=False)
-        arguments = (sender, experiment.command, experiment.config)
-        self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
         self.run: Any = None
         self.future: Future[Any] | None = None
         others = set(multiprocessing.active_children())
         with _set_variables(environment):  # PyTorch reads them when it is loaded
+            context = get_worker_context(PRELOADED)
+            self._messages, sender = context.Pipe(duplex=False)
+            arguments = (sender, experiment.command, experiment.config, dict(os.environ))
+            self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
             self._started = self.pool.submit(os.getpid)
         [self.process] = set(multiprocessing.active_children()) - others
         sender.close()  # only the worker writes
@@ -531,14 +541,15 @@ _is_stopped = False
 _contexts = ExitStack()  # until the process ends
 
 
-def _initialize(sender: Connection, command: str, config: Any) -> None:
+def _initialize(sender: Connection, command: str, config: Any, environment: Mapping[str, str]) -> None:
     global _sender, _arguments
     _sender, _arguments = sender, (command, config)
-    system.postpone_collection()
-    atexit.register(_contexts.close)
-    system.leave_process_group()  # the main process decides what Ctrl-C means
     for number in system.STOP_SIGNALS:
         signal.signal(number, _stop_later)
+    enter_worker(environment)  # the main process decides what Ctrl-C means
+    torch.set_num_threads(system.read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
+    gc.freeze()  # the objects of the libraries are needed until the process ends
+    atexit.register(_contexts.close)
     Thread(target=_exit_with_parent, daemon=True).start()
 
 

@@ -59,8 +59,8 @@ def prepare_harnesses(tasks: list[str], folder: Path, seed: int) -> dict[str, Fa
     return harnesses
 
 
-def parse_args() -> argparse.Namespace:
-    """Read the command line."""
+def parse_args(arguments: list[str] | None) -> argparse.Namespace:
+    """Read these arguments, or the command line."""
     parser = argparse.ArgumentParser(prog="faults", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument(
@@ -72,12 +72,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--cheap", action="store_true", help="leave out charts, linear probes and most resamples"
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Inject all faults, print a table, and return 1 if anything went wrong."""
-    args = parse_args()
+    args = parse_args(arguments)
     kinds = [kind for kind in FAULTS if args.kinds in kind]
     injected: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
