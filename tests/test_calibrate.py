@@ -197,14 +197,22 @@ def test_a_run_on_data_objects_gets_the_object_again(tiny):
     assert bertkit.calibrate("run", data=rows).calibration["data"]["rows"] == 15
 
 
-@pytest.mark.parametrize(("after", "is_reported"), [(0.59, False), (0.6, True)])
-def test_a_calibration_without_gain_is_reported(monkeypatch, after, is_reported):
-    warnings = []
-    monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))
-    calibrate._warn_about_no_gain({"before": {"nll": 0.6}, "after": {"nll": after}}, 20)
-    assert ["on these 20 rows, calibration does not make" in warning for warning in warnings] == (
-        [True] if is_reported else []
-    )
+@pytest.mark.parametrize(("after", "has_gain"), [(0.59, True), (0.6, False)])
+def test_gain(after, has_gain):
+    problem = calibrate.describe_no_gain({"before": {"nll": 0.6}, "after": {"nll": after}}, 20)
+    assert (problem is None) == has_gain
+
+
+def test_a_calibration_without_gain_leaves_the_run_as_it_is(cli, copied, monkeypatch):
+    run, rows = copied()
+    monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: "no gain")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    status, _, err = cli("calibrate", run, "--data", rows)
+    assert status == 2
+    assert f"bertkit: {run}: no gain; it was not changed, pass more rows with --data" in err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    status, _, err = cli("calibrate", run, "--data", rows, "--coverage", 0.8)
+    assert (status, "warning: no gain; with more rows (--data), it may" in err) == (0, True)
 
 
 def test_a_run_on_data_objects_is_calibrated_on_other_objects_with_a_warning(tiny, monkeypatch):

@@ -9,7 +9,9 @@ from conftest import ROW_MAKERS, make_toy_rows, write_rows
 from bertkit.reports import card
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, find_verdict, judge
+from bertkit.stats.scores import score_regression
 from bertkit.stats.significance import ScoreDifference, Scorer
+from bertkit.tasks.base import make_label_scorer
 
 
 def make_scorer(is_correct):
@@ -22,7 +24,9 @@ def make_accuracy(correct, total=200):
     return make_scorer(np.arange(total) < correct)
 
 
-FACTS = TrainingFacts(steps=500, longer_training="--epochs 6", longer_texts="--max-length 512")
+FACTS = TrainingFacts(
+    steps=500, longer_training="--epochs 6", longer_texts="--max-length 512", study="bertkit study"
+)
 
 
 def judge_accuracy(correct, others, **facts):
@@ -103,14 +107,34 @@ def test_no_advice_if_the_model_is_better():
         ({"steps": 100}, "Try more training rows."),
         ({"steps": 99}, "Try --epochs 6 (it trained for 99 steps) or more training rows."),
         ({"steps": None}, "Try more training rows."),
+        ({"steps": 99, "is_last_best": False}, "Try more training rows."),
+        ({"steps": 0}, "It was not trained."),
         ({"truncated": 0.05}, "Try more training rows."),
         ({"truncated": 0.051}, "Try --max-length 512 (5% of the texts are truncated) or more training rows."),
         ({"truncated": 0.5, "longer_texts": None}, "Try more training rows."),
     ],
 )
 def test_advice(facts, advice):
-    text = judge_accuracy(150, {"majority": 100, "tfidf": 150}, **facts).text
+    text = judge_accuracy(149, {"majority": 100, "tfidf": 150}, **facts).text
     assert text.partition("). ")[2] == advice
+
+
+def test_a_model_that_is_worse_after_few_steps_should_train_longer():
+    text = judge_accuracy(100, {"tfidf": 150}, steps=99, is_last_best=False).text
+    assert text.endswith(" Try --epochs 6 (it trained for 99 steps) or more training rows.")
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "advice"),
+    [
+        (100, "Try more training rows."),
+        (99, "Try bertkit study, which scores all rows, or more training rows."),
+    ],
+)
+def test_cross_validation_is_advised_with_few_validation_rows(num_rows, advice):
+    model, other = make_accuracy(num_rows - 20, num_rows), make_accuracy(num_rows - 19, num_rows)
+    judgement = judge(model, {"tfidf": other}, "accuracy", True, rows="rows", training=FACTS)
+    assert judgement.text.endswith(advice)
 
 
 def test_a_gain_that_is_not_shown_needs_more_validation_rows():
@@ -118,11 +142,33 @@ def test_a_gain_that_is_not_shown_needs_more_validation_rows():
     assert judge_accuracy(150, {"tfidf": 150}).text.endswith(" Try more training rows.")
 
 
-def test_no_advice_to_train_a_model_without_errors():
-    text = judge_accuracy(200, {"majority": 100, "tfidf": 200}, steps=1).text
-    assert text.endswith(
-        "to +0.000). The model makes no error on them; rows that are more difficult may show a difference."
+@pytest.mark.parametrize(
+    ("correct", "other", "who"),
+    [(200, 200, "Both make"), (200, 199, "The model makes"), (199, 200, "Tfidf makes")],
+)
+def test_no_advice_to_train_if_nothing_is_left_to_learn(correct, other, who):
+    text = judge_accuracy(correct, {"majority": 100, "tfidf": other}, steps=1).text
+    assert text.endswith(f"{who} no error on them; rows that are more difficult may show a difference.")
+
+
+def test_a_difference_of_zero_on_all_samples_has_no_interval():
+    text = judge_accuracy(150, {"tfidf": 150}).text
+    assert "accuracy 0.750, tfidf 0.750, the same on every sample of the rows. Try" in text
+
+
+def test_a_regression_with_the_right_order_and_the_wrong_scale_predicts_no_better_than_a_constant():
+    gold = np.arange(100.0)
+
+    def make(predicted):
+        return make_label_scorer(score_regression, gold, predicted)
+
+    others = {"majority": make(np.full(100, gold.mean())), "tfidf": make(gold + 1)}
+    judgement = judge(make(gold / 100), others, "pearson", True, rows="100 rows", training=FACTS)
+    assert (
+        "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps)" in judgement.text
     )
+    judgement = judge(make(gold + 2), others, "pearson", True, rows="100 rows", training=FACTS)
+    assert "constant" not in judgement.text
 
 
 def test_a_constant_prediction_is_named():

@@ -60,7 +60,8 @@ def test_correlations_equal_scipys_and_are_zero_for_a_constant():
     assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic)
     assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic)
     constant = np.full(40, np.float32(1.1)).astype(float)
-    assert score_regression(gold, constant) == {"pearson": 0.0, "spearman": 0.0}
+    rmse = float(np.sqrt(np.mean((gold - constant) ** 2)))
+    assert score_regression(gold, constant) == {"pearson": 0.0, "spearman": 0.0, "rmse": pytest.approx(rmse)}
 
 
 def sklearns(gold, predicted, name):

@@ -118,7 +118,10 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             calibration = _fit_answers(config, evaluation, folds)
         else:
             calibration = _fit_classes(config, evaluation, folds, criterion)
-        _warn_about_no_gain(calibration["scores"], len(rows))
+        if problem := describe_no_gain(calibration["scores"], len(rows)):
+            if not (criterion or config.coverage):
+                raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
+            report_warning(f"{problem}; with more rows (--data), it may")
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
@@ -128,14 +131,15 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     return CalibrationResult(run, calibration.get("temperature"), calibration)
 
 
-def _warn_about_no_gain(scores: Mapping[str, Scores], num_rows: int) -> None:
-    """Warn if the cross-fitted log-likelihood after calibration is not better than before."""
+def describe_no_gain(scores: Mapping[str, Scores], num_rows: int) -> str | None:
+    """Return the problem if the cross-fitted log-likelihood after calibration is not better than before."""
     before, after = (scores[part]["nll"] for part in ("before", "after"))
-    if after >= before:
-        report_warning(
-            f"on these {format_count(num_rows, 'row')}, calibration does not make the probabilities better "
-            f"(nll {before:.3f} before, {after:.3f} after); calibrate again with more rows (--data)"
-        )
+    if after < before:
+        return None
+    return (
+        f"on {format_count(num_rows, 'row')}, calibration does not make the probabilities better (nll "
+        f"{before:.3f} before, {after:.3f} after)"
+    )
 
 
 def _load_task(run: Path) -> Task:

@@ -17,7 +17,8 @@ PAIR_COLUMNS = [
     ("question", "answer"), ("claim", "evidence"), ("sentence_1", "sentence_2"), ("text_1", "text_2"),
 ]  # fmt: skip
 TEXT_COLUMNS = [
-    "text", "sentence", "review", "content", "document", "comment", "body", "title", "premise", "sentence1",
+    "text", "sentence", "review", "content", "document", "comment", "body", "message", "tweet", "post",
+    "utterance", "title", "premise", "sentence1",
 ]  # fmt: skip
 DOCUMENT_COLUMNS = [
     "text", "content", "document", "body", "article", "review", "passage", "paragraph", "story", "abstract",
@@ -25,7 +26,7 @@ DOCUMENT_COLUMNS = [
 ]  # fmt: skip
 LABEL_COLUMNS = [
     "label", "labels", "target", "class", "category", "sentiment", "gold_label", "score", "rating", "stars",
-    "topic", "entailment_label", "entailment_judgment", "judgment", "judgement",
+    "topic", "intent", "emotion", "entailment_label", "entailment_judgment", "judgment", "judgement",
 ]  # fmt: skip
 
 

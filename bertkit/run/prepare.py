@@ -338,7 +338,7 @@ def resolve_max_length(
     if requested is not None and max_positions is not None and requested > max_positions:
         fix = f"use at most {max_positions}"
         if task.config.long_texts is not None:
-            fix += ", or --long-texts windows to read longer texts"
+            fix += "; with --long-texts windows, longer texts are read, too"
         raise UserError(f"--max-length {requested}: {source.name} has only {max_positions} positions; {fix}")
     if requested is not None:
         return requested

@@ -288,6 +288,10 @@ def collect_training_facts(session: Session) -> TrainingFacts:
         longer_texts = f"--max-length {2 * config.max_length}"
     elif config.long_texts is not None:
         longer_texts = "--long-texts windows"
+    study = None
+    if task.definition.predicts_rows and isinstance(config.data, str):
+        data = shlex.join(["bertkit", "study", task.definition.name, "--data", config.data])
+        study = f"{data} --folds 5"
     longer_training = f"--max-steps {2 * state.max_steps}"
     if config.max_steps is None and config.epochs:
         longer_training = f"--epochs {2 * config.epochs:g}"
@@ -295,9 +299,11 @@ def collect_training_facts(session: Session) -> TrainingFacts:
     return TrainingFacts(
         steps=state.global_step if prepared.has_training_steps else None,
         longer_training=longer_training,
+        is_last_best=state.best_global_step == state.global_step,
         truncated=train.num_truncated / len(train) if is_truncated else 0.0,
         longer_texts=longer_texts,
         unit=task.definition.unit,
+        study=study,
     )
 
 

@@ -17,6 +17,7 @@ MIN_STEPS = 100  # fewer optimizer steps hardly train a new head
 MAX_TRUNCATED = 0.05  # fraction of the training texts
 MAX_ECE = 0.05
 MIN_CALIBRATION_ROWS = 100  # on fewer rows, `calibrate` may make probabilities worse
+MANY_ROWS = 100  # with fewer validation rows, cross-validation shows more
 MAJORITY = "majority"  # the baseline that predicts the same for all rows
 
 
@@ -27,16 +28,20 @@ class TrainingFacts:
     Attributes:
         steps: Number of optimizer steps; None if the head was fitted without steps.
         longer_training: Flag with a value that trains longer, such as `--epochs 6`.
+        is_last_best: Whether the last evaluation had the best score, so that longer training may help.
         truncated: Fraction of the training texts that are truncated.
         longer_texts: Flag with a value that truncates less, such as `--max-length 512`, if there is one.
         unit: What the task calls a row.
+        study: Command that scores all rows by cross-validation; None if there is none.
     """
 
     steps: int | None
     longer_training: str
+    is_last_best: bool = True
     truncated: float = 0.0
     longer_texts: str | None = None
     unit: str = "row"
+    study: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,18 +114,31 @@ def judge(
     score = scorer.score_all()[metric]
     sentence = _describe_verdict(verdict, against, len(differences), found, sign, rows)
     low, high = found.interval
-    other_score = score - found.difference
-    numbers = (
-        f"{metric} {score:.3f}, {against} {other_score:.3f} (difference "
-        f"{found.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
-    )
-    text = f"{sentence}: {numbers}."
-    if verdict == "no_difference" and scorer.is_correct is not None and scorer.is_correct.all():
-        text += " The model makes no error on them; rows that are more difficult may show a difference."
+    numbers = f"{metric} {score:.3f}, {against} {score - found.difference:.3f}"
+    if low == high == 0:  # then an interval would look more certain than it is
+        text = f"{sentence}: {numbers}, the same on every sample of the rows."
+    else:
+        text = (
+            f"{sentence}: {numbers} (difference {found.difference:+.3f}, 95 % interval {low:+.3f} to "
+            f"{high:+.3f})."
+        )
+    perfect = [
+        name
+        for name, model in ((against, others[against]), ("the model", scorer))
+        if verdict != "better" and model.is_correct is not None and model.is_correct.all()
+    ]
+    if perfect:
+        who = "Both make" if len(perfect) == 2 else f"{perfect[0][0].upper()}{perfect[0][1:]} makes"
+        text += f" {who} no error on them; rows that are more difficult may show a difference."
     elif training is not None and verdict != "better":
-        majority = differences.get(MAJORITY)
-        has_learned = majority is None or majority.difference != 0
-        text += _advise(training, has_learned, has_gain=sign * found.difference > 0)
+        constant = compared.get(MAJORITY, {})
+        if "rmse" in constant:
+            has_learned = constant["rmse"].difference < 0
+        else:
+            has_learned = metric not in constant or constant[metric].difference != 0
+        has_gain = sign * found.difference > 0
+        may_be_short = training.is_last_best or verdict == "worse"
+        text += _advise(training, has_learned, may_be_short, has_gain, scorer.size)
     return Judgement(verdict, against, metric, found.difference, found.interval, found.p, text)
 
 
@@ -137,16 +155,23 @@ def _describe_verdict(
     return f"No better than {against} on these {rows}"
 
 
-def _advise(training: TrainingFacts, has_learned: bool, has_gain: bool) -> str:
+def _advise(
+    training: TrainingFacts, has_learned: bool, may_be_short: bool, has_gain: bool, num_rows: int
+) -> str:
     """Return a sentence on what to try, with a space before it.
 
     With more validation rows, a gain that the model already has may be shown.
     """
+    if training.steps == 0:
+        return " It was not trained."
     advice = []
-    if training.steps is not None and (training.steps < MIN_STEPS or not has_learned):
+    is_short = training.steps is not None and training.steps < MIN_STEPS and may_be_short
+    if is_short or (training.steps is not None and not has_learned):
         advice.append(f"{training.longer_training} (it trained for {format_count(training.steps, 'step')})")
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
+    if training.study and num_rows < MANY_ROWS:
+        advice.append(f"{training.study}, which scores all {training.unit}s,")
     advice.append(f"more {'validation' if has_gain else 'training'} {training.unit}s")
     start = " " if has_learned else " It predicts no better than a constant. "
     return f"{start}Try {' or '.join(advice)}."

@@ -75,12 +75,16 @@ def score_multi_label(gold: np.ndarray, predicted: np.ndarray) -> Scores:
 
 
 def score_regression(gold: np.ndarray, predicted: np.ndarray) -> Scores:
-    """Return the correlations `pearson` and `spearman` of two arrays [n], or 0 if an array is constant."""
+    """Return the correlations `pearson` and `spearman` of two arrays [n], or 0 if an array is constant.
+
+    Correlations ignore the scale of the predictions. `rmse`, the root of the mean squared error, does not.
+    """
     from scipy.stats import rankdata
 
     return {
         "pearson": _correlate(gold, predicted),
         "spearman": _correlate(rankdata(gold), rankdata(predicted)),
+        "rmse": float(np.sqrt(np.mean((gold.astype(np.float64) - predicted) ** 2))),
     }
 
 

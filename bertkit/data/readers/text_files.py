@@ -216,6 +216,7 @@ def decode_chunks(
     for magic, description in UNSUPPORTED_MAGIC.items():
         if head.startswith(magic):
             raise UserError(f"{name}: not a text file but {description}")
+    is_marked = codec == "utf-8" and head.startswith(codecs.BOM_UTF8)
     # An exhausted iterator releases the first bytes.
     all_chunks = chain(iter([head] if head else []), chunks, [b""])
     del head
@@ -239,6 +240,11 @@ def decode_chunks(
                 line = line_offset + valid_text.count("\n") + 1
                 bad_byte, bad_offset = error.object[error.start], offset - num_kept + error.start
                 location = f"byte 0x{bad_byte:02x} at offset {bad_offset}"
+                if is_marked:  # no other encoding fits
+                    raise UserError(
+                        f"{name}: line {line}: is damaged ({location}): the file begins with the byte order "
+                        "mark of UTF-8, and this is no UTF-8; correct the line"
+                    ) from error
                 raise DecodingError(f"{name}: line {line}: not {codec.upper()} ({location})") from error
         except UnicodeError as error:  # `utf-16` requires a byte order mark
             raise DecodingError(f"{name}: not {codec.upper()} ({error})") from error
