@@ -157,8 +157,9 @@ def test_pairs(tiny, tmp_path):
     rows = [dict(t) for t in {tuple(sorted(row.items())) for row in rows}]
     data = write_rows(tmp_path / "pairs.jsonl", sorted(rows, key=str))
     run = bertkit.classify(
-        data=str(data), model=str(tiny), epochs=10, output_dir=str(tmp_path / "run"), **FAST
-    )
+        data=str(data), model=str(tiny), epochs=4, output_dir=str(tmp_path / "run"),
+        **FAST | {"learning_rate": 5e-3},
+    )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
     assert set(read_predictions(run.output_dir)[0]) >= {"sentence1", "sentence2", "gold"}
 
@@ -172,8 +173,9 @@ def test_regression(tiny, tmp_path):
         rows.append({"text": " ".join(rng.permutation(words)), "score": float(count) + 0.5})
     data = write_rows(tmp_path / "scores.jsonl", rows)
     run = bertkit.classify(
-        data=str(data), model=str(tiny), epochs=6, output_dir=str(tmp_path / "run"), **FAST
-    )
+        data=str(data), model=str(tiny), epochs=3, output_dir=str(tmp_path / "run"),
+        **FAST | {"learning_rate": 5e-3},
+    )  # fmt: skip
     assert run.metrics["validation"]["pearson"] > 0.9
     record = read_predictions(run.output_dir)[0]
     assert isinstance(record["gold"], float)
@@ -245,8 +247,8 @@ def test_windows_read_text_that_head_truncates(tmp_path):
         "data": str(data),
         "model": str(model),
         "max_length": 12,
-        "epochs": 5,
-        **FAST,
+        "epochs": 4,
+        **FAST | {"batch_size": 16, "learning_rate": 5e-3},
     }
     head = bertkit.classify(**options, output_dir=str(tmp_path / "head"))
     windows = bertkit.classify(**options, long_texts="windows", output_dir=str(tmp_path / "windows"))
