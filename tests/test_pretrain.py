@@ -122,7 +122,7 @@ def test_training_learns_and_transformers_loads_the_checkpoint(tmp_path):
     tuned = bertkit.classify(data=str(data), model=str(run.output_dir), max_steps=2, bf16=False,
                              output_dir=str(tmp_path / "tuned"))  # fmt: skip
     assert tuned.metrics["model"] == "run"
-    assert "`bert-tiny` pre-trained from scratch by `pretrain-mlm-nsp` on" in read_card(run.output_dir)
+    assert "`bert-1-128` pre-trained from scratch by `pretrain-mlm-nsp` on" in read_card(run.output_dir)
     assert "`run` fine-tuned for `classify` on" in read_card(tmp_path / "tuned")
 
 
@@ -354,6 +354,7 @@ def test_the_default_learning_rate_depends_on_the_size(size, rate, cli, text, tm
     args = ["--data", text, "--size", size, "--vocab-size", 60, "--max-length", 16, "--batch-size", 2]
     status, _, err = cli(COMMAND, *args, "--max-steps", 1, "--warmup", 0, "--dry-run")
     assert status == 0
+    assert f"model: bert-{size};" in err
     assert f"learning_rate {rate}" in err
     assert suggest_pretraining_rate(build_config("bert", 60, MODEL_SIZES["base"], 0)) == 1e-4
 
