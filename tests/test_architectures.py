@@ -291,6 +291,7 @@ def test_adapters_without_linear_layers_are_refused():
         add_adapters(model, 4)
 
 
+@pytest.mark.slow
 def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForQuestionAnswering
 
