@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -560,8 +560,12 @@ def format_python_call(function: str, arguments: Mapping[str, Any], data_names: 
 
 def get_installed_versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages by name, without packages that are not installed."""
-    versions = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+    return {name: found for name in names if (found := _find_version(name)) is not None}
+
+
+@cache  # a process has one version of a package, and writes the settings of several runs
+def _find_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -134,7 +134,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 # What takes most of the time of a tiny run. A test that is about one of them has its mark.
-COSTLY = ("charts", "intervals", "linear_probe")
+COSTLY = ("charts", "intervals", "linear_probe", "load_check")
 _costly = set()
 
 
@@ -255,12 +255,14 @@ def _cheap_runs():
 def make_runs_cheap(monkeypatch):
     """Leave charts empty, score no linear probe, and resample rows 50 times, except for tests with the mark.
 
+    A model is checked once in a process, also if the cache of the next test is empty.
     Probes choose their settings without cross-validation, which would fit them 20 times: see `five_folds`.
     """
     from markupsafe import Markup
 
     import bertkit.stats.significance as significance
     from bertkit import charts
+    from bertkit.models import load_check
     from bertkit.reports import page
     from bertkit.run import baselines
 
@@ -279,12 +281,21 @@ def make_runs_cheap(monkeypatch):
     def fit_linear_probe_baseline(*args):
         return score(*args) if "linear_probe" in _costly else {}
 
+    load_or_compute, results = load_check._load_or_compute, {}
+
+    def compute_once(key, compute):
+        text = json.dumps(key)
+        if "load_check" in _costly or text not in results:
+            results[text] = load_or_compute(key, compute)
+        return results[text]
+
     def resample_rows(scorer, seed):
         return itertools.islice(resample(scorer, seed), None if "intervals" in _costly else 50)
 
     monkeypatch.setattr(charts, "render_chart", render_chart)
     monkeypatch.setattr(page, "render_chart", render_chart)
     monkeypatch.setattr(baselines, "fit_linear_probe_baseline", fit_linear_probe_baseline)
+    monkeypatch.setattr(load_check, "_load_or_compute", compute_once)
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
 

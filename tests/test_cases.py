@@ -6,6 +6,7 @@ import pytest
 from cases.run import CASES, read_expected, run_case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", read_expected())
 def test_a_case_is_read_as_expected(name, tmp_path, monkeypatch):
     """Run the case in a copy, where a run directory cannot disturb other tests."""

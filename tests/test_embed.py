@@ -113,6 +113,7 @@ POOLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modes", [*POOLED, ["cls", "max"]])
 def test_vectors_have_the_pooling_of_sentence_transformers(modes, tmp_path):
     folder = write_modules(save_tiny_model(tmp_path / "model"), modes)
@@ -133,6 +134,7 @@ def test_older_files_have_a_key_for_each_pooling_mode(tmp_path):
     assert bertkit.embed(model=folder, text=TEXTS[:1]).metadata["pooling"] == "max"
 
 
+@pytest.mark.slow
 def test_linear_layers_and_unit_length_follow_the_pooling(cli, tmp_path):
     more = [("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
     folder = write_modules(save_tiny_model(tmp_path / "model"), "mean", *more)

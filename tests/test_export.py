@@ -82,12 +82,12 @@ HEADS = {
     "multi-label": ("electra", "classify", {"rows": MULTI_LABEL}),
     "regression with a BiLSTM": ("causal bert", "classify", {"rows": NUMBERS, "head": "bilstm"}),
     "nli": ("albert", "nli", {}),
-    "ner in windows": ("bert", "ner", {"max_length": 8}),
+    "ner in windows": ("roberta", "ner", {"max_length": 8}),
     "ner on a frozen encoder": ("bert of two layers", "ner", {"features": "sum-all", "head": "bilstm"}),
     "qa": ("bert", "qa", {"rows": ROW_MAKERS["qa"](40, unanswerable=10)}),
     "swag": ("bert", "swag", {}),
     "swag with mean pooling": ("bert", "swag", {"pooling": "mean"}),
-    "swag with a BiLSTM": ("roberta", "swag", {"head": "bilstm"}),
+    "swag with a BiLSTM": ("bert", "swag", {"head": "bilstm"}),
 }  # fmt: skip
 
 

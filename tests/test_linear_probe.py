@@ -111,6 +111,7 @@ def test_label_sets_and_numbers_are_learned():
 # ---- the vectors
 
 
+@pytest.mark.slow
 def test_vectors_and_accuracy_equal_those_of_sentence_transformers(tiny):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules

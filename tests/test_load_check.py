@@ -14,6 +14,8 @@ from bertkit.models.loading import ModelSource
 from bertkit.training.failures import report_precision_errors
 from bertkit.utils.reporting import Reporter, use_reporter
 
+pytestmark = pytest.mark.load_check
+
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}
 

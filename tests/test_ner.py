@@ -35,7 +35,7 @@ def written(path, rows, **form):
 
 
 @slow_fixture
-def learned(tiny, tmp_path_factory):
+def learned(tiny_without_dropout, tmp_path_factory):
     """A run on separable sentences, and untagged test sentences of which one is longer than the model."""
     folder = tmp_path_factory.mktemp("ner")
     data = written(folder / "toy.conll", make_ner_rows(400))
@@ -43,8 +43,8 @@ def learned(tiny, tmp_path_factory):
     test.append({"tokens": [token for row in make_ner_rows(30, seed=10) for token in row["tokens"]]})
     path = written(folder / "test.conll", test, columns=["tokens"])
     return bertkit.ner(
-        data=str(data), test=str(path), model=str(tiny), epochs=8, max_length=32,
-        output_dir=str(folder / "run"), **FAST,
+        data=str(data), test=str(path), model=str(tiny_without_dropout), epochs=3, max_length=32,
+        output_dir=str(folder / "run"), **FAST | {"learning_rate": 8e-3},
     )  # fmt: skip
 
 
@@ -332,9 +332,9 @@ def test_document_context_provides_missing_information(tmp_path):
     scores = {}
     for context in ("sentence", "document"):
         run = bertkit.ner(
-            data=str(data), model=str(model), epochs=6, context=context,
+            data=str(data), model=str(model), epochs=3, context=context,
             output_dir=str(tmp_path / context),
-            **FAST | {"learning_rate": 2e-3},
+            **FAST | {"learning_rate": 4e-3},
         )  # fmt: skip
         scores[context] = run.metrics["validation"]["f1"]
     model = bertkit.load(run.output_dir)
@@ -451,12 +451,14 @@ def test_spans_of_texts_in_any_script_are_restored(tiny, tmp_path, text):
 
 
 @pytest.mark.slow
-def test_korean_particles_in_the_token_of_an_entity_are_not_part_of_it(tmp_path):
+def test_korean_particles_in_the_token_of_an_entity_are_not_part_of_it(tiny_without_dropout, tmp_path):
     """KLUE's form: a character a line, the blank is a token too."""
-    model = save_tiny_model(tmp_path / "model")
     rows = [{"tokens": list(" ".join(row["tokens"])), "tags": spread(row)} for row in make_ner_rows(400)]
     data = written(tmp_path / "toy.tsv", rows)
-    run = bertkit.ner(data=str(data), model=str(model), epochs=8, output_dir=str(tmp_path / "run"), **FAST)
+    run = bertkit.ner(
+        data=str(data), model=str(tiny_without_dropout), epochs=3, output_dir=str(tmp_path / "run"),
+        **FAST | {"learning_rate": 8e-3},
+    )  # fmt: skip
     records = read_predictions(run.output_dir)
     assert all(len(record["predicted"]) == len(record["tokens"]) for record in records)
     assert all(record["text"] == "".join(record["tokens"]) for record in records)

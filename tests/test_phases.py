@@ -146,10 +146,12 @@ def test_a_single_phase_equals_a_run_at_its_length(few, tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_accumulation_is_equivalent(tiny_without_dropout, few, tmp_path):
+def test_accumulation_is_equivalent(tiny_without_dropout, tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(20))
+
     def run(batch, steps):
         return train_phases(
-            few, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5,
+            text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=1.5,
             batch_size=batch, gradient_accumulation_steps=steps, **SGD,
         )  # fmt: skip
 

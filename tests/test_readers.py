@@ -76,6 +76,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
 cell = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.fixed_dictionaries({"text": cell.map("t".__add__), "label": cell}), min_size=1))
 def test_csv_files_are_read_as_written(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "data.csv"
@@ -83,6 +84,7 @@ def test_csv_files_are_read_as_written(tmp_path_factory, rows):
     assert list(read_file(path)) == rows
 
 
+@pytest.mark.slow
 @given(texts=st.lists(st.text(st.sampled_from("ab\"' ,"), max_size=8).map("t".__add__), min_size=1))
 def test_bare_quotes_in_tsv_are_kept(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("tsv") / "data.tsv"

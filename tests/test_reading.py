@@ -325,10 +325,10 @@ def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     from transformers import pipeline
 
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     run = bertkit.classify(
-        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True)), epochs=6,
-        batch_size=8,
-        learning_rate=3e-3, bf16=False, output_dir=str(tmp_path / "run"),
+        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True, **no_dropout)),
+        epochs=3, batch_size=8, learning_rate=5e-3, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
     stock = pipeline("text-classification", str(run.output_dir), top_k=None)

@@ -187,10 +187,10 @@ def test_scores_are_over_all_tokens():
 
 @pytest.mark.slow
 def test_a_run_learns_and_every_command_loads_its_parts(cli, tmp_path):
-    text = write_rows(tmp_path / "text.jsonl", make_document_rows(120, longest=4))
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(240, longest=4))
     run = pretrained(
-        text, tmp_path / "run", objective="rtd", hidden_size=32, num_layers=1, num_heads=2, vocab_size=120,
-        epochs=64, batch_size=16, max_length=64, learning_rate=3e-3, dropout=0.0,
+        text, tmp_path / "run", objective="rtd", hidden_size=64, num_layers=1, num_heads=2, vocab_size=120,
+        epochs=14, batch_size=16, max_length=64, learning_rate=2e-3, dropout=0.0,
     )  # fmt: skip
     scores, baselines = run.metrics["validation"], run.metrics["baselines"]
     assert scores["mlm_loss"] < baselines["unigram"]["mlm_loss"] - 0.3

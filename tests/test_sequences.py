@@ -13,6 +13,7 @@ text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size
 TOKENIZERS = {"bert": make_tokenizer(), "roberta": make_tokenizer(roberta=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(
     first=text,

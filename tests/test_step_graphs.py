@@ -175,6 +175,7 @@ def test_there_is_an_upper_bound_of_graphs(recordings, monkeypatch):
     assert weight.grad == 7 * 5 / 2 + 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [8, 30, 128, 512, 8192])
 def test_lengths_are_padded_to_few_multiples_of_8(longest):
     pad = LengthPadding(longest, 3)

@@ -49,6 +49,7 @@ def store_in_parts(values, part_size):
     return store_rows(lambda: iter(parts), "f", key=None)
 
 
+@pytest.mark.slow
 @given(values=columns.filter(bool), part_size=st.integers(1, 12))
 def test_stored_values_are_those_of_the_rows_with_their_types(values, part_size):
     stored = store_in_parts(values, part_size)
@@ -94,6 +95,7 @@ def make_column(kind, values):
     }[kind]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), size=st.integers(1, 40))
 def test_every_kind_of_column_reads_like_a_list(kind, data, size):
@@ -155,6 +157,7 @@ def test_a_damaged_table_is_stored_again(tmp_path, stored_on_disk):
     assert list(read_file(path)["text"]) == before
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_whether_its_rows_are_in_memory_or_on_disk(tmp_path, tiny, monkeypatch):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(60))
     settings = {"data": str(data), "model": str(tiny), "max_steps": 2, "batch_size": 4}

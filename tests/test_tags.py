@@ -141,6 +141,7 @@ def test_tags_that_look_like_entities_among_others_are_types_with_a_note():
     assert detect_scheme(split("TOWN-B TOWN-I"), preferred=Scheme("IO", "")) == Scheme("IO", "")
 
 
+@pytest.mark.slow
 @given(sentences=st.lists(entities, max_size=5), scheme=schemes)
 def test_legal_tags_survive_a_round_trip(sentences, scheme):
     if scheme.name == "IO":  # touching entities of one type are one
@@ -161,6 +162,7 @@ def test_legal_tags_survive_a_round_trip(sentences, scheme):
     assert detect_scheme(tags, preferred=scheme) == scheme
 
 
+@pytest.mark.slow
 @given(sentences=anything, scheme=schemes)
 def test_illegal_tags_are_read_and_counted(sentences, scheme):
     iob2 = to_iob2(sentences, Scheme(scheme.name))

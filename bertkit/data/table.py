@@ -26,6 +26,7 @@ from bertkit.utils.text import has_lone_surrogate
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
+    from datasets.table import Table
 
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, made odd: its multiples are far apart
@@ -539,11 +540,11 @@ def store_rows(iter_parts: Callable[[], Iterator[Rows]], file: str, key: str | N
         key: Digest of everything that the rows depend on; the table is cached on disk under this key. None
             keeps the table in memory.
     """
-    from datasets import Dataset
+    from datasets.table import InMemoryTable
 
     if key is None:
         content, buffer = _write_table(iter_parts, None)
-        return _build_rows(Dataset.from_buffer(buffer), file, *content)
+        return _build_rows(InMemoryTable.from_buffer(buffer), file, *content)
     return _open_table(cache_or_write("rows", key, partial(_write_folder, iter_parts), "the rows"), file)
 
 
@@ -600,23 +601,27 @@ def _write_folder(iter_parts: Callable[[], Iterator[Rows]], folder: Path) -> Non
 
 
 def _open_table(folder: Path, file: str) -> Rows:
-    from datasets import Dataset
+    from datasets.table import MemoryMappedTable
 
     info = json.loads((folder / INFO_FILE).read_text("utf-8"))
     hashes, row_numbers = (np.load(folder / name, mmap_mode="r") for name in (HASHES_FILE, NUMBERS_FILE))
-    return _build_rows(Dataset.from_file(str(folder / TABLE_FILE)), file, info, hashes, row_numbers)
+    table = MemoryMappedTable.from_file(str(folder / TABLE_FILE))
+    return _build_rows(table, file, info, hashes, row_numbers)
 
 
 def _build_rows(
-    dataset: "Dataset", file: str, info: dict[str, Any], hashes: np.ndarray, row_numbers: np.ndarray
+    table: "Table", file: str, info: dict[str, Any], hashes: np.ndarray, row_numbers: np.ndarray
 ) -> Rows:
-    """Return the rows of a stored table; `file` is the name of the file that they were read from."""
+    """Return the rows of a stored table; `file` is the name of the file that they were read from.
+
+    `Dataset.from_file` and `Dataset.from_buffer` would hash the table. `Dataset.select_columns` would copy
+    the metadata of all columns for each column.
+    """
     from datasets import Dataset, DatasetInfo, Features
     from datasets.fingerprint import generate_random_fingerprint
 
-    # `Dataset.select_columns` would copy the metadata of all columns for each column.
-    table = dataset.data.replace_schema_metadata(None)
-    stored = zip(dataset.features.items(), info["json_columns"].items(), hashes, strict=True)
+    features = Features.from_arrow_schema(table.schema)
+    stored = zip(features.items(), info["json_columns"].items(), hashes, strict=True)
     columns = {}
     for (stored_name, feature), (name, is_json), column_hashes in stored:
         column_info = DatasetInfo(features=Features({stored_name: feature}))

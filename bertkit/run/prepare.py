@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from transformers import AutoModel
+from transformers.initialization import no_init_weights
 
 from bertkit.data.features import Features
 from bertkit.data.sources import LoadedDataset
@@ -179,7 +180,7 @@ class PreparedRun:
     @cached_property
     def num_encoder_parameters(self) -> int:
         """Number of parameters of the encoder, which is computed without allocating weights."""
-        with torch.device("meta"):
+        with torch.device("meta"), no_init_weights():
             encoder = AutoModel.from_config(self.model_config)
         return sum(parameter.numel() for parameter in encoder.parameters())
 
