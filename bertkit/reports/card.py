@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.errors import format_count
 from bertkit.run_directory import EXTRA_SPLITS
 from bertkit.settings.recipes import serialize_settings
-from bertkit.stats.slices import MIN_SLICE_ROWS
+from bertkit.stats.slices import MIN_SLICE_ROWS, format_p_value
 from bertkit.tasks.base import Task
 from bertkit.utils.text import dump_yaml
 
@@ -184,7 +184,7 @@ def format_slice_tables(metrics: Mapping[str, Any]) -> list[list[list[str]]]:
     tables = []
     for column, parts in metrics.get("slices", {}).items():
         metric = parts[0]["metric"]
-        table = [[column, "rows", metric, "95 % interval", "difference from the others", "p-value"]]
+        table = [[column, "rows", metric, "95 % interval", "difference", "p-value"]]
         for part in parts:
             score, interval, found = (
                 part["scores"].get(metric),
@@ -195,7 +195,7 @@ def format_slice_tables(metrics: Mapping[str, Any]) -> list[list[list[str]]]:
                 part["value"], f"{part['rows']:,}", "" if score is None else f"{score:.3f}",
                 "{:.3f} to {:.3f}".format(*interval) if interval else "",
                 f"{found['difference']:+.3f}" if found else "",
-                f"{found['p']:.2g} ({found['test']})" if found else "",
+                format_p_value(found["p"]) if found else "",
             ])  # fmt: skip
         tables.append(table)
     return tables

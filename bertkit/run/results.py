@@ -306,12 +306,11 @@ def summarize_slices(
     assert isinstance(evaluation, RowEvaluation)
     metric, has_accuracy = choose_deciding_metric(task, evaluation), "accuracy" in evaluation.scores
     label_columns = {LABEL, *task.input_schema.gold_columns}
-    is_correct = evaluation.compute_correct()
     found, worst = score_slices(
         evaluation.scorer,
         slices,
         lambda column: ("accuracy", 1) if has_accuracy and column in label_columns else metric,
-        lambda rows: not is_correct[rows].all(),
+        evaluation.compute_correct(),
         unit=task.definition.unit,
         seed=task.config.seed,
     )

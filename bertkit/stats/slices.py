@@ -191,7 +191,7 @@ def score_slices(
     scorer: Scorer,
     columns: Mapping[str, Sequence[Slice]],
     choose_metric: Callable[[str], tuple[str, int]],
-    has_errors: Callable[[np.ndarray], bool],
+    is_correct: np.ndarray,
     unit: str = "row",
     seed: int = 0,
 ) -> tuple[dict[str, list[SliceScores]], WorstSlice | None]:
@@ -200,12 +200,16 @@ def score_slices(
     Args:
         columns: The slices by the name of a column.
         choose_metric: Returns the score that is tested in a column, and +1 if higher is better, else -1.
-        has_errors: Whether any prediction of some rows is wrong; otherwise they cannot be the worst slice.
+        is_correct: [n] bool, whether the whole prediction of each row is correct. A slice without errors is
+            not the worst. If accuracy is the fraction of these rows, its test is exact.
         unit: What the task calls a row.
 
     Returns:
         The scores by column, and the worst slice; None if no slice is tested.
     """
+    accuracy = scorer.score_all().get("accuracy")
+    if accuracy is not None and math.isclose(accuracy, is_correct.mean()):
+        scorer = replace(scorer, is_correct=is_correct)
     tested: list[tuple[str, int, ScoreDifference]] = []
     found: dict[str, list[SliceScores]] = {}
     for column, slices in columns.items():
@@ -224,7 +228,7 @@ def score_slices(
         score = replace(found[column][index], difference=replace(difference, p=p))
         found[column][index], sign = score, choose_metric(column)[1]
         gain = sign * difference.difference
-        if gain >= 0 or not has_errors(columns[column][index].rows):
+        if gain >= 0 or is_correct[columns[column][index].rows].all():
             continue
         is_worse = p < SIGNIFICANCE_LEVEL
         if worst is None or (is_worse, -gain) > (worst.is_worse, abs(worst.difference)):
@@ -288,6 +292,10 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
+def format_p_value(p: float) -> str:
+    return f"{p:.2g}" if p >= 1e-4 else "< 0.0001"
+
+
 def _describe_worst(column: str, part: SliceScores, is_worse: bool, sign: int, unit: str) -> WorstSlice:
     assert part.difference is not None
     score, found = part.scores[part.metric], part.difference
@@ -295,7 +303,8 @@ def _describe_worst(column: str, part: SliceScores, is_worse: bool, sign: int, u
     name = f"{column} = {shorten(part.value)} ({format_count(part.rows, unit)})"
     numbers = (
         f"{part.metric} {score:.3f}, {abs(found.difference):.3f} {'below' if sign > 0 else 'above'} the "
-        f"other {unit}s (95 % interval {low:+.3f} to {high:+.3f}, p {found.p:.2g} after Holm's correction)"
+        f"other {unit}s (95 % interval {low:+.3f} to {high:+.3f}, p {format_p_value(found.p)} after Holm's "
+        "correction)"
     )
     start = (
         "Worst slice: " if is_worse else f"No slice is shown to be worse than the other {unit}s. The worst: "
