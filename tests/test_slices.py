@@ -242,17 +242,36 @@ def test_each_task_is_scored_by_column(runs, cli, tmp_path, task):
     assert "source</th>" in page.split('<details id="slices"')[1]
 
 
+ODD = ["<b>bold", "\x1b[31mred" + "x" * 300, "half HALF"]
+
+
 @pytest.mark.slow
 def test_console_and_label(runs, cli, tmp_path):
-    rows = [row | {"tag": ["a", "b"], "one": 1, "key": f"k{n}"} for n, row in enumerate(make_toy_rows(80))]
+    rows = [
+        row | {"tag": ["a", "b"], "one": 1, "key": f"k{n}", "odd": ODD[n % 3]}
+        for n, row in enumerate(make_toy_rows(80))
+    ]
     data = write_rows(tmp_path / "new.jsonl", rows)
+    data.write_text(data.read_text("utf-8").replace("HALF", "\\ud800"), "utf-8")  # of a surrogate pair
     status, out, err = cli(
-        "evaluate", runs / "classify", "--data", data, "--by", "label", "--by", "tag", "-o", tmp_path / "out"
+        "evaluate",
+        runs / "classify",
+        "--data",
+        data,
+        "--by",
+        "label",
+        "--by",
+        "tag,odd",
+        "-o",
+        tmp_path / "out",
     )
     assert status == 0, err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert [part["value"] for part in metrics["slices"]["label"]] == ["negative", "positive"]
     assert [part["rows"] for part in metrics["slices"]["tag"]] == [80, 80]
+    assert {part["rows"] for part in metrics["slices"]["odd"]} == {26, 27}
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert ("<b>bold" in page, "&lt;b&gt;bold" in page, "\x1b[31m" in out) == (False, True, False)
     assert f"{card.describe_slices(metrics)}\nrun: " in out
     assert len([line for line in out.splitlines() if "negative" in line]) == 1
     for column, words in {
