@@ -192,6 +192,10 @@ class EvaluateConfig(Settings):
     compare: str | None = setting(
         None, "Another finished run of the task, to compare with on the same rows.", Panel.COMMON
     )
+    by: list[str] = setting(
+        (), "Score the rows of each value of a column; also `length` and `label`. Repeatable.", Panel.COMMON,
+        default_text="length and label, in the report",
+    )  # fmt: skip
     metric: list[str] = metric_setting(Panel.COMMON)
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()

@@ -29,9 +29,11 @@ from bertkit.run.results import (
     Run,
     bind_modules,
     compute_scores,
+    find_slices,
     summarize_baselines,
     summarize_data,
     summarize_judgement,
+    summarize_slices,
     write_predictions,
 )
 from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, format_python_call
@@ -96,8 +98,9 @@ def _check_flags(config: EvaluateConfig, task: Task) -> None:
             f"--encoding {config.encoding}: a run of {task.definition.name} reads --data in its own encoding "
             f"({task.config.encoding or 'utf-8'}); save the file in that encoding"
         )
-    if config.metric and not task.definition.predicts_rows:
-        raise UserError(f"--metric: runs of {task.definition.name} do not predict rows; leave it out")
+    for flag in ("metric", "by"):
+        if getattr(config, flag) and not task.definition.predicts_rows:
+            raise UserError(f"--{flag}: runs of {task.definition.name} do not predict rows; leave it out")
     # A run directory may come from somebody else, so only the user can name code to execute.
     omitted = [value for value in task.config.metric if value not in config.metric]
     if omitted:
@@ -237,9 +240,9 @@ def _score(
     config: EvaluateConfig, inputs: EvaluationInputs, modules: MetricModules, other: Predictor | None
 ) -> Run:
     """Score the rows, and write the results."""
-    predictor, splits = inputs.predictor, inputs.splits
+    predictor, splits, task = inputs.predictor, inputs.splits, inputs.predictor.task
+    slices = find_slices(task, splits["validation"], config.by)  # before the model runs: columns may be wrong
     fingerprints = fingerprint_splits(splits)
-    task = predictor.task
     evaluations = {
         name: task.evaluate(predictor.compute_outputs(rows, name)) for name, rows in splits.items()
     }
@@ -270,6 +273,7 @@ def _score(
             str(config.compare), other_evaluation, validation, task.config.seed
         )
     metrics |= summarize_judgement(task, validation, others)
+    metrics |= summarize_slices(task, validation, slices)
     if config.output_dir:
         folder = Path(config.output_dir)
     else:
@@ -295,4 +299,4 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_run_json(run)
     else:
-        print_scores(run.metrics, run.output_dir)
+        print_scores(run.metrics, run.output_dir, has_slices=bool(settings.get("by")))

@@ -8,6 +8,7 @@ from typing import Any
 from bertkit.errors import format_count
 from bertkit.run_directory import EXTRA_SPLITS
 from bertkit.settings.recipes import serialize_settings
+from bertkit.stats.slices import MIN_SLICE_ROWS, format_p_value
 from bertkit.tasks.base import Task
 from bertkit.utils.text import dump_yaml
 
@@ -173,6 +174,41 @@ def format_detail_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
         for label, scores in details.items()
     ]
     return [["validation", *next(iter(details.values()))], *rows] if details else []
+
+
+# ---- slices
+
+
+def format_slice_tables(metrics: Mapping[str, Any]) -> list[list[list[str]]]:
+    """Return a table of the slices of each column, whose first row has the headings."""
+    tables = []
+    for column, parts in metrics.get("slices", {}).items():
+        metric = parts[0]["metric"]
+        table = [[column, "rows", metric, "95 % interval", "difference", "p-value"]]
+        for part in parts:
+            score, interval, found = (
+                part["scores"].get(metric),
+                part["intervals"].get(metric),
+                part["difference"],
+            )
+            table.append([
+                part["value"], f"{part['rows']:,}", "" if score is None else f"{score:.3f}",
+                "{:.3f} to {:.3f}".format(*interval) if interval else "",
+                f"{found['difference']:+.3f}" if found else "",
+                format_p_value(found["p"]) if found else "",
+            ])  # fmt: skip
+        tables.append(table)
+    return tables
+
+
+def describe_slices(metrics: Mapping[str, Any]) -> str:
+    """Return a sentence on the worst slice."""
+    if "worst_slice" in metrics:
+        return str(metrics["worst_slice"]["text"])
+    parts = [part for column in metrics["slices"].values() for part in column]
+    if any(part["difference"] for part in parts):
+        return "No slice is worse than the other rows."
+    return f"No slice is tested: none has {MIN_SLICE_ROWS} rows, with as many other rows."
 
 
 # ---- usage

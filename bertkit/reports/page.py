@@ -85,6 +85,8 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
         compared_name=card.name_compared_run(metrics),
         models=card.format_distillation_rows(metrics),
         details=card.format_detail_rows(metrics),
+        slices=card.format_slice_tables(metrics),
+        slices_summary=card.describe_slices(metrics) if metrics.get("slices") else None,
         baseline_names=card.format_baseline_names(metrics),
         extra_splits={split: metrics[split] for split in EXTRA_SPLITS if metrics.get(split)},
         training_charts=build_training_charts(run.log),

@@ -20,8 +20,8 @@ def print_run_json(run: Any) -> None:
     print_json({**run.metrics, **output_dir})
 
 
-def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
-    """Print the scores of all splits, the comparison, the judgement, and the run directory."""
+def print_scores(metrics: Mapping[str, Any], output_dir: object, has_slices: bool = False) -> None:
+    """Print the scores of all splits, the comparison, slices, the judgement, and the run directory."""
     sizes, unit = metrics["data"], task_definition(metrics["task"]).unit
     _print_table(
         f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
@@ -48,7 +48,10 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object) -> None:
         _print_table("", ["", "teacher", "student"], card.format_distillation_rows(metrics))
     if "training" in metrics:
         out_console.print(_describe_training(metrics), markup=False, soft_wrap=True)
-    for sentence in card.list_judgement(metrics):
+    if has_slices:
+        for headings, *rows in card.format_slice_tables(metrics):
+            _print_table("", headings, rows)
+    for sentence in [*card.list_judgement(metrics), *([card.describe_slices(metrics)] if has_slices else [])]:
         out_console.print(sentence, style="bold", markup=False, soft_wrap=True)
     out_console.print(f"run: {output_dir}", markup=False, soft_wrap=True)
 

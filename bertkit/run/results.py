@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from bertkit.data.columns import parse_column_names
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
-from bertkit.errors import UserError, format_count, format_list, suggest_similar
+from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
@@ -26,6 +27,7 @@ from bertkit.stats.significance import (
     compare_scorers,
     compute_intervals,
 )
+from bertkit.stats.slices import Slice, score_slices, slice_by_label, slice_by_length, slice_by_value
 from bertkit.tasks.base import Evaluation, Outputs, RowEvaluation, Task, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -205,6 +207,17 @@ def summarize_baselines(baselines: Mapping[str, Scorer], num_rows: int) -> dict[
     return {"baselines": scores, **({"baseline_rows": sampled} if sampled else {})}
 
 
+def choose_deciding_metric(task: Task, evaluation: Evaluation) -> tuple[str, int]:
+    """Return the score by which models and slices are judged, and +1 if higher is better, else -1.
+
+    It is the one that selects checkpoints, unless the scorer does not have it: a score of a module of
+    `--metric` cannot decide, because the baselines do not have it.
+    """
+    name, sign = task.state.best_metric
+    names = list(evaluation.scorer.score_all())
+    return (name, sign) if name in names else (names[0], 1)
+
+
 def summarize_judgement(
     task: Task,
     evaluation: Evaluation,
@@ -214,12 +227,10 @@ def summarize_judgement(
 ) -> dict[str, Any]:
     """Return the section "judgement" of `metrics.json`: whether the model is better than others.
 
-    It is empty if no other model has a score of the model. A score of a module of `--metric` cannot decide,
-    because the baselines do not have it. The key `calibration` is a sentence on overconfidence.
+    It is empty if no other model has a score of the model. The key `calibration` is a sentence on
+    overconfidence.
     """
-    name, sign = task.state.best_metric
-    if name not in (names := list(evaluation.scorer.score_all())):
-        name, sign = names[0], 1
+    name, sign = choose_deciding_metric(task, evaluation)
     unit = task.definition.unit if task.definition.predicts_rows else "example"
     judgement = judge(
         evaluation.scorer,
@@ -236,6 +247,75 @@ def summarize_judgement(
     if calibration_command and isinstance(evaluation, RowEvaluation) and evaluation.has_classes:
         sentence = describe_overconfidence(evaluation.make_decisions(), calibration_command)
     return {"judgement": asdict(judgement) | ({"calibration": sentence} if sentence else {})}
+
+
+# ---- slices
+
+LENGTH, LABEL = "length", "label"  # of the texts, and of classes, whatever the columns of the data
+
+
+def find_slices(task: Task, rows: Rows, by: Sequence[str] = ()) -> dict[str, list[Slice]]:
+    """Return the slices of parsed rows by column.
+
+    `by` are the values of `--by`, which may be separated by commas. Without any, the slices are those by
+    length and, if there are classes, by label. A column of the data named `length` or `label` has priority.
+    """
+    if not task.definition.predicts_rows:
+        return {}
+    schema, has_classes = task.input_schema, bool(task.state.label_type and task.state.labels)
+    columns = [LENGTH, LABEL] if has_classes else [LENGTH]
+    if by:
+        hidden = schema.hidden_columns - (schema.gold_columns if has_classes else set())
+        known = {name: values for name, values in rows.columns.items() if name not in hidden}
+        known = dict.fromkeys(columns, ()) | known
+        columns = parse_column_names(rows.replace_columns(known), by, "--by")
+    slices = {}
+    for column in columns:
+        is_read = bool(by) and column in rows.columns
+        if has_classes and (column in schema.gold_columns or (column == LABEL and not is_read)):
+            parts = slice_by_label(task.get_labels(rows))
+        elif column == LENGTH and not is_read:
+            texts = [rows[name] for name in schema.text_columns if name in rows.columns]
+            parts = slice_by_length(texts)
+        else:
+            parts = slice_by_value(rows[column])
+            if len(parts) > 1 and len(parts[0].rows) == 1:
+                raise UserError(
+                    f"--by {column}: no value occurs twice in {format_count(len(rows), 'row')}; name a "
+                    "column whose values repeat"
+                )
+        if len(parts) > 1:
+            slices[column] = parts
+        elif by:
+            raise UserError(
+                f"--by {column}: all rows have the value {shorten_repr(parts[0].value)}; name a column with "
+                "several values"
+            )
+    return slices
+
+
+def summarize_slices(
+    task: Task, evaluation: Evaluation, slices: Mapping[str, Sequence[Slice]]
+) -> dict[str, Any]:
+    """Return the sections "slices" and "worst_slice" of `metrics.json`; the latter only if there is one.
+
+    Slices by label are judged by accuracy: F1 and correlations need rows with several labels.
+    """
+    if not slices:
+        return {}
+    assert isinstance(evaluation, RowEvaluation)
+    metric, has_accuracy = choose_deciding_metric(task, evaluation), "accuracy" in evaluation.scores
+    label_columns = {LABEL, *task.input_schema.gold_columns}
+    found, worst = score_slices(
+        evaluation.scorer,
+        slices,
+        lambda column: ("accuracy", 1) if has_accuracy and column in label_columns else metric,
+        evaluation.compute_correct(),
+        unit=task.definition.unit,
+        seed=task.config.seed,
+    )
+    columns = {column: [asdict(part) for part in parts] for column, parts in found.items()}
+    return {"slices": columns, **({"worst_slice": asdict(worst)} if worst else {})}
 
 
 def write_predictions(run: RunDir, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

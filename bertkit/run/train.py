@@ -21,9 +21,11 @@ from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import (
     Run,
     compute_scores,
+    find_slices,
     summarize_baselines,
     summarize_data,
     summarize_judgement,
+    summarize_slices,
     write_predictions,
 )
 from bertkit.run.session import Session
@@ -250,6 +252,7 @@ def _write_results(
     session.model.config.update(task.state.fitted_params)
     for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
+    slices = find_slices(task, splits["validation"]) if options.has_report else {}
     baselines = fit_validation_baselines(prepared)
     command = shlex.join(["bertkit", "calibrate", str(session.folder)])
     metrics = {
@@ -259,6 +262,7 @@ def _write_results(
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
         **summarize_baselines(baselines, len(splits["train"])),
         **summarize_judgement(task, validation, baselines, collect_training_facts(session), command),
+        **summarize_slices(task, validation, slices),
         "training": training_metrics,
     }
     state = session.trainer.state

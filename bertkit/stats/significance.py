@@ -63,13 +63,18 @@ def compute_intervals(scorer: Scorer, seed: int = 0) -> dict[str, list[float]]:
 
     If all rows are correct, the bootstrap interval of accuracy would be [1, 1]. Wilson's interval is wider.
     """
-    from scipy.stats import binomtest
-
     intervals = bootstrap(scorer, seed)
     if scorer.is_correct is not None and "accuracy" in intervals:
-        wilson = binomtest(int(scorer.is_correct.sum()), scorer.size).proportion_ci(method="wilson")
-        intervals["accuracy"] = [float(wilson.low), float(wilson.high)]
+        intervals["accuracy"] = compute_wilson_interval(int(scorer.is_correct.sum()), scorer.size)
     return intervals
+
+
+def compute_wilson_interval(num_correct: int, size: int) -> list[float]:
+    """Return Wilson's 95 % interval of the fraction of correct rows."""
+    from scipy.stats import binomtest
+
+    wilson = binomtest(num_correct, size).proportion_ci(method="wilson")
+    return [float(wilson.low), float(wilson.high)]
 
 
 # ---- two models on the same rows

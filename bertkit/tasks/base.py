@@ -499,6 +499,8 @@ def make_label_scorer(
     """
     has_one_class = gold.ndim == 1 and gold.dtype.kind != "f"
     is_correct = gold == predicted if has_one_class else None
+    if gold.ndim == 2:  # 0 or 1: the bootstrap copies less memory
+        gold, predicted = gold.astype(np.int8), predicted.astype(np.int8)
     return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
 
 

@@ -72,6 +72,22 @@ class JudgementRecord(TypedDict):
     calibration: NotRequired[str]
 
 
+class SliceRecord(TypedDict):
+    value: str
+    rows: int
+    metric: str
+    scores: Scores
+    intervals: dict[str, tuple[float, float]]
+    difference: DifferenceRecord | None
+
+
+class WorstSliceRecord(TypedDict):
+    column: str
+    value: str
+    is_worse: bool
+    text: str
+
+
 class RunMetricsRecord(TypedDict):
     """The part of the `metrics.json` of a single run that pages show."""
 
@@ -82,6 +98,8 @@ class RunMetricsRecord(TypedDict):
     baselines: dict[str, Scores]
     baseline_rows: NotRequired[dict[str, int]]
     judgement: NotRequired[JudgementRecord]
+    slices: NotRequired[dict[str, list[SliceRecord]]]
+    worst_slice: NotRequired[WorstSliceRecord]
     test: NotRequired[Scores]
     validation_mismatched: NotRequired[Scores]
     test_mismatched: NotRequired[Scores]
