@@ -147,14 +147,15 @@ def test_a_unique_column_and_empty_cells_are_noted():
 @pytest.mark.parametrize(
     ("name", "values", "is_obvious"),
     [
-        ("user_id", "aabb", True),
-        ("userId", "aabb", True),
-        ("Conversation", "aabb", True),
-        ("doc-id", "aabb", True),
-        ("patient_id", "abcd", False),
+        ("user_id", "aabbccddee", True),
+        ("userId", "aabbccddee", True),
+        ("Conversation", "aabbccddee", True),
+        ("doc-id", "aabbccddee", True),
+        ("patient_id", "abcdef", False),
         ("author", "aaaa", False),
-        ("color", "aabb", False),
-        ("document", "aabb", False),  # the task reads it
+        ("author", "aabbccdd", False),
+        ("color", "aabbccddee", False),
+        ("document", "aabbccddee", False),  # the task reads it
     ],
 )
 def test_obvious_groups_have_a_usual_name_and_repeated_values(name, values, is_obvious):

@@ -37,7 +37,7 @@ from bertkit.run.prepare import (
 )
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.settings.declaration import select_unset
-from bertkit.stats.baseline_models import WORD_BASELINES
+from bertkit.stats.baseline_models import TFIDF_BASELINES
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.base import Task, list_read_columns
 from bertkit.tasks.checks import MAX_LOCATIONS, Finding, Level, TaskChecks, format_fraction, locate_rows
@@ -470,13 +470,13 @@ GAP_FOLDS = 5
 
 
 def find_group_gap(task: Task, train: Rows) -> Iterator[Finding]:
-    """Compare the scores of a baseline on random rows and on rows of other groups, in cross-validation.
+    """Compare the scores of TF-IDF on random rows and on rows of other groups, in cross-validation.
 
     The groups are those of `--group-column`, or of a column with a usual name. The difference is a warning if
     it is larger than two standard errors of its mean over the folds.
     """
     column = task.config.group_column or find_obvious_groups(train, list_read_columns(task))
-    if column is None or not task.definition.predicts_rows:
+    if column is None or task.definition.labeled_unit not in ("text", "ending"):  # which TF-IDF predicts
         return
     groups, _ = number_groups(hash_groups(train, column))
     sizes, seed = np.bincount(groups), task.config.seed
@@ -522,10 +522,7 @@ class _FoldScores(NamedTuple):
 
 
 def _score_folds(task: Task, rows: Rows, keys: SplitKeys) -> _FoldScores | None:
-    """Return the scores of the baseline of the task that is fitted to words.
-
-    None if the task has no such baseline, or if a fold leaves only one class.
-    """
+    """Return the scores of the TF-IDF baseline of the task, or None if a fold leaves only one class."""
     scores, metric, name = [], task.state.best_metric[0], ""
     for train_index, test_index in make_folds(keys, GAP_FOLDS, task.config.seed):
         train, test = rows.select(train_index), rows.select(test_index)
@@ -534,9 +531,7 @@ def _score_folds(task: Task, rows: Rows, keys: SplitKeys) -> _FoldScores | None:
             baselines = task.fit_baselines(train, test)
         except UserError:
             return None
-        name = next((each for each in WORD_BASELINES if each in baselines), "")
-        if not name:
-            return None
+        name = next(each for each in TFIDF_BASELINES if each in baselines)
         fold_scores = baselines[name].score_all()
         metric = metric if metric in fold_scores else next(iter(fold_scores))
         scores.append(fold_scores[metric])

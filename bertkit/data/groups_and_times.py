@@ -32,6 +32,9 @@ GROUP_NAMES = frozenset({
 })  # fmt: skip
 
 
+MIN_GROUPS = 5  # a column with fewer values is more likely a property, such as the label that an author chose
+
+
 def hash_groups(rows: Rows, column: str) -> np.ndarray:
     """Return [n] uint64 key of each row's group; a row with an empty cell is a group of its own.
 
@@ -50,13 +53,13 @@ def hash_groups(rows: Rows, column: str) -> np.ndarray:
 
 
 def find_obvious_groups(rows: Rows, read: Container[str]) -> str | None:
-    """Return a column with a usual name and repeated values that the task does not read, or None."""
+    """Return a column with a usual name and some repeated values that the task does not read, or None."""
     for column in rows.columns:
         name = re.sub(r"[\W_]", "", column.lower())
         if column not in read and GROUP_NAMES & {name, name.removesuffix("id")}:
             codes, values = rows.factorize(column)
             filled = np.array([not is_empty(value) for value in values], bool)
-            if 1 < filled.sum() < filled[codes].sum():
+            if MIN_GROUPS <= filled.sum() < filled[codes].sum():
                 return column
     return None
 

@@ -100,8 +100,8 @@ def hold_out(keys: SplitKeys, fraction: float, seed: int) -> tuple[np.ndarray, n
     """
     if keys.time is not None:
         order = np.argsort(keys.time, kind="stable")
-        cuts = _find_cuts(keys.time[order], np.array([len(order) - round(fraction * len(order))]))
-        first = cuts[0] if len(cuts) else len(order)
+        boundaries = _find_boundaries(keys.time[order], np.array([len(order) - round(fraction * len(order))]))
+        first = boundaries[0] if len(boundaries) else len(order)
         return np.sort(order[:first]), np.sort(order[first:])
     if keys.group_column is not None:
         return split_groups(keys.group, keys.stratum, fraction, seed)
@@ -122,20 +122,23 @@ def make_folds(keys: SplitKeys, num_folds: int, seed: int) -> list[tuple[np.ndar
         return [(np.flatnonzero(fold != each), np.flatnonzero(fold == each)) for each in range(num_folds)]
     order = np.argsort(keys.time, kind="stable")
     num_times = len(np.unique(keys.time))
-    cuts = np.zeros(0, int)
+    boundaries = np.zeros(0, int)
     if num_times > num_folds:
         blocks = TimeSeriesSplit(num_folds).split(order)
-        cuts = _find_cuts(keys.time[order], np.array([test[0] for _, test in blocks]))
-    if len(cuts) < num_folds:
+        boundaries = _find_boundaries(keys.time[order], np.array([test[0] for _, test in blocks]))
+    if len(boundaries) < num_folds:
         raise UserError(
             f"--folds {num_folds}: the {num_times:,} different values of {keys.time_column!r} ({TIME_FLAG}) "
             f"do not divide the rows into {num_folds + 1} periods; use fewer folds"
         )
-    ends = [*cuts[1:], len(order)]
-    return [(np.sort(order[:cut]), np.sort(order[cut:end])) for cut, end in zip(cuts, ends, strict=True)]
+    ends = [*boundaries[1:], len(order)]
+    return [
+        (np.sort(order[:start]), np.sort(order[start:end]))
+        for start, end in zip(boundaries, ends, strict=True)
+    ]
 
 
-def _find_cuts(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _find_boundaries(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Return the distinct indices nearest to the wanted ones at which the ascending times change."""
     changes = np.flatnonzero(np.diff(times)) + 1
     if not len(changes):
@@ -410,6 +413,8 @@ def _hold_out(train: Rows, keys: SplitKeys, fraction: float, seed: int) -> tuple
     num_groups, group_unit = len(np.unique(keys.group)), keys.group_unit or "row"
     if num_groups == 1:
         problem = f"there is only one {group_unit}"
+        if keys.group_column:
+            problem = f"{keys.group_column!r} and common texts join all rows to one group"
         if not keys.group_unit and len(train) > 1:
             are_equal = len(np.unique(keys.identity)) == 1
             problem = f"all {len(train):,} rows {'are equal' if are_equal else 'have a common text'}"

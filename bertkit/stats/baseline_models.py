@@ -20,7 +20,6 @@ TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
 WORD_PATTERN = r"(?u)\b\w+\b"
 MAX_TFIDF_ROWS = 50_000  # larger training sets are sampled; more rows take minutes and do not improve scores
 TFIDF_BASELINES = ("tfidf", "hypothesis_only", "ending_only")
-WORD_BASELINES = (*TFIDF_BASELINES, "frequent_tag")  # those that are fitted to the words of training rows
 PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
