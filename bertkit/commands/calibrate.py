@@ -18,8 +18,9 @@ from bertkit.commands.configs import CalibrateConfig
 from bertkit.commands.evaluate import count_overlap, load_new_rows
 from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
 from bertkit.data.columns import add_renamed_columns
+from bertkit.data.groups_and_times import GROUP_FLAG
 from bertkit.data.sources import LoadedDataset
-from bertkit.data.split import assign_folds, join_groups
+from bertkit.data.split import assign_row_folds, join_groups
 from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
@@ -197,15 +198,18 @@ def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDat
 def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
     """Return [rows] the fold of each row; equal rows and rows of one group are in one fold."""
     keys = task.split_keys(rows)
-    groups = join_groups(keys)
-    count = len(np.unique(groups))
+    if (column := task.config.group_column) and not keys.group_column:
+        report_warning(
+            f"{source}: no column {column!r} ({GROUP_FLAG} of the run); only equal texts are kept together"
+        )
+    count = len(np.unique(join_groups(keys)))
     if count < MIN_ROWS:
         unit = keys.group_unit or f"different {keys.unit}"
         raise UserError(
             f"{source}: {format_count(count, unit)} to calibrate on, and at least {MIN_ROWS} are needed; "
             "pass more labeled rows with --data"
         )
-    return assign_folds(groups, keys.stratum, NUM_FOLDS, task.config.seed)
+    return assign_row_folds(keys, NUM_FOLDS, task.config.seed)
 
 
 # ---- what is fitted

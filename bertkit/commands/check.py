@@ -7,20 +7,23 @@ The checks here are those of all tasks: invalid rows, empty texts, duplicates, o
 import copy
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from bertkit.commands.configs import make_check_config
+from bertkit.data.groups_and_times import GROUP_FLAG, find_obvious_groups, hash_groups
 from bertkit.data.language import measure_scripts
 from bertkit.data.sources import LoadedDataset
+from bertkit.data.split import SplitKeys, make_folds
 from bertkit.data.table import Rows, Splits, number_groups
 from bertkit.data.tokens import TokenCounts
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
@@ -34,8 +37,9 @@ from bertkit.run.prepare import (
 )
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.settings.declaration import select_unset
+from bertkit.stats.baseline_models import TFIDF_BASELINES
 from bertkit.tasks import TASKS, task_definition
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, list_read_columns
 from bertkit.tasks.checks import MAX_LOCATIONS, Finding, Level, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.ner.tags import OUTSIDE
 from bertkit.utils.console import out_console, print_json, to_plain_text
@@ -159,6 +163,7 @@ class _DataCheck:
             report.findings += find_empty_texts(split, checks.extract_texts(split.rows))
             report.findings += find_duplicates(split)
         report.findings += find_overlap(checked_splits)
+        report.findings += find_group_gap(task, valid["train"])
         splits = valid
         # If a split has no valid row, splitting would hold out rows in place of that split.
         if len(valid) == len(parsed.splits):
@@ -458,6 +463,79 @@ def find_script_mismatch(scripts: Mapping[str, Mapping[str, float]]) -> Iterator
                 f"the {name} texts are mostly {script}, the training texts {train_script}",
                 "check whether the files belong together", 0,
             )  # fmt: skip
+
+
+MAX_GAP_ROWS = 5_000  # of whole groups, on which the scores of random and of grouped folds are compared
+GAP_FOLDS = 5
+
+
+def find_group_gap(task: Task, train: Rows) -> Iterator[Finding]:
+    """Compare the scores of TF-IDF on random rows and on rows of other groups, in cross-validation.
+
+    The groups are those of `--group-column`, or of a column with a usual name. The difference is a warning if
+    it is larger than two standard errors of its mean over the folds.
+    """
+    column = task.config.group_column or find_obvious_groups(train, list_read_columns(task))
+    if column is None or task.definition.labeled_unit not in ("text", "ending"):  # which TF-IDF predicts
+        return
+    groups, _ = number_groups(hash_groups(train, column))
+    sizes, seed = np.bincount(groups), task.config.seed
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    order = order[: max(GAP_FOLDS, int((np.cumsum(sizes[order]) <= MAX_GAP_ROWS).sum()))]
+    rows = train.select(np.flatnonzero(np.isin(groups, order)))
+    random_keys = task.make_split_keys(rows)
+    grouped_keys = random_keys.add_group_column(rows, column)
+    if min(len(np.unique(keys.group)) for keys in (random_keys, grouped_keys)) < GAP_FOLDS:
+        return
+    random_scores = _score_folds(task, rows, random_keys)
+    grouped_scores = _score_folds(task, rows, grouped_keys)
+    if not (random_scores and grouped_scores):
+        return
+    gap = random_scores.mean - grouped_scores.mean
+    error = np.sqrt((random_scores.variance + grouped_scores.variance) / GAP_FOLDS)
+    fix = ""
+    if task.config.group_column is None:
+        fix = f"pass {GROUP_FLAG} {shlex.quote(column)} to keep each {column} in one split"
+    yield Finding(
+        "warning" if fix and gap > 2 * error else "note", "groups",
+        f"{random_scores.name} has {random_scores.metric} {random_scores.mean:.3f} on random rows and "
+        f"{grouped_scores.mean:.3f} on rows of another {column}: a difference of {gap:.3f}, with a standard "
+        f"error of {error:.3f} ({GAP_FOLDS} folds of {format_count(len(rows), 'training row')})",
+        fix, len(rows),
+    )  # fmt: skip
+
+
+class _FoldScores(NamedTuple):
+    """The scores of a baseline on several folds."""
+
+    name: str
+    metric: str
+    scores: list[float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+    @property
+    def variance(self) -> float:
+        return float(np.var(self.scores, ddof=1))
+
+
+def _score_folds(task: Task, rows: Rows, keys: SplitKeys) -> _FoldScores | None:
+    """Return the scores of the TF-IDF baseline of the task, or None if a fold leaves only one class."""
+    scores, metric, name = [], task.state.best_metric[0], ""
+    for train_index, test_index in make_folds(keys, GAP_FOLDS, task.config.seed):
+        train, test = rows.select(train_index), rows.select(test_index)
+        try:
+            task.validate_splits({"train": train, "validation": test})
+            baselines = task.fit_baselines(train, test)
+        except UserError:
+            return None
+        name = next(each for each in TFIDF_BASELINES if each in baselines)
+        fold_scores = baselines[name].score_all()
+        metric = metric if metric in fold_scores else next(iter(fold_scores))
+        scores.append(fold_scores[metric])
+    return _FoldScores(name, metric, scores)
 
 
 # ---- tokens

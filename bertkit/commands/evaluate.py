@@ -255,7 +255,7 @@ def _score(
     others = baselines
     metrics = {
         "task": task.definition.name,
-        "data": summarize_data(inputs.dataset, fingerprints, splits),
+        "data": summarize_data(task, inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
         **summarize_baselines(baselines, len(train or ())),

@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.groups_and_times import describe_sides
 from bertkit.data.split import (
     DEFAULT_FRACTION,
-    assign_folds,
+    SplitKeys,
+    describe_overlap,
+    find_overlap,
+    hold_out,
     join_groups,
+    make_folds,
     remove_overlap,
     sample_rows,
-    split_stratified,
 )
 from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.data.tokens import share_tokens
@@ -44,12 +48,19 @@ from bertkit.experiments.study_results import (
 )
 from bertkit.reports.tables import ResultTable, render_study_page
 from bertkit.run.baselines import fit_all_baselines
-from bertkit.run.load_data import LoadedData, sample_training_rows, split_parsed_rows
+from bertkit.run.load_data import (
+    LoadedData,
+    describe_group_risk,
+    sample_training_rows,
+    split_parsed_rows,
+    summarize_split_columns,
+)
 from bertkit.run.prepare import PreparedRun, RunOptions
 from bertkit.run.results import summarize_data
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import STUDY_PREFIX, serialize_settings
 from bertkit.settings.run_settings import MAX_SEED, RunConfig
+from bertkit.tasks.base import Task
 from bertkit.utils.files import write_jsonl, write_text
 from bertkit.utils.reporting import report_info, use_reporter
 from bertkit.utils.text import dump_yaml
@@ -119,8 +130,9 @@ def parse_labeled_rows(data: LoadedData, split: str) -> Rows | None:
 def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
     """Return the splits of a study with folds.
 
-    A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds. A
-    trial trains on all folds but one, and is scored on that one.
+    A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds; with
+    times, of the earlier ones. A trial trains on all rows that the final run of one fold may use, and is
+    scored on that fold.
     """
     task, seed = data.task, get_split_seed(data.task.config)
     rows, notes = data.dataset.splits["train"], list(data.dataset.notes)
@@ -128,49 +140,74 @@ def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
         rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
     rows = sample_training_rows(task, rows, seed)
     keys = task.split_keys(rows)
-    groups = join_groups(keys)
-    num_groups = len(np.unique(groups))
+    keys = dataclasses.replace(keys, group=join_groups(keys))
+    num_groups = len(np.unique(keys.group))
     count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
     if num_groups < num_folds:
         raise UserError(f"--folds {num_folds}: the training data has only {count}; use fewer folds")
-    fold = assign_folds(groups, keys.stratum, num_folds, seed)
     fraction = task.config.validation_fraction or DEFAULT_FRACTION
+    folds = make_folds(keys, num_folds, seed)
     final = []
-    for number in range(num_folds):
-        rest, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        train, validation = split_stratified(groups[rest], keys.stratum[rest], fraction, seed)
+    for number, (rest, test) in enumerate(folds):
+        train, validation = (rest[index] for index in hold_out(keys.select(rest), fraction, seed))
+        fold_notes: list[str] = []
+        train = _leave_out_overlap(task, keys, train, [validation, test], fold_notes)
         if not (len(train) and len(validation)):
             raise UserError(
                 f"--folds {num_folds}: {count} in the training data are too few to hold out rows for "
                 "validation; raise --validation-fraction, or add rows"
             )
-        indices = {"train": rest[train], "validation": rest[validation], "test": test}
+        indices = {"train": train, "validation": validation, "test": test}
         splits = {name: rows.select(index) for name, index in indices.items()}
         task.validate_splits(splits)
         final.append(FinalSplits(number, splits, test))
-    trial_splits = {
-        "train": rows.select(np.flatnonzero(fold != TRIAL_FOLD)),
-        "validation": rows.select(np.flatnonzero(fold == TRIAL_FOLD)),
-    }
-    for note in [*notes, f"{format_count(len(rows), keys.unit)} in {num_folds} folds (seed {seed})"]:
+        sides = [describe_sides(section) for section in summarize_split_columns(task, splits).values()]
+        notes += [f"fold {number}: {note}" for note in [*fold_notes, *sides]]
+    rest, test = folds[TRIAL_FOLD]
+    rest = _leave_out_overlap(task, keys, rest, [test], [])
+    predicted = np.sort(np.concatenate([part.rows for part in final]))
+    final = [dataclasses.replace(part, rows=np.searchsorted(predicted, part.rows)) for part in final]
+    unused = len(rows) - len(predicted)
+    earliest = f"; the earliest {format_count(unused, keys.unit)} are only trained on" if unused else ""
+    notes.append(f"{format_count(len(predicted), keys.unit)} in {num_folds} folds (seed {seed}){earliest}")
+    notes += describe_group_risk(task, final[0].splits["train"], final[0].splits["test"])
+    for note in notes:
         report_info(note)
-    return StudySplits(trial_splits, final, rows)
+    trial_splits = {"train": rows.select(rest), "validation": rows.select(test)}
+    return StudySplits(trial_splits, final, rows.select(predicted))
+
+
+def _leave_out_overlap(
+    task: Task, keys: SplitKeys, train: np.ndarray, others: Sequence[np.ndarray], notes: list[str]
+) -> np.ndarray:
+    """Return the training rows that share no text and no group with the other rows, and add notes.
+
+    All are indices of `keys`. Folds of joined groups share none anyway.
+    """
+    if task.config.keep_overlap or not (keys.group_column or keys.time_column):
+        return train
+    overlap = find_overlap(keys.select(train), [keys.select(each) for each in others], of_same_rows=True)
+    notes += describe_overlap(overlap, keys.unit)
+    return train[~np.any([np.zeros(len(train), bool), *overlap.values()], axis=0)]
 
 
 def hold_out_test_rows(data: LoadedData) -> LoadedData:
     """Return the data with a test split from the training rows, for a dataset without labeled test rows."""
     task, rows = data.task, data.dataset.splits["train"]
     keys = task.split_keys(rows)
-    train, test = split_stratified(
-        join_groups(keys), keys.stratum, OUTER_FRACTION, get_split_seed(task.config)
-    )
+    keys = dataclasses.replace(keys, group=join_groups(keys))
+    train, test = hold_out(keys, OUTER_FRACTION, get_split_seed(task.config))
+    notes: list[str] = []
+    train = _leave_out_overlap(task, keys, train, [test], notes)
     if not (len(train) and len(test)):
         raise UserError(
             f"{rows.files[0]}: {format_count(len(rows), keys.unit)} are too few to hold out a test split; "
             "add rows, or pass --test FILE"
         )
     splits = {**data.dataset.splits, "train": rows.select(train), "test": rows.select(test)}
-    return dataclasses.replace(data, dataset=dataclasses.replace(data.dataset, splits=splits))
+    notes += describe_group_risk(task, splits["train"], splits["test"])
+    dataset = dataclasses.replace(data.dataset, splits=splits, notes=[*data.dataset.notes, *notes])
+    return dataclasses.replace(data, dataset=dataset)
 
 
 # ---- the study
@@ -442,7 +479,9 @@ class Study(Experiment):
         return {
             "task": "study",
             "command": self.task_name,
-            "data": summarize_data(dataset, self.fingerprints, {**dataset.splits, **used}),
+            "data": summarize_data(
+                self.prepared.task, dataset, self.fingerprints, {**dataset.splits, **used}
+            ),
             "model": self.prepared.model_source.name,
             "metric": self.metric,
             "folds": self.config.folds,

@@ -27,7 +27,7 @@ from bertkit.data.features import (
     update_with_tokens,
 )
 from bertkit.data.sources import load_dataset
-from bertkit.data.split import find_remaining, sample_rows
+from bertkit.data.split import find_overlap, sample_rows
 from bertkit.data.table import UNLABELED_ROWS, Rows, describe_changes, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
@@ -221,8 +221,10 @@ def _load_unlabeled_rows(run: PreparedRun) -> Rows:
     inputs = {name: values for name, values in read_rows.columns.items() if name not in gold}
     parsed, _ = reader.parse_rows(read_rows.replace_columns(inputs))
     rows = add_renamed_columns(parsed, reader.config, task.config)
-    evaluation = {name: split for name, split in run.splits.items() if name != "train"}
-    remaining = find_remaining(evaluation, task.split_keys, task.split_keys(rows))
+    evaluation = [task.split_keys(split) for name, split in run.splits.items() if name != "train"]
+    keys = dataclasses.replace(task.split_keys(rows), time=None)  # they are usually newer than labeled rows
+    excluded = [np.zeros(len(rows), bool), *find_overlap(keys, evaluation).values()]
+    remaining = np.flatnonzero(~np.any(excluded, axis=0))
     removed = len(rows) - len(remaining)
     note = f" ({removed:,} left out: also in an evaluation split)" if removed else ""
     if not len(remaining):

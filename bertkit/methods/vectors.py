@@ -76,7 +76,8 @@ class LinearProbe(Method):
         def fit() -> FittedProbe:
             vectors = encoder.compute_vectors(features)
             balanced = config.class_weights == "balanced"
-            return fit_probe(task, vectors, _require_labels(features), balanced)
+            groups = task.split_keys(run.splits["train"]).column_group
+            return fit_probe(task, vectors, _require_labels(features), balanced, groups)
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]

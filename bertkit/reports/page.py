@@ -22,6 +22,7 @@ from bertkit.charts import (
     plot_reliability_diagram,
     render_chart,
 )
+from bertkit.data.groups_and_times import describe_sides
 from bertkit.errors import format_count
 from bertkit.reports import card
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
@@ -79,6 +80,10 @@ def render_page(run: FinishedRun, explanations: Mapping[int, ExampleExplanation]
         "page.html",
         title=run.name,
         run=run,
+        data_facts={
+            name: describe_sides(value) if isinstance(value, dict) else value
+            for name, value in metrics["data"].items()
+        },
         judgement=card.list_judgement(metrics, bool(run.calibration)),
         scores=[(row, compute_interval_bar(metrics, row[0])) for row in card.format_score_rows(metrics)],
         compared=card.format_comparison_rows(metrics),

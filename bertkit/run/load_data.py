@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,22 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from bertkit.data.groups_and_times import (
+    GROUP_FLAG,
+    count_groups,
+    describe_sides,
+    find_obvious_groups,
+    find_time_ranges,
+    hash_groups,
+)
 from bertkit.data.sources import LoadedDataset
-from bertkit.data.split import count_overlap, make_splits, sample_per_class, sample_rows, to_membership
+from bertkit.data.split import (
+    find_split_overlap,
+    make_splits,
+    sample_per_class,
+    sample_rows,
+    to_membership,
+)
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.run.resolve_settings import fill_data_dir, require_data_objects
@@ -27,7 +42,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Task, describe_unread_columns
+from bertkit.tasks.base import Task, describe_unread_columns, list_read_columns
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
@@ -98,8 +113,9 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
 
 
 def parse_dataset(task: Task, dataset: LoadedDataset) -> LoadedDataset:
-    """Return the dataset with parsed rows, and with a note on the columns that the task does not read."""
+    """Return the dataset with parsed rows, and with notes on the columns that split them or are not read."""
     parsed = task.parse_dataset(dataset)
+    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *task.resolve_split_columns(parsed.splits)])
     if dataset.defaults:  # the registry names the columns of a known dataset
         return parsed
     unread = describe_unread_columns(task, dataset.splits["train"])
@@ -134,13 +150,42 @@ def split_parsed_rows(task: Task, dataset: LoadedDataset) -> Splits:
     task.validate_splits(splits)
     for note in [*dataset.notes, *notes]:
         report_info(note)
-    if task.config.keep_overlap and (overlap := count_overlap(splits, task.split_keys)):
+    for section in summarize_split_columns(task, splits).values():
+        report_info(describe_sides(section))
+    if task.config.keep_overlap:
         rows = format_count(len(splits["train"]), f"training {task.definition.unit}")
-        report_warning(
-            f"{overlap:,} of {rows} are also in an evaluation split and are kept (--keep-overlap): "
-            "its scores are too high"
-        )
+        for reason, is_affected in find_split_overlap(splits, task.split_keys).items():
+            report_warning(
+                f"{is_affected.sum():,} of {rows} are {reason} and are kept (--keep-overlap): "
+                "its scores are too high"
+            )
     return splits
+
+
+def summarize_split_columns(task: Task, splits: Splits) -> dict[str, Any]:
+    """Return the sections "groups" and "time" of the data in `metrics.json`, which exist with their flags."""
+    group_column, time_column = task.config.group_column, task.state.time_column
+    return {
+        **({"groups": count_groups(splits, group_column)} if group_column else {}),
+        **({"time": find_time_ranges(splits, time_column)} if time_column else {}),
+    }
+
+
+def describe_group_risk(task: Task, train: Rows, held_out: Rows) -> list[str]:
+    """Return a note if rows were split at random although a column says which of them belong together."""
+    if task.config.group_column or task.config.time_column or not task.definition.predicts_rows:
+        return []
+    column = find_obvious_groups(train, list_read_columns(task))
+    if column is None:
+        return []
+    count = int(np.isin(hash_groups(held_out, column), hash_groups(train, column)).sum())
+    if not count:
+        return []
+    return [
+        f"{count:,} of {format_count(len(held_out), f'held-out {task.definition.unit}')} have a {column} "
+        "that training rows have, too, so scores may be too high; "
+        f"{GROUP_FLAG} {shlex.quote(column)} keeps each on one side"
+    ]
 
 
 def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
@@ -156,6 +201,8 @@ def split_and_sample(task: Task, splits: Splits) -> tuple[Splits, list[str]]:
     )
     if not config.keep_overlap:
         notes += _check_removed_classes(task, splits, all_splits)
+    if "validation" not in splits:
+        notes += describe_group_risk(task, all_splits["train"], all_splits["validation"])
     sampled = {
         name: sample_training_rows(task, rows, seed)
         if name == "train"
@@ -184,7 +231,8 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
     """Check that each class still has training rows; return a note on the classes that are all held out."""
     is_held_out = "validation" not in splits
     num_held_out = len(new_splits["validation"]) if is_held_out else 0
-    if len(new_splits["train"]) + num_held_out == len(splits["train"]):
+    has_columns = task.config.group_column or task.config.time_column  # then strata can be held out
+    if not has_columns and len(new_splits["train"]) + num_held_out == len(splits["train"]):
         return []  # no row was removed
     missing = task.split_keys(splits["train"]).classes - task.split_keys(new_splits["train"]).classes
     held_out = missing & task.split_keys(new_splits["validation"]).classes if is_held_out else set()
@@ -194,7 +242,8 @@ def _check_removed_classes(task: Task, splits: Splits, new_splits: Splits) -> li
             "an evaluation split; keep these rows with --keep-overlap, or remove them from that split"
         )
     names = format_list(map(repr, sorted(held_out)))
-    return [f"every row of {names} is held out for validation; pass another --split-seed"] if names else []
+    fix = "add earlier rows" if task.config.time_column else "pass another --split-seed"
+    return [f"every row of {names} is held out for validation; {fix}"] if names else []
 
 
 # ---- the data of a finished run

@@ -13,6 +13,7 @@ from bertkit.data.columns import parse_column_names
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
+from bertkit.run.load_data import summarize_split_columns
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
@@ -167,13 +168,16 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
     report_info(f"best checkpoint: {'highest' if is_greater_better else 'lowest'} {name}")
 
 
-def summarize_data(dataset: LoadedDataset, fingerprints: Mapping[str, str], splits: Splits) -> dict[str, Any]:
+def summarize_data(
+    task: Task, dataset: LoadedDataset, fingerprints: Mapping[str, str], splits: Splits
+) -> dict[str, Any]:
     """Return the section "data" of `metrics.json`; unlabeled rows are left out of the fingerprint."""
     sizes = {split: len(rows) for split, rows in splits.items()}
     fingerprint = combine_fingerprints(
         {name: value for name, value in fingerprints.items() if name != UNLABELED_ROWS}
     )
-    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes}
+    columns = summarize_split_columns(task, splits)
+    return {"name": dataset.name, "source": dataset.source, "fingerprint": fingerprint, **sizes, **columns}
 
 
 def compute_scores(

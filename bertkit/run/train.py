@@ -257,7 +257,7 @@ def _write_results(
     command = shlex.join(["bertkit", "calibrate", str(session.folder)])
     metrics = {
         "task": task.definition.name,
-        "data": summarize_data(prepared.dataset, prepared.fingerprints, splits),
+        "data": summarize_data(task, prepared.dataset, prepared.fingerprints, splits),
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
         **summarize_baselines(baselines, len(splits["train"])),

@@ -34,6 +34,7 @@ class TaskSettings:
     """
 
     features: str | None = None
+    group_column: str | None = None
     label_fixes: str | None = None
     long_texts: str | None = None
     method: str = "finetune"
@@ -41,6 +42,7 @@ class TaskSettings:
     probe: str | None = None
     shots: int | None = None
     teacher: str | None = None
+    time_column: str | None = None
     time_limit: float | None = None
 
 
@@ -279,6 +281,13 @@ class FineTuningConfig(RunConfig):
     label_fixes: str | None = setting(
         None, "Corrected labels, a file from the page of `bertkit label-issues`.", Panel.ROWS,
         is_path=True,
+    )  # fmt: skip
+    group_column: str | None = setting(
+        None, "Column of authors, patients, documents, ...: rows of one are never in two splits.", Panel.ROWS
+    )
+    time_column: str | None = setting(
+        None, "Column of dates or times: rows that are held out are later than the training rows.",
+        Panel.ROWS,
     )  # fmt: skip
     metric: list[str] = metric_setting()
     metric_for_best_model: str | None = setting(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.data.split import assign_folds
+from bertkit.data.split import assign_balanced_folds, assign_folds
 from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000
@@ -96,11 +96,18 @@ class LinearProbe:
 
 
 def fit_linear_probe(
-    vectors: np.ndarray, labels: np.ndarray, num_outputs: int, score: Score, seed: int, balanced: bool = False
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    num_outputs: int,
+    score: Score,
+    seed: int,
+    balanced: bool = False,
+    groups: np.ndarray | None = None,
 ) -> LinearProbe:
     """Fit a linear layer to vectors [n, poolings, size]; choose pooling and then penalty by cross-validation.
 
-    The first pooling wins ties. `score` gets the labels and the logits; higher is better.
+    The first pooling wins ties. `score` gets the labels and the logits; higher is better. Rows with equal
+    keys in `groups` [n] are in one fold.
     """
 
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:
@@ -112,7 +119,13 @@ def fit_linear_probe(
     strata = labels if has_classes else np.zeros(len(labels), int)
     limit = np.sort(np.bincount(labels, minlength=2))[-2] if has_classes else len(labels)
     num_folds = max(1, min(MAX_FOLDS, int(limit)))
-    fold = assign_folds(np.arange(len(labels)), strata, num_folds, seed)
+    if groups is None:
+        fold = assign_folds(np.arange(len(labels)), strata, num_folds, seed)
+    else:
+        num_folds = min(num_folds, len(np.unique(groups)))
+        fold = np.zeros(len(labels), int)
+        if num_folds > 1:
+            fold = assign_balanced_folds(groups, strata, num_folds, seed)
 
     @cache
     def validate(pooling: int, penalty: float) -> float:

@@ -13,8 +13,21 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from bertkit.data.columns import SEEN_ROWS, find_column, hold_texts, require_named_columns
+from bertkit.data.columns import (
+    SEEN_ROWS,
+    find_column,
+    hold_texts,
+    require_column,
+    require_named_columns,
+)
 from bertkit.data.features import Features, PaddingCollator
+from bertkit.data.groups_and_times import (
+    GROUP_FLAG,
+    TIME_FLAG,
+    TimeColumn,
+    check_groups,
+    find_time_column,
+)
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
@@ -135,15 +148,21 @@ ID_COLUMNS = {
 UNREAD_NOTE = "columns not read"
 
 
+def list_read_columns(task: "Task") -> set[str]:
+    """Return the columns that a task reads, or by which its rows are split."""
+    schema, config = task.input_schema, task.config
+    read = {name for name in (config.group_column, config.time_column) if name}
+    for value in get_column_settings(config).values():
+        read.update(value if isinstance(value, list) else [value, *value.split(",")] if value else [])
+    return read.union(schema.text_columns, schema.gold_columns, schema.hidden_columns, schema.group_columns)
+
+
 def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
     """Return a note on the columns of the training rows that a task does not read; [] if there are none.
 
     The note names the flag that reads a further column of texts, if the task has one.
     """
-    schema, read = task.input_schema, set[str]()
-    for value in get_column_settings(task.config).values():
-        read.update(value if isinstance(value, list) else [value, *value.split(",")] if value else [])
-    read.update(schema.text_columns, schema.gold_columns, schema.hidden_columns, schema.group_columns)
+    read = list_read_columns(task)
     unread = [
         name
         for name, values in train.columns.items()
@@ -227,6 +246,7 @@ class TaskState(SimpleNamespace):
         label_type: Kind of the labels, a `bertkit.tasks.text.label_types.LabelType`, if each text has one
             label, one set of labels or one number; None for other tasks.
         new_tokens: Tokens that the task needs in addition to those of the tokenizer.
+        time_column: The column of `--time-column` in the data of the run.
         best_metric: Metric that selects the best checkpoint, and +1 if higher is better or -1 if lower is.
             It is that of `--metric-for-best-model`, of the dataset, or of the task.
         fitted_params: Parameters that `fit_decision` chooses, by their name in `config.json`.
@@ -237,6 +257,7 @@ class TaskState(SimpleNamespace):
     head_note: str | None = None
     label_type: Any = None
     new_tokens: Sequence[str] = ()
+    time_column: TimeColumn | None = None
     best_metric: tuple[str, int] = ("accuracy", 1)
     fitted_params: Mapping[str, Any] = {}
     fitted_confidence: FittedConfidence = NOT_FITTED
@@ -650,8 +671,35 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
+        """Return the keys by which rows are split, without those of `--group-column` and `--time-column`."""
+
+    def resolve_split_columns(self, splits: Splits) -> list[str]:
+        """Check the columns of `--group-column` and `--time-column` in parsed rows; return notes on them."""
+        group_column, time_column = self.config.group_column, self.config.time_column
+        notes = []
+        for column, flag in ((group_column, GROUP_FLAG), (time_column, TIME_FLAG)):
+            if column is not None:
+                for rows in splits.values():
+                    require_column(rows, column, flag)
+                if column in self.input_schema.gold_columns:
+                    raise UserError(f"{flag} {column}: is the column of the labels; name another column")
+        if group_column is not None:
+            notes += check_groups(splits["train"], group_column)
+        if time_column is not None:
+            self.state.time_column = find_time_column(splits, time_column)
+        return notes
+
     def split_keys(self, rows: Rows) -> SplitKeys:
-        """Return keys by which rows are split into training and validation rows."""
+        """Return keys by which rows are split; columns that these rows lack have no effect."""
+        keys, group_column, time_column = (
+            self.make_split_keys(rows), self.config.group_column, self.state.time_column,
+        )  # fmt: skip
+        if group_column in rows.columns:
+            keys = keys.add_group_column(rows, group_column)
+        if time_column is not None and time_column.name in rows.columns:
+            keys = keys.add_time_column(rows, time_column)
+        return keys
 
     @abstractmethod
     def validate_splits(self, splits: Splits) -> None:

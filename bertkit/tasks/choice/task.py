@@ -180,7 +180,7 @@ class Swag(Task):
 
         return ComputedColumn(join, [endings, rows[start_column]])
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         contexts = self.input_schema.context_columns
         endings = hash_values(tuple(sorted(row_endings)) for row_endings in self.parse_endings(rows))
         return SplitKeys(

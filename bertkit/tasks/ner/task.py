@@ -158,7 +158,7 @@ class Ner(Task):
             found[name] = find_passed_column(rows, column, "--" + name.replace("_", "-"))
         self.resolve(**found)
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         """Return keys that identify a sentence by its words, and stratify by the presence of entities.
 
         With `--context document`, a document stays in one split: the model reads its other sentences too.

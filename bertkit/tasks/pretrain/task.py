@@ -201,7 +201,7 @@ class Pretrain(Task):
     def parse_rows(self, rows: Rows, split: str = "", require_labels: bool = False) -> tuple[Rows, list[str]]:
         return rows, []
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         digests = rows.hash_columns(["digest"])
         return SplitKeys(digests, digests, stratum=np.zeros(len(rows), int), unit=self.definition.unit)
 

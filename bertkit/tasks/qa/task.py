@@ -141,7 +141,7 @@ class Qa(Task):
         matched = zip(COLUMN_SETTINGS, match_split_columns(rows, self._column_names), strict=True)
         self.resolve(**{**dict(matched), **named})
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         identity, (group, unit) = rows.hash_columns(["question", "context"]), group_questions(rows)
         return SplitKeys(identity, group, stratum=np.zeros(len(rows), int), group_unit=unit)
 

@@ -273,7 +273,7 @@ class SequenceTask(Task):
                 "name the column of the labels with --label-column"
             )
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         texts = rows.hash_columns(self.input_schema.text_columns)
         column = self.config.label_column
         if not self.labels or column not in rows.columns:
@@ -733,9 +733,9 @@ class Nli(SequenceTask):
         labeled = {name: rows for name, rows in dataset.splits.items() if has_labels(rows, column)}
         return named.add_splits(labeled)
 
-    def split_keys(self, rows: Rows) -> SplitKeys:
+    def make_split_keys(self, rows: Rows) -> SplitKeys:
         # All pairs with the same premise stay in one split: their labels help to predict each other.
-        keys = super().split_keys(rows)
+        keys = super().make_split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
     def get_tfidf_baseline(self) -> tuple[str, list[str]]:
@@ -772,19 +772,27 @@ def predict_by_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: S
     The layer is fitted to the first part, and predicts the second one.
     """
     labels, gold = (task.label_type.encode_labels(part, task.config.label_column) for part in parts)
-    probe = fit_probe(task, vectors[0], labels)
+    groups = task.split_keys(parts[0]).column_group
+    probe = fit_probe(task, vectors[0], labels, groups=groups)
     return _make_logits_scorer(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(
-    task: SequenceTask, vectors: np.ndarray, labels: np.ndarray, balanced: bool = False
+    task: SequenceTask,
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    balanced: bool = False,
+    groups: np.ndarray | None = None,
 ) -> LinearProbe:
-    """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows."""
+    """Fit a linear layer to vectors [n, poolings, hidden_size] of the texts of training rows.
+
+    `groups` are the `column_group` of their keys, which cross-validation keeps together.
+    """
 
     def score(gold: np.ndarray, logits: np.ndarray) -> float:
         return _make_logits_scorer(task, gold, logits).score_all()[task.label_type.default_metric]
 
-    return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced)
+    return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced, groups)
 
 
 def _make_logits_scorer(task: SequenceTask, gold: np.ndarray, logits: np.ndarray) -> Scorer:
