@@ -162,12 +162,11 @@ def _advise(
 
     With more validation rows, a gain that the model already has may be shown.
     """
-    if training.steps == 0:
+    steps, advice = training.steps, []
+    if steps == 0:
         return " It was not trained."
-    advice = []
-    is_short = training.steps is not None and training.steps < MIN_STEPS and may_be_short
-    if is_short or (training.steps is not None and not has_learned):
-        advice.append(f"{training.longer_training} (it trained for {format_count(training.steps, 'step')})")
+    if steps is not None and (not has_learned or (steps < MIN_STEPS and may_be_short)):
+        advice.append(f"{training.longer_training} (it trained for {format_count(steps, 'step')})")
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
     if training.study and num_rows < MANY_ROWS:
