@@ -354,6 +354,19 @@ def test_every_task_splits_by_the_columns(tmp_path, task, settings):
     assert not np.isin(keys.group, other.group).any()  # premises, articles, contexts
 
 
+@pytest.mark.parametrize("settings", [{"group_column": "user_id"}, {"time_column": "date"}])
+def test_pairs_of_one_premise_stay_on_one_side_together_with_the_columns(tmp_path, settings):
+    rows = [
+        {**row, "premise": f"premise {number % 50}", "user_id": f"u{number % 25 + 25 * (number > 99)}"}
+        for number, row in enumerate(ROW_MAKERS["nli"](120))
+    ]
+    data = load(tmp_path, "nli", rows=rows, **settings)
+    train, validation = (split_parsed_rows(data.task, data.dataset)[name] for name in ("train", "validation"))
+    assert not set(train["premise"]) & set(validation["premise"])
+    if "group_column" in settings:
+        assert not set(train["user_id"]) & set(validation["user_id"])
+
+
 @pytest.mark.parametrize("task", ["classify", "nli"])
 def test_folds_of_a_study_keep_groups_apart_and_predict_each_row_once(tmp_path, task):
     data = load(tmp_path, task, group_column="user_id")

@@ -180,24 +180,24 @@ def _to_number(value: Any) -> float:
 def find_time_column(splits: Splits, column: str) -> TimeColumn:
     """Return how the times of all splits are written; a `UserError` names a row for which this is unclear."""
     flag = f"column {column!r} ({TIME_FLAG})"
-    location_by_value: dict[Any, str] = {}
+    places: dict[Any, tuple[Rows, int]] = {}  # first row of each value
     for rows in splits.values():
-        codes, values = rows.factorize(column)
+        codes, distinct = rows.factorize(column)
         _, first_rows = np.unique(codes, return_index=True)
-        for value, row in zip(values, first_rows.tolist(), strict=True):
+        for value, row in zip(distinct, first_rows.tolist(), strict=True):
             if is_empty(value):
                 raise UserError(
                     f"{rows.format_location(row)}: {flag} is empty; fill in the time, or remove the row"
                 )
-            location_by_value.setdefault(value if isinstance(value, (str, date)) else str(value),
-                                         f"{rows.format_location(row)}: {flag}")  # fmt: skip
-    values = list(location_by_value)
+            places.setdefault(value if isinstance(value, (str, date)) else str(value), (rows, row))
+    values = list(places)
 
     def describe(value: Any) -> str:
-        return f"{location_by_value[value]}: {shorten_repr(str(value))}"
+        rows, row = places[value]
+        return f"{rows.format_location(row)}: {flag}: {shorten_repr(str(value))}"
 
     numbers, are_numbers = parse_times(values, "number")
-    if parse_times(values, "object")[1].all():
+    if all(isinstance(value, date) for value in values):
         return TimeColumn(column, "object")
     if are_numbers.all():
         units = [_get_units_per_second(number) for number in numbers.tolist() if number >= EPOCH_SECONDS]
@@ -212,7 +212,7 @@ def find_time_column(splits: Splits, column: str) -> TimeColumn:
     short = next((value for value in values if TWO_DIGIT_YEAR.match(str(value).strip())), None)
     if short is not None:
         raise UserError(f"{describe(short)} has a year of two digits, which is ambiguous; {WRITE_ISO}")
-    parsed = {kind: parse_times(values, kind) for kind in ["ISO8601", *_list_formats(texts[0].strip())]}
+    parsed = {"ISO8601": parse_times(values, "ISO8601")}
     if parsed["ISO8601"][1].all():
         zoned = [":" in text and bool(TIME_ZONE.search(text.strip())) for text in texts]
         if any(zoned) and not all(zoned):
@@ -221,6 +221,7 @@ def find_time_column(splits: Splits, column: str) -> TimeColumn:
                 f"{shorten_repr(texts[zoned.index(True)])} has one; {WRITE_ISO}"
             )
         return TimeColumn(column, "ISO8601")
+    parsed |= {kind: parse_times(values, kind) for kind in _list_formats(texts[0].strip())}
     complete = [kind for kind, (_, is_valid) in parsed.items() if is_valid.all()]
     if not complete:
         is_valid = max([are_numbers, *(is_valid for _, is_valid in parsed.values())], key=np.sum)
