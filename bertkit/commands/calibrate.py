@@ -203,10 +203,11 @@ def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
             f"{source}: no column {column!r} ({GROUP_FLAG} of the run); only equal texts are kept together"
         )
     count = len(np.unique(join_groups(keys)))
-    if count < MIN_ROWS:
+    minimum = NUM_FOLDS if keys.group_column and len(rows) >= MIN_ROWS else MIN_ROWS
+    if count < minimum:
         unit = keys.group_unit or f"different {keys.unit}"
         raise UserError(
-            f"{source}: {format_count(count, unit)} to calibrate on, and at least {MIN_ROWS} are needed; "
+            f"{source}: {format_count(count, unit)} to calibrate on, and at least {minimum} are needed; "
             "pass more labeled rows with --data"
         )
     return assign_row_folds(keys, NUM_FOLDS, task.config.seed)
