@@ -302,10 +302,10 @@ def test_a_first_line_that_is_a_row_is_no_header(tmp_path):
 
 
 def test_two_columns_with_other_names_are_found_by_their_values(tmp_path):
-    rows, _ = read_table(tmp_path, "mood,tweet\n" + "".join(f'{label},"{text}"\n' for text, label in ROWS))
-    assert (guess_text_columns(rows, needs_label=True), guess_label_column(rows)) == (("tweet", None), "mood")
+    rows, _ = read_table(tmp_path, "mood,words\n" + "".join(f'{label},"{text}"\n' for text, label in ROWS))
+    assert (guess_text_columns(rows, needs_label=True), guess_label_column(rows)) == (("words", None), "mood")
     other = "".join(f'{label},"{text}","{text}"\n' for text, label in ROWS)
-    rows, _ = read_table(tmp_path, "mood,tweet,reply\n" + other)
+    rows, _ = read_table(tmp_path, "mood,words,reply\n" + other)
     with pytest.raises(UserError, match="looks like the text or the label"):
         guess_text_columns(rows, needs_label=True)
     with pytest.raises(UserError, match=r"looks like the text .it has"):

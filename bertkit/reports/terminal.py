@@ -13,6 +13,8 @@ from bertkit.tasks import task_definition
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.text import format_duration, replace_control_characters
 
+MIN_REPORTED_DATA_WAIT = 0.1  # fraction of the training time; more workers of the data loader may help
+
 
 def print_run_json(run: Any) -> None:
     """Print the metrics and the directory of a `Run` as one line of JSON."""
@@ -75,7 +77,10 @@ def _describe_training(metrics: Mapping[str, Any]) -> str:
     since_step = "" if resumed_from is None else f" since step {resumed_from}"
     extent = _describe_extent(training, metrics["data"]["train"], task_definition(metrics["task"]).unit)
     verb = "trained" if training["steps"] else "fitted"
-    return f"{verb} {extent} in {format_duration(training['seconds'])}{since_step}"
+    line = f"{verb} {extent} in {format_duration(training['seconds'])}{since_step}"
+    if (data_wait := training.get("data_wait", 0.0)) > MIN_REPORTED_DATA_WAIT:
+        line += f", {data_wait:.1%} of the time waiting for data"
+    return line
 
 
 def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> str:

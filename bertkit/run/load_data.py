@@ -17,11 +17,15 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from bertkit.data.columns import require_column
 from bertkit.data.groups_and_times import (
     GROUP_FLAG,
+    TIME_FLAG,
+    check_groups,
     count_groups,
     describe_sides,
     find_obvious_groups,
+    find_time_column,
     find_time_ranges,
     hash_groups,
 )
@@ -112,10 +116,27 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     return selected
 
 
+def resolve_split_columns(task: Task, splits: Splits) -> list[str]:
+    """Check the columns of `--group-column` and `--time-column` in parsed rows; return notes on them."""
+    group_column, time_column = task.config.group_column, task.config.time_column
+    notes = []
+    for column, flag in ((group_column, GROUP_FLAG), (time_column, TIME_FLAG)):
+        if column is not None:
+            for rows in splits.values():
+                require_column(rows, column, flag)
+            if column in task.input_schema.gold_columns:
+                raise UserError(f"{flag} {column}: is the column of the labels; name another column")
+    if group_column is not None:
+        notes += check_groups(splits["train"], group_column)
+    if time_column is not None:
+        task.state.time_column = find_time_column(splits, time_column)
+    return notes
+
+
 def parse_dataset(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     """Return the dataset with parsed rows, and with notes on the columns that split them or are not read."""
     parsed = task.parse_dataset(dataset)
-    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *task.resolve_split_columns(parsed.splits)])
+    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *resolve_split_columns(task, parsed.splits)])
     if dataset.defaults:  # the registry names the columns of a known dataset
         return parsed
     unread = describe_unread_columns(task, dataset.splits["train"])

@@ -17,16 +17,11 @@ from bertkit.data.columns import (
     SEEN_ROWS,
     find_column,
     hold_texts,
-    require_column,
     require_named_columns,
 )
 from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.groups_and_times import (
-    GROUP_FLAG,
-    TIME_FLAG,
     TimeColumn,
-    check_groups,
-    find_time_column,
 )
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
@@ -673,22 +668,6 @@ class Task(ABC):
     @abstractmethod
     def make_split_keys(self, rows: Rows) -> SplitKeys:
         """Return the keys by which rows are split, without those of `--group-column` and `--time-column`."""
-
-    def resolve_split_columns(self, splits: Splits) -> list[str]:
-        """Check the columns of `--group-column` and `--time-column` in parsed rows; return notes on them."""
-        group_column, time_column = self.config.group_column, self.config.time_column
-        notes = []
-        for column, flag in ((group_column, GROUP_FLAG), (time_column, TIME_FLAG)):
-            if column is not None:
-                for rows in splits.values():
-                    require_column(rows, column, flag)
-                if column in self.input_schema.gold_columns:
-                    raise UserError(f"{flag} {column}: is the column of the labels; name another column")
-        if group_column is not None:
-            notes += check_groups(splits["train"], group_column)
-        if time_column is not None:
-            self.state.time_column = find_time_column(splits, time_column)
-        return notes
 
     def split_keys(self, rows: Rows) -> SplitKeys:
         """Return keys by which rows are split; columns that these rows lack have no effect."""
