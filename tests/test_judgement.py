@@ -109,6 +109,11 @@ def test_no_advice_if_the_model_is_better():
         ({"steps": None}, "Try more training rows."),
         ({"steps": 99, "is_last_best": False}, "Try more training rows."),
         ({"steps": 0}, "It was not trained."),
+        ({"unk_fraction": 0.05}, "Try more training rows."),
+        (
+            {"unk_fraction": 0.051},
+            "Try a --model for the language of the texts (5% of the tokens are [UNK]) or more training rows.",
+        ),
         ({"truncated": 0.05}, "Try more training rows."),
         ({"truncated": 0.051}, "Try --max-length 512 (5% of the texts are truncated) or more training rows."),
         ({"truncated": 0.5, "longer_texts": None}, "Try more training rows."),
@@ -151,6 +156,10 @@ def test_no_advice_to_train_if_nothing_is_left_to_learn(correct, other, who):
     assert text.endswith(f"{who} no error on them; rows that are more difficult may show a difference.")
 
 
+def test_a_model_that_is_worse_than_one_without_errors_gets_advice():
+    assert judge_accuracy(150, {"tfidf": 200}).text.endswith(" Try more training rows.")
+
+
 def test_a_difference_of_zero_on_all_samples_has_no_interval():
     text = judge_accuracy(150, {"tfidf": 150}).text
     assert "accuracy 0.750, tfidf 0.750, the same on every sample of the rows. Try" in text
@@ -167,6 +176,9 @@ def test_a_regression_with_the_right_order_and_the_wrong_scale_predicts_no_bette
     assert (
         "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps)" in judgement.text
     )
+    noise = np.random.default_rng(0).normal(gold.mean(), 1, 100)  # its error differs by chance
+    judgement = judge(make(noise), others, "pearson", True, rows="100 rows", training=FACTS)
+    assert "It predicts no better than a constant." in judgement.text
     judgement = judge(make(gold + 2), others, "pearson", True, rows="100 rows", training=FACTS)
     assert "constant" not in judgement.text
 

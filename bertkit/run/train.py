@@ -294,8 +294,8 @@ def collect_training_facts(session: Session) -> TrainingFacts:
         longer_texts = "--long-texts windows"
     study = None
     if task.definition.predicts_rows and isinstance(config.data, str):
-        data = shlex.join(["bertkit", "study", task.definition.name, "--data", config.data])
-        study = f"{data} --folds 5"
+        recipe = shlex.quote(str(session.run_dir.settings_file))
+        study = f"bertkit study {task.definition.name} --recipe {recipe} --folds 5"
     longer_training = f"--max-steps {2 * state.max_steps}"
     if config.max_steps is None and config.epochs:
         longer_training = f"--epochs {2 * config.epochs:g}"
@@ -303,6 +303,7 @@ def collect_training_facts(session: Session) -> TrainingFacts:
     return TrainingFacts(
         steps=state.global_step if prepared.has_training_steps else None,
         longer_training=longer_training,
+        unk_fraction=train.unk_fraction,
         is_last_best=state.best_global_step == state.global_step,
         truncated=train.num_truncated / len(train) if is_truncated else 0.0,
         longer_texts=longer_texts,

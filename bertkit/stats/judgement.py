@@ -15,6 +15,7 @@ MIN_ROWS = 10  # the bootstrap of fewer rows shows nothing
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, so the probability of a false "better" is at most half of it
 MIN_STEPS = 100  # fewer optimizer steps hardly train a new head
 MAX_TRUNCATED = 0.05  # fraction of the training texts
+MAX_UNK = 0.05  # fraction of their tokens
 MAX_ECE = 0.05
 MIN_CALIBRATION_ROWS = 100  # on fewer rows, `calibrate` may make probabilities worse
 MANY_ROWS = 100  # with fewer validation rows, cross-validation shows more
@@ -29,6 +30,7 @@ class TrainingFacts:
         steps: Number of optimizer steps; None if the head was fitted without steps.
         longer_training: Flag with a value that trains longer, such as `--epochs 6`.
         is_last_best: Whether the last evaluation had the best score, so that longer training may help.
+        unk_fraction: Fraction of the tokens that the tokenizer does not know.
         truncated: Fraction of the training texts that are truncated.
         longer_texts: Flag with a value that truncates less, such as `--max-length 512`, if there is one.
         unit: What the task calls a row.
@@ -38,6 +40,7 @@ class TrainingFacts:
     steps: int | None
     longer_training: str
     is_last_best: bool = True
+    unk_fraction: float = 0.0
     truncated: float = 0.0
     longer_texts: str | None = None
     unit: str = "row"
@@ -125,7 +128,7 @@ def judge(
     perfect = [
         name
         for name, model in ((against, others[against]), ("the model", scorer))
-        if verdict != "better" and model.is_correct is not None and model.is_correct.all()
+        if verdict == "no_difference" and model.is_correct is not None and model.is_correct.all()
     ]
     if perfect:
         who = "Both make" if len(perfect) == 2 else f"{perfect[0][0].upper()}{perfect[0][1:]} makes"
@@ -133,7 +136,7 @@ def judge(
     elif training is not None and verdict != "better":
         constant = compared.get(MAJORITY, {})
         if "rmse" in constant:
-            has_learned = constant["rmse"].difference < 0
+            has_learned = find_verdict(constant["rmse"], False, scorer.size) == "better"
         else:
             has_learned = metric not in constant or constant[metric].difference != 0
         has_gain = sign * found.difference > 0
@@ -167,6 +170,10 @@ def _advise(
         return " It was not trained."
     if steps is not None and (not has_learned or (steps < MIN_STEPS and may_be_short)):
         advice.append(f"{training.longer_training} (it trained for {format_count(steps, 'step')})")
+    if training.unk_fraction > MAX_UNK:
+        advice.append(
+            f"a --model for the language of the texts ({training.unk_fraction:.0%} of the tokens are [UNK])"
+        )
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
     if training.study and num_rows < MANY_ROWS:
