@@ -264,3 +264,16 @@ def test_calibration_ends_the_advice_to_calibrate():
     assert card.list_judgement(metrics) == ["Better.", "Overconfident."]
     assert card.list_judgement(metrics, is_calibrated=True) == ["Better."]
     assert card.list_judgement({}) == []
+
+
+@pytest.mark.parametrize("folder", ["/home/me/runs/a", "'/home/me/my runs/a'"])
+def test_the_card_on_the_hub_names_no_local_path(folder):
+    recipe = f"{folder[:-1]}/run.yaml'" if folder.endswith("'") else f"{folder}/run.yaml"
+    text = (
+        f"No better. Try bertkit study classify --recipe {recipe} --folds 5, which scores all rows, or more "
+        f"training rows. Overconfident: ... (ECE 0.15); run bertkit calibrate {folder}."
+    )
+    assert card.rewrite_for_hub(f"# a\n\n{text}\n", "me/model") == (
+        "# model\n\nNo better. Try bertkit study classify --recipe RUN/run.yaml --folds 5, which scores all "
+        "rows, or more training rows. Overconfident: ... (ECE 0.15); run bertkit calibrate RUN.\n"
+    )

@@ -32,6 +32,8 @@ list(model.predict([{example}]))"""
 QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
 PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
 CALIBRATION_SECTION = re.compile(r"^## Calibration\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+STUDY_ADVICE = re.compile(rf"(bertkit study [\w-]+ --recipe )(?:{QUOTED_STRING}|\S+)(?P<end> --folds)")
+CALIBRATION_ADVICE = re.compile(r"(; run bertkit calibrate ).*\.$", re.MULTILINE)
 LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
 
 
@@ -306,6 +308,8 @@ def rewrite_for_hub(card: str, repo: str) -> str:
     """Return the card with the repository `ORG/NAME` in place of the run directory."""
     _, _, body = card.partition("\n")  # the title is the name of the run directory
     body = PIPELINE_CALL.sub(lambda match: match[1] + repr(repo), body)
+    body = STUDY_ADVICE.sub(r"\1RUN/run.yaml\g<end>", body)
+    body = CALIBRATION_ADVICE.sub(r"\1RUN.", body)
     body = LOAD_CALL.sub(f"bertkit.load(snapshot_download({repo!r}))", body)
     body = body.replace(
         "import bertkit\n", "import bertkit\nfrom huggingface_hub import snapshot_download\n", 1
