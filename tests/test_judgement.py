@@ -1,17 +1,24 @@
 """The judgement of a run: its thresholds, and where it is shown."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROW_MAKERS, make_toy_rows, write_rows
+from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
+from transformers import BertConfig
 
 from bertkit.reports import card
+from bertkit.run.train import collect_training_facts
+from bertkit.run_directory import RunDir
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, find_verdict, judge
 from bertkit.stats.scores import score_regression
 from bertkit.stats.significance import ScoreDifference, Scorer
 from bertkit.tasks.base import make_label_scorer
+from bertkit.tasks.text.config import ClassifyConfig
+from bertkit.tasks.text.task import Classify
 
 
 def make_scorer(is_correct):
@@ -189,6 +196,34 @@ def test_a_constant_prediction_is_named():
         "It predicts no better than a constant. Try --epochs 6 (it trained for 500 steps) or more training "
         "rows."
     )
+
+
+@pytest.mark.parametrize(
+    ("max_length", "methods", "new_tokens", "longer_texts"),
+    [
+        (64, [], [], "--max-length 128"),
+        (65, [], [], "--long-texts windows"),
+        (65, ["contrastive"], [], None),  # which refuses windows, as markers of entities do
+        (65, [], ["[E1]"], None),
+        (64, ["contrastive"], [], "--max-length 128"),
+    ],
+)
+def test_only_a_flag_that_is_accepted_is_advised(max_length, methods, new_tokens, longer_texts):
+    config = ClassifyConfig(data="a.csv", max_length=max_length, epochs=3.0)
+    task = Classify(config)
+    task.state.new_tokens = new_tokens
+    prepared = SimpleNamespace(
+        task=task, config=config, methods=methods, has_training_steps=True, trained_length=None,
+        model_config=BertConfig(max_position_embeddings=128),
+        features={"train": make_features([[8]])},
+    )  # fmt: skip
+    state = SimpleNamespace(max_steps=9, global_step=9, best_global_step=9)
+    session = SimpleNamespace(
+        prepared=prepared, trainer=SimpleNamespace(state=state), run_dir=RunDir(Path("my run"))
+    )
+    facts = collect_training_facts(session)
+    assert (facts.longer_texts, facts.longer_training) == (longer_texts, "--epochs 6")
+    assert facts.study == "bertkit study classify --recipe 'my run/run.yaml' --folds 5"
 
 
 # ---- overconfidence

@@ -122,7 +122,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         if problem := describe_no_gain(calibration["scores"], len(rows)):
             if not (criterion or config.coverage):
                 raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
-            report_warning(f"{problem}; with more rows (--data), it may")
+            report_warning(f"{problem}; pass more rows with --data")
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,

@@ -290,7 +290,8 @@ def collect_training_facts(session: Session) -> TrainingFacts:
     longer_texts = None
     if 2 * config.max_length <= min(longest, prepared.trained_length or longest):
         longer_texts = f"--max-length {2 * config.max_length}"
-    elif config.long_texts is not None:
+    elif config.long_texts is not None and not (prepared.methods or task.state.new_tokens):
+        # a contrastive method and the markers of entities exclude windows
         longer_texts = "--long-texts windows"
     study = None
     if task.definition.predicts_rows and isinstance(config.data, str):
