@@ -97,16 +97,21 @@ def test_a_suite_with_two_jobs_has_the_weights_and_the_table_of_one_job(tiny, tm
     assert (tmp_path / "jobs1" / "README.md").read_text() == (tmp_path / "jobs2" / "README.md").read_text()
 
 
+def find_checkpoints(study):
+    """Return the complete checkpoints of the folds: one that is being written is in a directory of its own."""
+    return set(study.glob("folds/*/checkpoints/checkpoint-*"))
+
+
 @pytest.fixture
 def when_training():
     """Return a function that calls another one as soon as each fold of a study has a new checkpoint."""
     threads = []
 
     def arrange(folder, action):
-        before = set(folder.rglob("checkpoint-*"))
+        before = find_checkpoints(folder)
 
         def wait_and_act():
-            while len({path.parents[1] for path in set(folder.rglob("checkpoint-*")) - before}) < 2:
+            while len({path.parents[1] for path in find_checkpoints(folder) - before}) < 2:
                 time.sleep(0.02)
             action()
 
@@ -138,7 +143,7 @@ def test_a_study_whose_process_was_killed_and_then_interrupted_is_resumed(
     assert status == 130, err
     assert f"resume with: bertkit study classify --resume --output-dir {folder} --jobs 2" in err
     assert multiprocessing.active_children() == []
-    assert len({path.parents[1] for path in folder.rglob("checkpoint-*")}) == 2
+    assert len({path.parents[1] for path in find_checkpoints(folder)}) == 2
     status, _, err = cli("study", "classify", "--resume", "-o", folder)
     assert status == 0, err
     assert read_weights(folder) == read_weights(tmp_path / "whole")
