@@ -98,7 +98,7 @@ def test_a_suite_with_two_jobs_has_the_weights_and_the_table_of_one_job(tiny, tm
 
 
 def find_checkpoints(study):
-    """Return the complete checkpoints of the folds: one that is being written is in a directory of its own."""
+    """Return the complete checkpoints of the folds, without those that are being written."""
     return set(study.glob("folds/*/checkpoints/checkpoint-*"))
 
 

@@ -5,6 +5,7 @@ The temperature is folded into the output layer. All other fitted numbers are st
 """
 
 import copy
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         if evaluation.calibration_method == "answers":
             calibration = _fit_answers(config, evaluation, folds)
         else:
-            calibration = _fit_classes(config, evaluation, folds, criterion)
+            weights = predictor.task.get_weights(rows)
+            calibration = _fit_classes(config, evaluation, weights, folds, criterion)
         if problem := describe_no_gain(calibration["scores"], len(rows)):
             if not (criterion or config.coverage):
                 raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
@@ -217,11 +219,20 @@ def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
 
 
 def _fit_classes(
-    config: CalibrateConfig, evaluation: Any, folds: np.ndarray, criterion: ThresholdCriterion | None
+    config: CalibrateConfig,
+    evaluation: Any,
+    weights: np.ndarray | None,
+    folds: np.ndarray,
+    criterion: ThresholdCriterion | None,
 ) -> dict[str, Any]:
-    """Fit a temperature, prediction sets and, with their flags, thresholds and abstention."""
+    """Fit a temperature, prediction sets and, with their flags, thresholds and abstention.
+
+    The [rows] weights are those of the rows in the fit of the temperature, if any.
+    """
     previous = read_temperature(Path(config.run))
     trained = evaluation.make_decisions().scale(previous)  # of the model as it was trained
+    if weights is not None:
+        trained = dataclasses.replace(trained, weights=weights[trained.row])
     temperature = fit_temperature(trained)
     if is_at_bound(temperature):
         if temperature > 1:
@@ -254,7 +265,7 @@ def _fit_classes(
             for name, factor in (("before", 1.0), ("after", factors))
         },
         "reliability": {
-            name: compute_calibration(*part.compute_confidence()).to_dict() for name, part in parts.items()
+            name: compute_calibration(*part.compute_reliability()).to_dict() for name, part in parts.items()
         },
         **abstention,
     }

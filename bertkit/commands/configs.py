@@ -417,7 +417,8 @@ class DistillConfig(FineTuningConfig):
 
     excluded_settings = frozenset({
         "validation", "test", "validation_fraction", "keep_overlap", "max_eval_samples", "split_seed",
-        "group_column", "time_column", "label_fixes", "model", "teacher", "unlabeled", "head",
+        "group_column", "time_column", "weight_column", "label_fixes", "model", "teacher", "unlabeled",
+        "head",
     })  # fmt: skip
 
     run: str = setting(

@@ -182,6 +182,7 @@ class StoredLogits:
 
 # ---- features
 
+WEIGHTS, TARGETS = "weights", "targets"  # keys of an example and of a batch
 UNLABELED, UNLABELED_NUMBER = -100, float("nan")  # labels of unlabeled examples: ids, and numbers
 
 
@@ -197,6 +198,9 @@ class Features(ABC):
         labels: [n] or [n, classes] targets; None if the rows are unlabeled.
         max_untruncated_length: Length of the longest sequence before truncation, including special tokens.
         warnings: Problems of the training labels, for the user.
+        weights: [n] float32 weight of each example in the loss; None if all count alike.
+        targets: [n, classes] float32 probabilities of the labels, which replace `labels` in the loss; None if
+            the labels are certain.
         teacher_logits: Logits that another model predicts for the examples; None if the labels are the only
             targets.
     """
@@ -207,6 +211,8 @@ class Features(ABC):
     max_untruncated_length: int = 0
     unk_fraction: float = 0.0
     warnings: Sequence[str] = ()
+    weights: np.ndarray | None = None
+    targets: np.ndarray | None = None
     teacher_logits: StoredLogits | None = None
 
     @abstractmethod
@@ -227,9 +233,18 @@ class Features(ABC):
         item: dict[str, Any] = {"input_ids": list(input_ids), "token_type_ids": list(type_ids)}
         if self.labels is not None:
             item["labels"] = self.labels[index]
+        if self.weights is not None:
+            item[WEIGHTS] = self.weights[index]
+        if self.targets is not None:
+            item[TARGETS] = self.targets[index]
         if self.teacher_logits is not None:
             item[TEACHER_LOGITS] = self.teacher_logits[index]
         return item
+
+    @property
+    def row_index(self) -> np.ndarray:
+        """[n] index of the row of each example; by default an example is a row."""
+        return np.arange(len(self))
 
     @property
     def windowed_fraction(self) -> float:
@@ -444,6 +459,8 @@ class PaddingCollator:
     keys:
 
     * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
+    * `weights`: weights in the loss, `[examples]`, or `[predictions]` for token classification.
+    * `targets`: `[examples, classes]` probabilities of the labels.
     * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
     * `teacher_logits`: `[total]` logits of the teacher of all examples, concatenated.
     * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
@@ -479,6 +496,13 @@ class PaddingCollator:
         if "labels" in items[0]:
             join = np.concatenate if "positions" in items[0] else np.array
             batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
+        if WEIGHTS in items[0]:
+            weights = np.array([item[WEIGHTS] for item in items])
+            if "positions" in items[0]:
+                weights = np.repeat(weights, [len(item["labels"]) for item in items])
+            batch[WEIGHTS] = torch.from_numpy(weights)
+        if TARGETS in items[0]:
+            batch[TARGETS] = torch.from_numpy(np.array([item[TARGETS] for item in items]))
         if TEACHER_LOGITS in items[0]:
             batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
         return batch

@@ -19,9 +19,11 @@ import torch
 
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.features import (
+    TARGETS,
     TEACHER_LOGITS,
     UNLABELED,
     UNLABELED_NUMBER,
+    WEIGHTS,
     Features,
     StoredLogits,
     update_with_tokens,
@@ -98,7 +100,13 @@ class Distillation(Method):
             dtype = labeled.labels.dtype
             value = UNLABELED_NUMBER if np.issubdtype(dtype, np.floating) else UNLABELED
             shape = (int(unlabeled.logit_offsets[-1]), *labeled.labels.shape[1:])
-            unlabeled = dataclasses.replace(unlabeled, labels=np.full(shape, value, dtype))
+            # their weights and probabilities are not read
+            fill: dict[str, Any] = {
+                name: np.zeros((len(unlabeled), *values.shape[1:]), values.dtype)
+                for name in (WEIGHTS, TARGETS)
+                if (values := getattr(labeled, name)) is not None
+            }
+            unlabeled = dataclasses.replace(unlabeled, labels=np.full(shape, value, dtype), **fill)
             run.features["train"] = ConcatenatedFeatures.from_parts([labeled, unlabeled])
 
     def _require_same_evaluation_rows(self, run: PreparedRun) -> None:
@@ -266,7 +274,8 @@ class DistillationLoss:
 
     The two parts are averaged separately: "labels" over the labeled items and "teacher" over all items. A
     batch without logits of the teacher has the plain loss towards the labels. So the validation loss can be
-    compared with that of the teacher.
+    compared with that of the teacher. The weights of rows and the probabilities of labels belong to the part
+    "labels".
 
     Args:
         label_loss: The loss of the task.
@@ -281,9 +290,7 @@ class DistillationLoss:
     has_unlabeled: bool = False
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labeled = self._mask_labeled(batch["labels"])
-        labeled_batch = batch if labeled is None else {"labels": batch["labels"][labeled]}
-        counts = self.label_loss.count_items(labeled_batch)
+        counts = self.label_loss.count_items(self._select_labeled(batch)[1])
         if TEACHER_LOGITS not in batch:
             return counts
         labels = batch["labels"]
@@ -293,10 +300,8 @@ class DistillationLoss:
         }
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labeled = self._mask_labeled(batch["labels"])
-        labeled_logits = logits if labeled is None else logits[labeled]
-        labeled_batch = batch if labeled is None else {"labels": batch["labels"][labeled]}
-        sums = self.label_loss.sum_losses(labeled_logits, labeled_batch)
+        labeled, labeled_batch = self._select_labeled(batch)
+        sums = self.label_loss.sum_losses(logits if labeled is None else logits[labeled], labeled_batch)
         if TEACHER_LOGITS not in batch:
             return sums
         # The batch has only the finite logits of the teacher. The student has -inf at padding, where the
@@ -307,12 +312,17 @@ class DistillationLoss:
         teacher = self.label_loss.sum_teacher_losses(logits.float(), targets, self.temperature)
         return {"labels": (1 - self.alpha) * sums["loss"], "teacher": self.alpha * teacher}
 
-    def _mask_labeled(self, labels: torch.Tensor) -> torch.Tensor | None:
-        """Return which examples (for `ner`, words) are labeled; None if all of them are."""
+    def _select_labeled(
+        self, batch: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+        """Return which examples (for `ner`, words) are labeled, None if all of them are, and their labels."""
         if not self.has_unlabeled:
-            return None
+            return None, batch
+        labels = batch["labels"]
         first = labels.flatten(1)[:, 0] if labels.dim() > 1 else labels
-        return ~first.isnan() if first.is_floating_point() else first != UNLABELED
+        is_labeled = ~first.isnan() if first.is_floating_point() else first != UNLABELED
+        keys = [name for name in ("labels", WEIGHTS, TARGETS) if name in batch]
+        return is_labeled, {name: batch[name][is_labeled] for name in keys}
 
 
 # ---- the logits of the teacher

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.data.features import Features, VectorCollator
+from bertkit.data.features import TARGETS, WEIGHTS, Features, VectorCollator
 from bertkit.data.split import to_membership
+from bertkit.data.weights_and_probabilities import FittingLabels
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
@@ -44,7 +45,7 @@ class Contrastive(Method):
 
     def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         task: Any = run.task  # with classes, like every task that has the setting `method`
-        membership = to_membership(_require_labels(inputs.examples), len(task.labels))
+        membership = to_membership(_get_fitting_labels(inputs.examples).labels, len(task.labels))
         pairs = PairFeatures.from_rows(inputs.examples, membership, run.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
@@ -55,7 +56,7 @@ class Contrastive(Method):
             model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
         layer = distributed.on_main_process(
-            fit_linear_layer, vectors, _require_labels(features), len(task.labels),
+            fit_linear_layer, vectors, _get_fitting_labels(features), len(task.labels),
             balanced=config.class_weights == "balanced",
         )  # fmt: skip
         model.set_output_layer(layer.weight, layer.bias)
@@ -77,7 +78,7 @@ class LinearProbe(Method):
             vectors = encoder.compute_vectors(features)
             balanced = config.class_weights == "balanced"
             groups = task.split_keys(run.splits["train"]).column_group
-            return fit_probe(task, vectors, _require_labels(features), balanced, groups)
+            return fit_probe(task, vectors, _get_fitting_labels(features), balanced, groups)
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]
@@ -86,9 +87,9 @@ class LinearProbe(Method):
         model.set_output_layer(*probe.layer)
 
 
-def _require_labels(features: Features) -> np.ndarray:
+def _get_fitting_labels(features: Features) -> FittingLabels:
     assert features.labels is not None
-    return features.labels
+    return FittingLabels(features.labels, features.weights, features.targets)
 
 
 # ---- pairs
@@ -158,8 +159,8 @@ class PairFeatures(Features):
     """Pairs of rows as examples with two sequences each; each epoch has other pairs, but the same number.
 
     The key of an example is `epoch * n + index`. It determines the example in every worker, rank and resumed
-    run.
-
+    run. Rows are paired by their most probable labels. If labels have probabilities, the target of a pair is
+    the probability that both rows have a common label. The weight of a pair is the product of the weights.
     """
 
     row_features: Features  # the rows, with one sequence each
@@ -189,8 +190,15 @@ class PairFeatures(Features):
         epoch, index_in_epoch = divmod(index, len(self))
         pairs = self.get_pairs(epoch)
         first, second = (self.row_features[row] for row in pairs.rows[index_in_epoch].tolist())
-        sequences = {name: first[name] + second[name] for name in ("input_ids", "token_type_ids")}
-        return {**sequences, "labels": pairs.similarity[index_in_epoch]}
+        item = {name: first[name] + second[name] for name in ("input_ids", "token_type_ids")}
+        item["labels"] = pairs.similarity[index_in_epoch]
+        if TARGETS in first:
+            both = first[TARGETS] * second[TARGETS]  # [classes] probability that both rows have the label
+            is_set = self.row_features.labels.ndim == 2  # type: ignore[union-attr]
+            item["labels"] = 1 - (1 - both).prod() if is_set else both.sum()
+        if WEIGHTS in first:
+            item[WEIGHTS] = first[WEIGHTS] * second[WEIGHTS]
+        return item
 
     def get_sequence(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         return self.row_features.get_sequence(self.get_pairs(0).rows.flat[number])

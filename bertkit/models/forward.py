@@ -10,7 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bertkit.data.features import BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS, BatchShape, Features
+from bertkit.data.features import (
+    BATCH_SHAPE,
+    RETURN_VECTORS,
+    TARGETS,
+    TEACHER_LOGITS,
+    WEIGHTS,
+    BatchShape,
+    Features,
+)
 from bertkit.data.masking import ORIGINAL_IDS
 from bertkit.models.cpu import replace_modules
 from bertkit.models.layers import compute_first_position_only
@@ -24,7 +32,7 @@ from bertkit.utils.system import keep_freed_memory
 Collator = Callable[..., dict[str, torch.Tensor]]
 NON_INPUT_KEYS = {
     "labels", "document", "choice", "sequence", "position", "masked_lm_labels", "next_sentence_label",
-    BATCH_SHAPE, RETURN_VECTORS, TEACHER_LOGITS,
+    BATCH_SHAPE, RETURN_VECTORS, TARGETS, TEACHER_LOGITS, WEIGHTS,
 }  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bertkit.data.features import TARGETS, WEIGHTS
 from bertkit.data.masking import IGNORE_INDEX
+from bertkit.data.weights_and_probabilities import FittingLabels
 from bertkit.utils.devices import copy_to_device
 
 
@@ -61,13 +63,21 @@ def sum_parts(loss: Loss, means: Mapping[str, Any]) -> Any:
     return sum(weights.get(part, 1.0) * mean for part, mean in means.items())
 
 
+def get_item_weights(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the weight of each label of a weighted batch, in the shape of the labels."""
+    labels, weights = batch["labels"], batch[WEIGHTS]
+    return weights.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+
+
 @dataclass(frozen=True)
 class CrossEntropy:
     """Cross-entropy for labels of one class each: logits `[..., num_classes]`, integer labels `[...]`.
 
     For the start and end of an answer, the classes are the positions of the sequence. With class weights,
     each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`. Without them, labels of
-    -100 are left out.
+    -100 are left out. A batch may have the weights `[examples]` of its rows, which multiply the loss and the
+    number of items. It may also have the probabilities `[examples, num_classes]` of the labels, by which the
+    loss and the number of items are averaged over the classes.
 
     Args:
         class_weights: `[num_classes]`, or None to count all labels alike.
@@ -79,17 +89,26 @@ class CrossEntropy:
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         labels = batch["labels"]
-        if self.class_weights is None:
-            return {"loss": (labels != IGNORE_INDEX).sum().float()}
-        return {"loss": copy_to_device(self.class_weights, labels.device)[labels].sum()}
+        class_weights = None
+        if self.class_weights is not None:
+            class_weights = copy_to_device(self.class_weights, labels.device)
+        if class_weights is None:
+            counts = (labels != IGNORE_INDEX).float()
+        elif TARGETS in batch:
+            counts = batch[TARGETS] @ class_weights
+        else:
+            counts = class_weights[labels]
+        return {"loss": (counts * get_item_weights(batch) if WEIGHTS in batch else counts).sum()}
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         weights = None if self.class_weights is None else copy_to_device(self.class_weights, logits.device)
+        targets = batch[TARGETS] if TARGETS in batch else batch["labels"].flatten()
+        is_weighted = WEIGHTS in batch
         loss = F.cross_entropy(
-            logits.float().flatten(0, -2), batch["labels"].flatten(), weight=weights, reduction="sum",
-            label_smoothing=self.smoothing,
+            logits.float().flatten(0, -2), targets, weight=weights,
+            reduction="none" if is_weighted else "sum", label_smoothing=self.smoothing,
         )  # fmt: skip
-        return {"loss": loss}
+        return {"loss": (loss * get_item_weights(batch).flatten()).sum() if is_weighted else loss}
 
     def sum_teacher_losses(
         self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
@@ -103,18 +122,25 @@ class CrossEntropy:
 
 
 class MeanOverLabels:
-    """A loss of which each label is one item."""
+    """A loss of which each label is one item; a row with a weight counts by it."""
 
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        labels = batch[
-            "labels"
-        ]  # `torch.full` starts a kernel; `torch.tensor` would wait for a copy to a GPU
+        labels = batch["labels"]
+        if WEIGHTS in batch:
+            return {"loss": get_item_weights(batch).sum()}
+        # `torch.full` starts a kernel; `torch.tensor` would wait for a copy to a GPU
         return {"loss": torch.full((), float(labels.numel()), device=labels.device)}
+
+    def sum_items(self, losses: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the sum of the losses of all labels, which have the shape of the labels."""
+        return {"loss": (losses * get_item_weights(batch) if WEIGHTS in batch else losses).sum()}
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(MeanOverLabels):
     """Binary cross-entropy for multi-label classification: logits and 0/1 labels `[batch, num_classes]`.
+
+    A batch may have the probabilities of the labels, which replace 0 and 1.
 
     Args:
         pos_weights: `[num_classes]` factors on the loss of positive labels (PyTorch's `pos_weight`), or None.
@@ -125,12 +151,13 @@ class BinaryCrossEntropy(MeanOverLabels):
     smoothing: float = 0.0
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        targets = batch["labels"].float() * (1 - self.smoothing) + self.smoothing / 2
+        labels = batch[TARGETS] if TARGETS in batch else batch["labels"].float()
+        targets = labels * (1 - self.smoothing) + self.smoothing / 2
         pos_weights = None if self.pos_weights is None else copy_to_device(self.pos_weights, logits.device)
-        loss = F.binary_cross_entropy_with_logits(
-            logits.float(), targets, pos_weight=pos_weights, reduction="sum"
+        losses = F.binary_cross_entropy_with_logits(
+            logits.float(), targets, pos_weight=pos_weights, reduction="none"
         )
-        return {"loss": loss}
+        return self.sum_items(losses, batch)
 
     def sum_teacher_losses(
         self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
@@ -147,7 +174,7 @@ class SquaredError(MeanOverLabels):
 
     def sum_losses(self, logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         error = logits.float().squeeze(-1) - batch["labels"].float()
-        return {"loss": error.square().sum()}
+        return self.sum_items(error.square(), batch)
 
     def sum_teacher_losses(
         self, logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
@@ -166,20 +193,21 @@ class CosineSimilarityLoss(MeanOverLabels):
     def sum_losses(self, vectors: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         first, second = vectors.float().view(len(batch["labels"]), 2, -1).unbind(1)
         error = F.cosine_similarity(first, second) - batch["labels"].float()
-        return {"loss": error.square().sum()}
+        return self.sum_items(error.square(), batch)
 
 
-def compute_class_weights(labels: np.ndarray, num_classes: int) -> torch.Tensor:
+def compute_class_weights(labels: FittingLabels, num_classes: int) -> torch.Tensor:
     """Return the weight of each class `[num_classes]`.
 
-    Of label ids `[n]`, it is n / (num_classes * count), as in scikit-learn. Of `[n, num_classes]` with 0 and
-    1, it is the number of zeros per one, or 1 without zeros.
+    For classes, it is n / (num_classes * count), as in scikit-learn. For label sets, it is the number of rows
+    without the label per row with it, or 1 if all rows have it. Rows count by their weights, and by the
+    probabilities of their labels.
     """
-    if labels.ndim == 2:
-        positives = labels.sum(0)
-        negatives = len(labels) - positives
+    counts = labels.sum_by_class(num_classes)
+    total = float(len(labels.labels) if labels.weights is None else labels.weights.sum(dtype=np.float64))
+    if labels.labels.ndim == 2:
         # A label that every row has would get the weight 0, and the model would not learn it.
-        weights = np.where(negatives == 0, 1, negatives / np.maximum(positives, 1))
-        return torch.tensor(weights, dtype=torch.float32)
-    counts = np.maximum(np.bincount(labels, minlength=num_classes), 1)
-    return torch.tensor(len(labels) / (num_classes * counts), dtype=torch.float32)
+        weights = np.where(counts > total * (1 - 1e-9), 1, (total - counts) / np.where(counts > 0, counts, 1))
+    else:
+        weights = total / (num_classes * np.where(counts > 0, counts, 1))
+    return torch.tensor(weights, dtype=torch.float32)

@@ -38,6 +38,7 @@ from bertkit.data.split import (
     to_membership,
 )
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
+from bertkit.data.weights_and_probabilities import WEIGHT_FLAG, describe_weights
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.run.resolve_settings import fill_data_dir, require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
@@ -116,16 +117,26 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     return selected
 
 
-def resolve_split_columns(task: Task, splits: Splits) -> list[str]:
-    """Check the columns of `--group-column` and `--time-column` in parsed rows; return notes on them."""
-    group_column, time_column = task.config.group_column, task.config.time_column
+def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
+    """Check the columns of groups, times and weights in parsed rows; return notes on them.
+
+    Only training rows need weights.
+    """
+    group_column, time_column, weight_column = (
+        task.config.group_column, task.config.time_column, task.config.weight_column,
+    )  # fmt: skip
     notes = []
-    for column, flag in ((group_column, GROUP_FLAG), (time_column, TIME_FLAG)):
+    flags = {GROUP_FLAG: group_column, TIME_FLAG: time_column, WEIGHT_FLAG: weight_column}
+    for flag, column in flags.items():
         if column is not None:
-            for rows in splits.values():
+            for rows in [splits["train"]] if flag == WEIGHT_FLAG else splits.values():
                 require_column(rows, column, flag)
             if column in task.input_schema.gold_columns:
                 raise UserError(f"{flag} {column}: is the column of the labels; name another column")
+    if weight_column is not None:
+        for rows in splits.values():
+            task.get_weights(rows)
+        notes.append(describe_weights(splits["train"], weight_column))
     if group_column is not None:
         notes += check_groups(splits["train"], group_column)
     if time_column is not None:
@@ -136,7 +147,7 @@ def resolve_split_columns(task: Task, splits: Splits) -> list[str]:
 def parse_dataset(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     """Return the dataset with parsed rows, and with notes on the columns that split them or are not read."""
     parsed = task.parse_dataset(dataset)
-    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *resolve_split_columns(task, parsed.splits)])
+    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *resolve_row_columns(task, parsed.splits)])
     if dataset.defaults:  # the registry names the columns of a known dataset
         return parsed
     unread = describe_unread_columns(task, dataset.splits["train"])

@@ -239,6 +239,9 @@ def prepare(
     prepared.features = {
         split: task.featurize(rows, tokenizer, training=split == "train") for split, rows in splits.items()
     }
+    weights, train = task.get_weights(splits["train"]), prepared.features["train"]
+    if weights is not None:
+        prepared.features["train"] = dataclasses.replace(train, weights=weights[train.row_index])
     _report_features(prepared)
     prepared.loss = task.make_loss(prepared.features["train"])
     for method in methods:

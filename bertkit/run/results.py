@@ -28,7 +28,14 @@ from bertkit.stats.significance import (
     compare_scorers,
     compute_intervals,
 )
-from bertkit.stats.slices import Slice, score_slices, slice_by_label, slice_by_length, slice_by_value
+from bertkit.stats.slices import (
+    Slice,
+    score_slices,
+    slice_by_agreement,
+    slice_by_label,
+    slice_by_length,
+    slice_by_value,
+)
 from bertkit.tasks.base import Evaluation, Outputs, RowEvaluation, Task, iter_prediction_records
 from bertkit.utils.reporting import report_info, report_warning
 
@@ -255,19 +262,22 @@ def summarize_judgement(
 
 # ---- slices
 
-LENGTH, LABEL = "length", "label"  # of the texts, and of classes, whatever the columns of the data
+# Of the texts, of classes, and of uncertain labels, whatever the columns of the data.
+LENGTH, LABEL, AGREEMENT = "length", "label", "agreement"
 
 
 def find_slices(task: Task, rows: Rows, by: Sequence[str] = ()) -> dict[str, list[Slice]]:
     """Return the slices of parsed rows by column.
 
     `by` are the values of `--by`, which may be separated by commas. Without any, the slices are those by
-    length and, if there are classes, by label. A column of the data named `length` or `label` has priority.
+    length and, if there are classes, by label; by agreement, if labels have probabilities. A column of the
+    data with one of these names has priority.
     """
     if not task.definition.predicts_rows:
         return {}
     schema, has_classes = task.input_schema, bool(task.state.label_type and task.state.labels)
-    columns = [LENGTH, LABEL] if has_classes else [LENGTH]
+    agreement = task.get_label_agreement(rows) if has_classes else None
+    columns = [LENGTH, *([LABEL] if has_classes else ()), *([AGREEMENT] if agreement is not None else ())]
     if by:
         hidden = schema.hidden_columns - (schema.gold_columns if has_classes else set())
         known = {name: values for name, values in rows.columns.items() if name not in hidden}
@@ -281,6 +291,9 @@ def find_slices(task: Task, rows: Rows, by: Sequence[str] = ()) -> dict[str, lis
         elif column == LENGTH and not is_read:
             texts = [rows[name] for name in schema.text_columns if name in rows.columns]
             parts = slice_by_length(texts)
+        elif column == AGREEMENT and not is_read:
+            assert agreement is not None
+            parts = slice_by_agreement(agreement)
         else:
             parts = slice_by_value(rows[column])
             if len(parts) > 1 and len(parts[0].rows) == 1:

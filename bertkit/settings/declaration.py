@@ -162,13 +162,13 @@ def get_flag(name: str, metadata: Setting) -> str:
     return metadata.flags[0].split("/")[0] if metadata.flags else "--" + name.replace("_", "-")
 
 
-# They name columns by which rows are split, which new rows may lack.
-SPLIT_COLUMN_SETTINGS = frozenset({"group_column", "time_column"})
+# They name columns by which rows are split or weighted, which new rows may lack.
+OPTIONAL_COLUMN_SETTINGS = frozenset({"group_column", "time_column", "weight_column"})
 
 
 def is_column_setting(name: str) -> bool:
     """Return whether a setting names columns that the task reads, such as `text_column`, `ending_columns`."""
-    return "_column" in name and name not in SPLIT_COLUMN_SETTINGS
+    return "_column" in name and name not in OPTIONAL_COLUMN_SETTINGS
 
 
 def get_column_settings(config: Settings) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class TaskSettings:
     teacher: str | None = None
     time_column: str | None = None
     time_limit: float | None = None
+    weight_column: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +290,9 @@ class FineTuningConfig(RunConfig):
         None, "Column of dates or times: rows that are held out are later than the training rows.",
         Panel.ROWS,
     )  # fmt: skip
+    weight_column: str | None = setting(
+        None, "Column of numbers: how much a training row counts, such as trust in its label.", Panel.ROWS
+    )
     metric: list[str] = metric_setting()
     metric_for_best_model: str | None = setting(
         None, "Score that selects the best checkpoint; may be one of --metric.", Panel.SCORES,

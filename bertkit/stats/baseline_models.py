@@ -13,6 +13,7 @@ from sentencex import get_sentence_boundaries
 
 from bertkit.data.language import detect_language, split_words
 from bertkit.data.table import as_column, iter_chunks
+from bertkit.data.weights_and_probabilities import FittingLabels
 from bertkit.utils.text import replace_surrogates
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
@@ -23,28 +24,30 @@ TFIDF_BASELINES = ("tfidf", "hypothesis_only", "ending_only")
 PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
-def predict_majority(labels: np.ndarray, size: int) -> np.ndarray:
-    """Predict the most frequent label [n] for `size` rows, or the mean of floats [n].
+def predict_majority(train: FittingLabels, size: int) -> np.ndarray:
+    """Predict the most frequent label of the training rows for `size` rows, or the mean of numbers.
 
-    Of label sets [n, classes], a label is predicted if more than half of the rows have it.
+    Of label sets, a label is predicted if more than half of the rows have it.
     """
+    labels = train.labels
     if labels.dtype.kind == "f":
-        constant: Any = labels.mean()
+        constant: Any = np.average(labels, weights=train.weights)
     elif labels.ndim == 2:
-        constant = (labels.mean(0) > 0.5).astype(labels.dtype)
+        total = len(labels) if train.weights is None else train.weights.sum(dtype=np.float64)
+        constant = (train.sum_by_class(labels.shape[1]) > total / 2).astype(labels.dtype)
     else:
-        constant = np.bincount(labels).argmax()
+        num_classes = int(labels.max()) + 1 if train.targets is None else train.targets.shape[1]
+        constant = train.sum_by_class(num_classes).argmax()
     return np.broadcast_to(constant, (size, *np.shape(constant)))
 
 
-def predict_tfidf(train: TextColumns, labels: np.ndarray, texts: TextColumns, seed: int = 0) -> np.ndarray:
+def predict_tfidf(train: TextColumns, labels: FittingLabels, texts: TextColumns, seed: int = 0) -> np.ndarray:
     """Predict rows with a linear model on the TF-IDF vectors of words and word pairs.
 
-    The model is a logistic regression, or a ridge regression if the labels are numbers. Labels are [n] int,
-    [n, classes] int or [n] float.
+    The model is a logistic regression, or a ridge regression if the labels are numbers.
     """
-    rows = sample_tfidf_rows(len(labels), seed)
-    model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels[rows])
+    rows = sample_tfidf_rows(len(labels.labels), seed)
+    model = _fit_tfidf_model([as_column(column).take(rows) for column in train], labels.select(rows))
     if model is None:
         return predict_majority(labels, len(texts[0]))
     chunks = zip(*(iter_chunks(column, PREDICTED_ROWS) for column in texts), strict=True)
@@ -57,21 +60,25 @@ def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
 
 
 def predict_ending_only(
-    train: Sequence[Sequence[str]], correct: np.ndarray, others: Sequence[Sequence[str]], seed: int = 0
+    train: Sequence[Sequence[str]], correct: FittingLabels, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
     """Return [m] the ending that a logistic regression on TF-IDF vectors chooses from the endings alone.
 
-    `train` are the [n] endings of each training row, `correct` the [n] indices of the correct ones, and
-    `others` the [m] endings of each row to predict.
+    `train` are the [n] endings of each training row, `correct` the indices of the correct ones, and `others`
+    the [m] endings of each row to predict.
     """
     sampled = sample_tfidf_rows(len(train), seed)
+    labels = correct.select(sampled)
     sampled_endings = as_column(train).take(sampled)
     is_correct = np.concatenate([
         np.arange(len(endings)) == index
-        for endings, index in zip(sampled_endings, correct[sampled], strict=True)
+        for endings, index in zip(sampled_endings, labels.labels, strict=True)
     ])  # fmt: skip
     train_endings = [ending for endings in sampled_endings for ending in endings]
-    model = _fit_tfidf_model([train_endings], is_correct.astype(np.int64))
+    weights = labels.weights
+    if weights is not None:
+        weights = np.repeat(weights, list(map(len, sampled_endings)))
+    model = _fit_tfidf_model([train_endings], FittingLabels(is_correct.astype(np.int64), weights))
     if model is None:
         return predict_majority(correct, len(others))
     scores = model([[ending for endings in others for ending in endings]], "decision_function")
@@ -80,7 +87,7 @@ def predict_ending_only(
 
 
 def _fit_tfidf_model(
-    train: TextColumns, labels: np.ndarray
+    train: TextColumns, labels: FittingLabels
 ) -> Callable[[TextColumns, str], np.ndarray] | None:
     """Fit a linear model on TF-IDF vectors; None if no text has words.
 
@@ -89,7 +96,6 @@ def _fit_tfidf_model(
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.multiclass import OneVsRestClassifier
 
     vectorizers = [
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD_PATTERN, min_df=1)
@@ -101,33 +107,54 @@ def _fit_tfidf_model(
         ]
     except ValueError:  # scikit-learn's "empty vocabulary": no text contains a word
         return None
-    if labels.dtype.kind == "f":
-        model = Ridge()
+    inputs = hstack(vectors).tocsr()
+
+    def fit(model: Any, part: FittingLabels) -> Any:
+        """Return the fitted model, or the class if there is only one."""
+        rows, targets, weights = part.repeat_uncertain()
+        if targets.dtype.kind != "f" and len(np.unique(targets)) == 1:
+            return targets[0]
+        return model.fit(inputs if part.are_plain else inputs[rows], targets, weights)
+
+    if labels.labels.dtype.kind == "f":
+        models = [fit(Ridge(), labels)]
+    elif labels.labels.ndim == 2:
+        parts = map(labels.get_label, range(labels.labels.shape[1]))
+        models = [fit(LogisticRegression(C=10.0, max_iter=1000), part) for part in parts]
     else:
-        model = LogisticRegression(C=10.0, max_iter=1000)
-        model = OneVsRestClassifier(model) if labels.ndim == 2 else model
-    model.fit(hstack(vectors), labels)
+        models = [fit(LogisticRegression(C=10.0, max_iter=1000), labels)]
 
     def predict(texts: TextColumns, method: str) -> np.ndarray:
-        vectors = [
+        transformed = hstack([
             vectorizer.transform(column) for vectorizer, column in zip(vectorizers, texts, strict=True)
+        ])  # fmt: skip
+        columns = [
+            getattr(model, method)(transformed)
+            if hasattr(model, method)
+            else np.full(transformed.shape[0], model)
+            for model in models
         ]
-        return getattr(model, method)(hstack(vectors))
+        return np.stack(columns, 1) if labels.labels.ndim == 2 else columns[0]
 
     return predict
 
 
 def predict_frequent_tag(
-    train_words: Sequence[str], train_tags: np.ndarray, words: Sequence[str], outside: int
+    train_words: Sequence[str],
+    train_tags: np.ndarray,
+    words: Sequence[str],
+    outside: int,
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return [m] int, the most frequent tag of each word in the n training words, the lowest id on ties.
 
-    Unseen words get `outside`, the tag id of O.
+    Unseen words get `outside`, the tag id of O. A training word counts by its weight, [n].
     """
     vocabulary = {word: word_id for word_id, word in enumerate(dict.fromkeys(train_words))}
     word_ids = np.fromiter(map(vocabulary.__getitem__, train_words), np.int64, len(train_words))
     num_tags = int(train_tags.max(initial=0)) + 1
-    pairs, counts = np.unique(word_ids * num_tags + train_tags, return_counts=True)
+    pairs, inverse = np.unique(word_ids * num_tags + train_tags, return_inverse=True)
+    counts = np.bincount(inverse, weights, minlength=len(pairs))
     pair_word, pair_tag = np.divmod(pairs, num_tags)
     # The pairs ascend by word and tag, and the sort is stable. The lowest tag id of a tie thus comes first.
     order = np.lexsort((-counts, pair_word))

@@ -5,7 +5,7 @@ row may have or lack is a decision between two classes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -27,42 +27,68 @@ class Decisions:
         gold: [n] int, gold class; -1 if it is not known.
         row: [n] int, index of the row of each decision.
         num_rows: Number of rows; rows may have no decisions.
+        targets: [n, classes] probabilities of the gold classes; None if they are certain.
+        weights: [n] weight of each decision when a temperature is fitted; None if all count alike.
     """
 
     logits: np.ndarray
     gold: np.ndarray
     row: np.ndarray
     num_rows: int
+    targets: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @classmethod
-    def from_classes(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
-        """Return one decision for each row, from logits [n, classes] and gold classes [n], if known."""
+    def from_classes(
+        cls, logits: np.ndarray, gold: np.ndarray | None, targets: np.ndarray | None = None
+    ) -> "Decisions":
+        """Return one decision for each row, from logits [n, classes].
+
+        Args:
+            gold: [n] gold classes, if they are known.
+            targets: [n, classes] probabilities of the gold classes, if they are not certain.
+        """
         gold = np.full(len(logits), -1) if gold is None else gold
-        return cls(logits.astype(np.float64), gold, np.arange(len(logits)), len(logits))
+        return cls(logits.astype(np.float64), gold, np.arange(len(logits)), len(logits), targets)
 
     @classmethod
-    def from_label_sets(cls, logits: np.ndarray, gold: np.ndarray | None) -> "Decisions":
+    def from_label_sets(
+        cls, logits: np.ndarray, gold: np.ndarray | None, targets: np.ndarray | None = None
+    ) -> "Decisions":
         """Return a decision for each label of each row, between 0 (absent) and 1 (present).
 
         The sigmoid of the logits [n, labels] is the probability of a label. Gold labels are 0 or 1, if they
-        are known.
+        are known; the targets [n, labels] are their probabilities, if they are not certain.
         """
         gold = np.full(logits.shape, -1) if gold is None else gold
         num_rows, num_labels = gold.shape
         present = logits.astype(np.float64).ravel()
         row = np.repeat(np.arange(num_rows), num_labels)
-        return cls(np.stack([np.zeros_like(present), present], axis=1), gold.ravel(), row, num_rows)
+        if targets is not None:
+            targets = np.stack([1 - targets.ravel(), targets.ravel()], axis=1)
+        return cls(np.stack([np.zeros_like(present), present], axis=1), gold.ravel(), row, num_rows, targets)
 
     def scale(self, factor: float | np.ndarray) -> "Decisions":
         """Return the decisions with their logits multiplied by a factor, or by [n] factors."""
         factors = np.broadcast_to(factor, len(self.gold))
-        return Decisions(self.logits * factors[:, None], self.gold, self.row, self.num_rows)
+        return replace(self, logits=self.logits * factors[:, None])
 
     def select(self, is_selected: np.ndarray) -> "Decisions":
         """Return the decisions where [n] `is_selected` is true; their rows keep their indices."""
-        return Decisions(
-            self.logits[is_selected], self.gold[is_selected], self.row[is_selected], self.num_rows
-        )
+        values = {
+            name: value[is_selected] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, **values)
+
+    def compute_reliability(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [n] the confidence in the most probable class, and [n] the probability that it is correct.
+
+        Without uncertain gold classes, this probability is 1 or 0.
+        """
+        confidence, is_correct = self.compute_confidence()
+        if self.targets is None:
+            return confidence, is_correct
+        return confidence, self.targets[np.arange(len(self.targets)), self.logits.argmax(1)]
 
     def compute_confidence(self) -> tuple[np.ndarray, np.ndarray]:
         """Return [n] the probability of the most probable class, and [n] bool whether it is correct."""
@@ -131,7 +157,7 @@ def compute_calibration(confidence: np.ndarray, is_correct: np.ndarray, bins: in
     """Group predictions into bins by confidence.
 
     Bin m of M, counted from 1, covers the interval ((m - 1) / M, m / M]. `confidence` is [n] from 0 to 1,
-    `is_correct` is [n] bool.
+    `is_correct` is [n] bool, or the probability of being correct.
     """
     bin_index = _find_bins(confidence, bins)
     count = np.bincount(bin_index, minlength=bins)
@@ -184,6 +210,9 @@ class ProbabilityScorer:
     * `nll`: mean negative log-likelihood of the gold class.
     * `brier`: mean of half the squared distance between the probabilities and the gold class (Brier 1950).
       It ranges from 0 to 1. For two classes, it is the squared error of the probability of either class.
+
+    If the gold class is uncertain, its probabilities take its place: `nll` is their cross-entropy, and a
+    prediction is as correct as its class is probable.
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -192,10 +221,15 @@ class ProbabilityScorer:
         index = np.arange(len(decisions.gold))
         log_probabilities = log_softmax(decisions.logits, axis=1)
         errors = np.exp(log_probabilities)
-        errors[index, decisions.gold] -= 1
+        if decisions.targets is None:
+            errors[index, decisions.gold] -= 1
+            losses = -log_probabilities[index, decisions.gold]
+        else:
+            errors -= decisions.targets
+            losses = -np.where(decisions.targets > 0, decisions.targets * log_probabilities, 0).sum(1)
         self.num_rows = decisions.num_rows
-        self._ece = EceScorer(*decisions.compute_confidence(), decisions.row, decisions.num_rows)
-        columns = (-log_probabilities[index, decisions.gold], (errors**2).sum(1) / 2, np.ones(len(index)))
+        self._ece = EceScorer(*decisions.compute_reliability(), decisions.row, decisions.num_rows)
+        columns = (losses, (errors**2).sum(1) / 2, np.ones(len(index)))
         sums = [_sum_by_row(decisions.row, decisions.num_rows, values) for values in columns]
         self._sums = np.concatenate(sums, axis=1)  # [rows, 3]
 
@@ -215,22 +249,30 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 
 
 def fit_temperature(decisions: Decisions) -> float:
-    """Return the temperature with the lowest negative log-likelihood of the gold classes.
+    """Return the temperature with the lowest mean negative log-likelihood of the gold classes.
 
-    The negative log-likelihood is convex in the inverse temperature, so its minimum is the only root of its
-    derivative. If there is no root between `MIN_TEMPERATURE` and `MAX_TEMPERATURE`, the nearer bound is
-    returned. If all predictions are correct, for example, a lower temperature is always better.
+    Decisions count by their weights, and by the probabilities of the gold classes. The negative
+    log-likelihood is convex in the inverse temperature, so its minimum is the only root of its derivative. If
+    there is no root between `MIN_TEMPERATURE` and `MAX_TEMPERATURE`, the nearer bound is returned. If all
+    predictions are correct, for example, a lower temperature is always better.
     """
     from scipy.optimize import brentq
     from scipy.special import softmax
 
-    gold_logits = decisions.logits[np.arange(len(decisions.gold)), decisions.gold]
+    if decisions.targets is None:
+        gold_logits = decisions.logits[np.arange(len(decisions.gold)), decisions.gold]
+    else:
+        gold_logits = np.where(decisions.targets > 0, decisions.targets * decisions.logits, 0).sum(1)
     margins = decisions.logits - gold_logits[:, None]
     finite_margins = np.where(np.isfinite(margins), margins, 0.0)
+    weights = decisions.weights
+    if weights is not None and not weights.any():
+        weights = None
 
     def compute_slope(inverse: float) -> float:
         """Return the derivative of the mean negative log-likelihood."""
-        return float((softmax(margins * inverse, axis=1) * finite_margins).sum(1).mean())
+        slopes = (softmax(margins * inverse, axis=1) * finite_margins).sum(1)
+        return float(np.average(slopes, weights=weights))
 
     low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
     if compute_slope(low) >= 0:

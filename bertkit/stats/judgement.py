@@ -191,7 +191,7 @@ def describe_overconfidence(decisions: Decisions, command: str) -> str | None:
     """
     if decisions.num_rows < MIN_CALIBRATION_ROWS:
         return None
-    confidence, is_correct = decisions.compute_confidence()
+    confidence, is_correct = decisions.compute_reliability()
     ece = compute_calibration(confidence, is_correct).ece
     counts = np.bincount(decisions.row, minlength=decisions.num_rows)
     sums = np.bincount(decisions.row, confidence - is_correct, minlength=decisions.num_rows)

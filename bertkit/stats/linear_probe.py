@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.data.split import assign_balanced_folds, assign_folds
+from bertkit.data.weights_and_probabilities import FittingLabels
 from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000
@@ -26,24 +27,24 @@ class LinearLayer(NamedTuple):
 
 
 def fit_linear_layer(
-    vectors: np.ndarray, labels: np.ndarray, num_outputs: int, penalty: float = 1.0, balanced: bool = False
+    vectors: np.ndarray, train: FittingLabels, num_outputs: int, penalty: float = 1.0, balanced: bool = False
 ) -> LinearLayer:
     """Fit a linear layer to vectors [n, size], by logistic regression, or by ridge regression for numbers.
 
     Args:
-        labels: [n] class ids, for logits of a softmax; [n, outputs] with 0 and 1, for logits of sigmoids; or
-            [n] float.
+        train: Class ids, for logits of a softmax; label sets, for logits of sigmoids; or numbers.
         penalty: Strength of the L2 penalty on the weights, `1 / C` or `alpha` in scikit-learn.
     """
     from sklearn.linear_model import Ridge
 
-    vectors = vectors.astype(np.float64)
+    vectors, labels = vectors.astype(np.float64), train.labels
     if labels.dtype.kind == "f":
-        model = Ridge(alpha=penalty).fit(vectors, labels)
+        model = Ridge(alpha=penalty).fit(vectors, labels, train.weights)
         return LinearLayer(model.coef_[None], np.array([model.intercept_]))
     if labels.ndim == 1:
-        return _fit_classes(vectors, labels, num_outputs, penalty, balanced)
-    layers = [_fit_classes(vectors, column, 2, penalty, balanced) for column in labels.T.astype(np.int64)]
+        return _fit_classes(vectors, train, num_outputs, penalty, balanced)
+    parts = map(train.get_label, range(labels.shape[1]))
+    layers = [_fit_classes(vectors, part, 2, penalty, balanced) for part in parts]
     # the sigmoid of the difference of two logits equals their softmax
     return LinearLayer(
         np.array([layer.weight[1] - layer.weight[0] for layer in layers]),
@@ -52,19 +53,23 @@ def fit_linear_layer(
 
 
 def _fit_classes(
-    vectors: np.ndarray, labels: np.ndarray, num_classes: int, penalty: float, balanced: bool
+    vectors: np.ndarray, train: FittingLabels, num_classes: int, penalty: float, balanced: bool
 ) -> LinearLayer:
     """Fit one output per class; the outputs of classes without rows are constant."""
     from sklearn.linear_model import LogisticRegression
 
     layer = LinearLayer(np.zeros((num_classes, vectors.shape[1])), np.full(num_classes, UNSEEN_LOGIT))
+    rows, labels, weights = train.repeat_uncertain()
     classes = np.unique(labels)
     if len(classes) == 1:
         layer.bias[classes] = 0.0
         return layer
-    class_weight = "balanced" if balanced else None
+    class_weight = None
+    if balanced:  # scikit-learn's "balanced" would count the repeated rows
+        sums = train.sum_by_class(num_classes)
+        class_weight = {label: sums.sum() / (len(classes) * sums[label]) for label in classes.tolist()}
     model = LogisticRegression(C=1 / penalty, max_iter=MAX_ITERATIONS, class_weight=class_weight)
-    model.fit(vectors, labels)
+    model.fit(vectors if train.are_plain else vectors[rows], labels, weights)
     weight, bias = model.coef_, model.intercept_
     if len(classes) == 2:  # scikit-learn has one output for two classes
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
@@ -97,7 +102,7 @@ class LinearProbe:
 
 def fit_linear_probe(
     vectors: np.ndarray,
-    labels: np.ndarray,
+    train: FittingLabels,
     num_outputs: int,
     score: Score,
     seed: int,
@@ -111,8 +116,9 @@ def fit_linear_probe(
     """
 
     def fit(rows: np.ndarray, pooling: int, penalty: float) -> LinearLayer:
-        return fit_linear_layer(vectors[rows, pooling], labels[rows], num_outputs, penalty, balanced)
+        return fit_linear_layer(vectors[rows, pooling], train.select(rows), num_outputs, penalty, balanced)
 
+    labels = train.labels
     # Classes are divided evenly. The second most frequent class has at least one row in each fold, so the
     # training rows of each fold have at least two classes. If it has at most one row, there is one fold.
     has_classes = labels.dtype.kind != "f" and labels.ndim == 1

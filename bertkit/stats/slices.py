@@ -94,6 +94,14 @@ def slice_by_label(labels: Sequence[Any]) -> list[Slice]:
     return quarters
 
 
+def slice_by_agreement(agreement: np.ndarray) -> list[Slice]:
+    """Return the rows by the probability of their label, [n]; the most doubtful ones first."""
+    bounds = [0.0, 0.6, 0.8, 1.0]
+    names = ["below 0.6", "0.6 to 0.8", "0.8 to 1", "1 (certain)"]
+    part = np.searchsorted(bounds, agreement + 1e-6, side="right") - 1
+    return [Slice(names[index], np.flatnonzero(part == index)) for index in np.unique(part)]
+
+
 def slice_by_length(texts: Sequence[Sequence[Any]]) -> list[Slice]:
     """Return the rows in each quarter of the number of characters, over several columns of texts.
 

@@ -26,6 +26,7 @@ from bertkit.data.groups_and_times import (
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
+from bertkit.data.weights_and_probabilities import read_weights
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
 from bertkit.models.forward import average_probabilities
@@ -146,7 +147,7 @@ UNREAD_NOTE = "columns not read"
 def list_read_columns(task: "Task") -> set[str]:
     """Return the columns that a task reads, or by which its rows are split."""
     schema, config = task.input_schema, task.config
-    read = {name for name in (config.group_column, config.time_column) if name}
+    read = {name for name in (config.group_column, config.time_column, config.weight_column) if name}
     for value in get_column_settings(config).values():
         read.update(value if isinstance(value, list) else [value, *value.split(",")] if value else [])
     return read.union(schema.text_columns, schema.gold_columns, schema.hidden_columns, schema.group_columns)
@@ -688,9 +689,18 @@ class Task(ABC):
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError
 
+    def get_label_agreement(self, rows: Rows) -> np.ndarray | None:
+        """Return [n] the probability of the label of each row; None if the labels are certain."""
+        return None
+
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         """Return parsed rows with other labels by the index of the row, in the form of `get_labels`."""
         raise NotImplementedError
+
+    def get_weights(self, rows: Rows) -> np.ndarray | None:
+        """Return [n] float32 weight of each row; None if all rows count alike, or these have no weights."""
+        column = self.config.weight_column
+        return read_weights(rows, column) if column in rows.columns else None
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.

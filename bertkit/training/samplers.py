@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bertkit.data.corpus.examples import PHASE_EPOCH_OFFSET, PhasedFeatures
-from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape, Features
+from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, WEIGHTS, BatchShape, Features
 from bertkit.data.masking import IGNORE_INDEX, ORIGINAL_IDS
 from bertkit.errors import UserError
 from bertkit.models.pretraining import MASKED_POSITIONS
@@ -307,7 +307,7 @@ class LengthPadding:
             # up to the next of at most eight sizes between powers of two
             count = len(batch["position"])
             missing_predictions = -count % max(16, 2 ** (count.bit_length() - 4))
-            amounts |= dict.fromkeys(("sequence", "position", "labels"), missing_predictions)
+            amounts |= dict.fromkeys(("sequence", "position", "labels", WEIGHTS), missing_predictions)
         values = PADDING_VALUES | dict.fromkeys(TOKEN_IDS, self.pad_token_id)
         return batch | {
             name: torch.nn.functional.pad(batch[name], (0, amount), value=values.get(name, 0))

@@ -31,6 +31,7 @@ from bertkit.data.table import (
     hash_values,
     replace_values,
 )
+from bertkit.data.weights_and_probabilities import FittingLabels
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
@@ -310,10 +311,11 @@ class Swag(Task):
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
+        correct = FittingLabels(labels, self.get_weights(train))
         predicted = predict_ending_only(
-            self.parse_endings(train), labels, self.parse_endings(rows), self.config.seed
+            self.parse_endings(train), correct, self.parse_endings(rows), self.config.seed
         )
-        predictions = {"majority": predict_majority(labels, len(gold)), "ending_only": predicted}
+        predictions = {"majority": predict_majority(correct, len(gold)), "ending_only": predicted}
         return {
             name: make_label_scorer(compute_accuracy, gold, predicted)
             for name, predicted in predictions.items()

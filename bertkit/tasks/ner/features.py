@@ -55,6 +55,11 @@ class WordFeatures(TextFeatures):
         return self.positions.offsets
 
     @property
+    def row_index(self) -> np.ndarray:
+        counts = np.diff(self.window_offsets)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @property
     def windowed_fraction(self) -> float:
         return float((np.diff(self.window_offsets) > 1).mean())
 

@@ -277,10 +277,11 @@ class Ner(Task):
         tags = self.state.tags
         train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
         train_words, words = (list(chain.from_iterable(part["tokens"])) for part in (train, rows))
-        predictions = {
-            "majority": np.full(len(gold), tags.outside_id),
-            "frequent_tag": predict_frequent_tag(train_words, train_tags, words, tags.outside_id),
-        }
+        weights = self.get_weights(train)
+        if weights is not None:
+            weights = np.repeat(weights, np.diff(compute_sentence_offsets(train["tokens"])))
+        tag = predict_frequent_tag(train_words, train_tags, words, tags.outside_id, weights)
+        predictions = {"majority": np.full(len(gold), tags.outside_id), "frequent_tag": tag}
         offsets = compute_sentence_offsets(rows["tokens"])
         return {
             name: make_sentence_scorer(*count_by_sentence(gold, predicted, offsets, tags))

@@ -309,6 +309,10 @@ class QuestionFeatures(Features):
         return question_lengths + self.stop - self.start + self.template.num_special_tokens
 
     @property
+    def row_index(self) -> np.ndarray:
+        return self.question_index
+
+    @property
     def windowed_fraction(self) -> float:
         return float((np.diff(self.window_offsets) > 1).mean())
 

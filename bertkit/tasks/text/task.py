@@ -33,6 +33,16 @@ from bertkit.data.labels import (
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys, sample_rows
 from bertkit.data.table import Rows, Splits, replace_values
+from bertkit.data.weights_and_probabilities import (
+    FittingLabels,
+    collect_names,
+    compute_agreement,
+    describe_probabilities,
+    encode_probabilities,
+    name_probability_column,
+    name_probability_ids,
+    split_probabilities,
+)
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.encoder import FrozenEncoder
 from bertkit.models.forward import AVERAGES_BY_PROBLEM, average_probabilities
@@ -111,7 +121,8 @@ class SequenceEvaluation(LabelEvaluation):
 
     def make_decisions(self) -> Decisions:
         make_decisions = Decisions.from_classes if self.has_sets else Decisions.from_label_sets
-        return make_decisions(self.outputs.logits, self.outputs.features.labels)
+        features = self.outputs.features
+        return make_decisions(self.outputs.logits, features.labels, features.targets)
 
     @property
     def has_sets(self) -> bool:
@@ -134,13 +145,19 @@ class SequenceEvaluation(LabelEvaluation):
     def iter_predictions(self, score_detail: ScoreDetail) -> Iterator[dict[str, Any]]:
         """Yield `gold`, `predicted` and, except for regression, `probabilities` by label.
 
-        With `score_detail="compact"`, only the probabilities of the predicted labels are included.
+        If the gold labels have probabilities, these are `gold_probabilities`. With `score_detail="compact"`,
+        only the probabilities of the predicted labels are included.
         """
         gold, decode_label = self.outputs.features.labels, self.label_type.decode_label
+        targets = None if gold is None else self.outputs.features.targets
         probabilities = self.label_type.compute_probabilities(self.outputs.logits)
         for index, encoded_label in enumerate(self.predicted):
             predicted = decode_label(encoded_label)
             record = {"gold": None if gold is None else decode_label(gold[index]), "predicted": predicted}
+            if targets is not None:
+                # of float32: 0.7 is 0.699999988
+                values = [round(value, 6) for value in targets[index].tolist()]
+                record["gold_probabilities"] = dict(zip(self.label_type.labels, values, strict=True))
             if probabilities is not None:
                 by_label = dict(zip(self.label_type.labels, probabilities[index].tolist(), strict=True))
                 if score_detail == "compact":
@@ -186,6 +203,11 @@ class SequenceTask(Task):
         return self.label_type.labels
 
     @property
+    def _problem(self) -> str | None:
+        """The kind of labels; None if it is not known yet."""
+        return None
+
+    @property
     def _has_fitted_head(self) -> bool:
         """Whether the head is fitted to the vectors of texts, and not trained with the encoder."""
         return False
@@ -216,7 +238,12 @@ class SequenceTask(Task):
         return InputSchema(
             text_columns=columns,
             gold_columns=frozenset([self.config.label_column]),
-            hidden_columns=frozenset([self.config.label_column]),
+            hidden_columns=frozenset(
+                [
+                    self.config.label_column,
+                    name_probability_column(self.config.label_column or ""),
+                ]
+            ),
             columns_by_flag=dict(zip(("text", "text_pair"), columns, strict=False)),
             label_key=self.label_type.label_key if self.label_type else None,
         )
@@ -251,6 +278,19 @@ class SequenceTask(Task):
     @abstractmethod
     def _guess_texts(self, train: Rows) -> None:
         """Guess the text columns that the user did not name; raise `UserError` if none looks like a text."""
+
+    def _move_probabilities(self, rows: Rows) -> Rows:
+        """Return the rows with the probabilities of labels in a column of their own."""
+        if self._problem == "regression":
+            return rows
+        return split_probabilities(rows, self.config.label_column, self._problem == "multi-label")
+
+    def _move_all_probabilities(self, dataset: LoadedDataset) -> LoadedDataset:
+        """Do the same in all splits, with a note on the probabilities."""
+        splits = {name: self._move_probabilities(rows) for name, rows in dataset.splits.items()}
+        column, are_sets = self.config.label_column, self._problem == "multi-label"
+        notes = describe_probabilities(splits["train"], column, are_sets)
+        return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
     def _drop_unlabeled(self, dataset: LoadedDataset) -> LoadedDataset:
         """Return the dataset without unlabeled rows, with a note on their number."""
@@ -299,7 +339,7 @@ class SequenceTask(Task):
             self._check_texts(rows)
             return rows, []
         column = self.config.label_column
-        rows = join_label_columns(rows, column)
+        rows = self._move_probabilities(join_label_columns(rows, column))
         require_column(rows, column, "the label")
         labels = self.labels or ["-1"]  # a number may be -1
         labeled, notes = drop_unlabeled_rows({"train": rows}, column, labels)
@@ -347,13 +387,33 @@ class SequenceTask(Task):
             return None
         return self.label_type.encode_labels(rows, column)
 
+    def encode_probabilities(self, rows: Rows, labels: np.ndarray) -> np.ndarray | None:
+        """Return [n, classes] the probabilities of labels, given the encoded labels; None without any."""
+        if not self.labels:
+            return None
+        return encode_probabilities(rows, self.config.label_column, labels, self.labels)
+
+    def get_fitting_labels(self, rows: Rows) -> FittingLabels:
+        """Return the labels of training rows with their weights and probabilities."""
+        labels = self.label_type.encode_labels(rows, self.config.label_column)
+        return FittingLabels(labels, self.get_weights(rows), self.encode_probabilities(rows, labels))
+
     def get_labels(self, rows: Rows) -> list[Any]:
         encoded = self.label_type.encode_labels(rows, self.config.label_column)
         return [self.label_type.decode_label(label) for label in encoded]
 
+    def get_label_agreement(self, rows: Rows) -> np.ndarray | None:
+        labels = self.label_type.encode_labels(rows, self.config.label_column)
+        targets = self.encode_probabilities(rows, labels)
+        return None if targets is None else compute_agreement(targets, labels)
+
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         column = self.config.label_column
         cells = self.label_type.format_cells(list(labels.values()), rows.factorize(column)[1])
+        probability_column = name_probability_column(column)
+        if probability_column in rows.columns:  # the new labels are certain
+            probabilities = replace_values(rows[probability_column], dict.fromkeys(labels))
+            rows = rows.with_column(probability_column, probabilities)
         return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
 
     # ---- model
@@ -400,6 +460,8 @@ class SequenceTask(Task):
             [rows[column] for column in self.input_schema.text_columns], labels, tokenizer,
             self.config.max_length, self.config.long_texts, cache=self.use_cache,
         )  # fmt: skip
+        if labels is not None:
+            features = dataclasses.replace(features, targets=self.encode_probabilities(rows, labels))
         if not training or labels is None:
             return features
         if isinstance(self.label_type, Regression):
@@ -438,7 +500,8 @@ class SequenceTask(Task):
         if self.config.class_weights == "balanced":
             assert features.labels is not None
             # On the device, to which a CUDA graph could not copy them.
-            weights = compute_class_weights(features.labels, len(self.labels)).to(devices.get_device())
+            labels = FittingLabels(features.labels, features.weights, features.targets)
+            weights = compute_class_weights(labels, len(self.labels)).to(devices.get_device())
         return self.label_type.make_loss(weights, self.config.label_smoothing)
 
     # ---- results
@@ -447,9 +510,8 @@ class SequenceTask(Task):
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
-        labels, gold = (
-            self.label_type.encode_labels(part, self.config.label_column) for part in (train, rows)
-        )
+        labels = self.get_fitting_labels(train)
+        gold = self.label_type.encode_labels(rows, self.config.label_column)
         name, columns = self.get_tfidf_baseline()
         texts = [[part[column] for column in columns] for part in (train, rows)]
         predicted = predict_tfidf(texts[0], labels, texts[1], self.config.seed)
@@ -475,6 +537,10 @@ class Classify(SequenceTask):
 
     definition = CLASSIFY
     text_settings = ("text_column", "text_pair_column")
+
+    @property
+    def _problem(self) -> str | None:
+        return self.config.problem
 
     @property
     def _has_fitted_head(self) -> bool:
@@ -516,6 +582,7 @@ class Classify(SequenceTask):
             splits = {name: join_label_columns(rows, column) for name, rows in dataset.splits.items()}
             dataset = dataclasses.replace(dataset, splits=splits)
         self._resolve_columns(dataset.splits["train"])
+        dataset = self._move_all_probabilities(dataset)
         if self._entity_columns:
             self._check_entity_settings(dataset.splits["train"])
             types = collect_types(dataset.splits["train"], self._entity_columns)
@@ -524,7 +591,11 @@ class Classify(SequenceTask):
         if class_names:  # then "-", -1 and null mark missing labels
             dataset = self._drop_unlabeled(dataset)
         if self.config.problem is None:
-            problem, note = infer_label_type(dataset.splits["train"][self.config.label_column])
+            train, column = dataset.splits["train"], self.config.label_column
+            problem, note = infer_label_type(train[column])
+            if names := collect_names(train, column):
+                names |= set(filter(None, map(normalize_label, train.factorize(column)[1])))
+                problem, note = "binary" if len(names) == 2 else "multi-class", ""
             self.resolve(problem=problem)
             dataset = dataclasses.replace(dataset, notes=[*dataset.notes, *filter(None, [note])])
         self._infer_labels(dataset, class_names)
@@ -598,6 +669,7 @@ class Classify(SequenceTask):
             found = {label for value in values for label in parse_label_set(value, separator) or []}
         else:
             found = {label for label in map(normalize_label, values) if label is not None}
+        found |= collect_names(train, column)
         is_known = dataset.labels and found <= set(dataset.labels)
         labels = dataset.labels if is_known else order_labels(found, class_names)
         label_type = MultiLabel(labels, separator) if problem == "multi-label" else SingleLabel(labels)
@@ -696,9 +768,10 @@ class Nli(SequenceTask):
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
         self.state = SequenceState()
         self._resolve_columns(dataset.splits["train"])
-        dataset = self._name_label_ids(self._drop_unlabeled(dataset))
-        train = dataset.splits["train"]
-        found = {label for value in train[self.config.label_column] if (label := normalize_label(value))}
+        dataset = self._name_label_ids(self._drop_unlabeled(self._move_all_probabilities(dataset)))
+        train, column = dataset.splits["train"], self.config.label_column
+        found = {label for value in train[column] if (label := normalize_label(value))}
+        found |= collect_names(train, column)
         class_names = dataset.get_class_names(self.config.label_column)
         labels = dataset.labels if found <= set(dataset.labels) else order_labels(found, class_names)
         self._set_labels(InferenceLabel(labels), dataset, len(found))
@@ -730,7 +803,11 @@ class Nli(SequenceTask):
             defaults={**dataset.defaults, "label_column": column},
             notes=[*dataset.notes, note],
         )
-        labeled = {name: rows for name, rows in dataset.splits.items() if has_labels(rows, column)}
+        labeled = {
+            name: name_probability_ids(rows, column, STANDARD_LABELS)
+            for name, rows in dataset.splits.items()
+            if has_labels(rows, column)
+        }
         return named.add_splits(labeled)
 
     def make_split_keys(self, rows: Rows) -> SplitKeys:
@@ -747,7 +824,8 @@ class Nli(SequenceTask):
         distinct = set(map(normalize_label, rows.factorize(column)[1]))
         if set(self.labels) != set(STANDARD_LABELS) or not distinct <= ids:
             return rows
-        return rows.map_column(column, partial(map_label_ids, names=STANDARD_LABELS))
+        named = name_probability_ids(rows, column, STANDARD_LABELS)
+        return named.map_column(column, partial(map_label_ids, names=STANDARD_LABELS))
 
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:
         return InferenceLabel(labels)
@@ -771,16 +849,16 @@ def predict_by_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: S
 
     The layer is fitted to the first part, and predicts the second one.
     """
-    labels, gold = (task.label_type.encode_labels(part, task.config.label_column) for part in parts)
+    gold = task.label_type.encode_labels(parts[1], task.config.label_column)
     groups = task.split_keys(parts[0]).column_group
-    probe = fit_probe(task, vectors[0], labels, groups=groups)
+    probe = fit_probe(task, vectors[0], task.get_fitting_labels(parts[0]), groups=groups)
     return _make_logits_scorer(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(
     task: SequenceTask,
     vectors: np.ndarray,
-    labels: np.ndarray,
+    train: FittingLabels,
     balanced: bool = False,
     groups: np.ndarray | None = None,
 ) -> LinearProbe:
@@ -792,7 +870,7 @@ def fit_probe(
     def score(gold: np.ndarray, logits: np.ndarray) -> float:
         return _make_logits_scorer(task, gold, logits).score_all()[task.label_type.default_metric]
 
-    return fit_linear_probe(vectors, labels, len(task.labels) or 1, score, task.config.seed, balanced, groups)
+    return fit_linear_probe(vectors, train, len(task.labels) or 1, score, task.config.seed, balanced, groups)
 
 
 def _make_logits_scorer(task: SequenceTask, gold: np.ndarray, logits: np.ndarray) -> Scorer:

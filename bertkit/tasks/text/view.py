@@ -21,9 +21,11 @@ from bertkit.tasks.view import (
     negative_log_likelihood,
     plot_f1_bars,
 )
+from bertkit.utils.compat import NotRequired
 
 MAX_CLASSES = 14  # in a confusion matrix
 NO_LABELS = ["(none)"]
+GOLD_PROBABILITIES = "gold_probabilities"  # key of a record whose gold labels are uncertain
 NUM_RANGES = 5  # ranges of values that examples of a regression are filtered by
 MAX_POINTS = 800  # in a scatter plot
 
@@ -35,6 +37,7 @@ class _SingleLabelRecord(Record):
     gold: str
     predicted: str
     probabilities: dict[str, Probability]
+    gold_probabilities: NotRequired[dict[str, Probability]]
 
 
 class ClassificationView(View):
@@ -71,7 +74,11 @@ class ClassificationView(View):
         charts = [plot_class_confusion(counts, labels)]
         if len(labels) > 2:
             charts.append(plot_f1_bars(labels, np.diag(counts), counts.sum(0), counts.sum(1), "class"))
-        return [*charts, *self.plot_reliability(confidence, gold == predicted)]
+        is_correct = np.array([
+            record.get(GOLD_PROBABILITIES, {}).get(record["predicted"], record["predicted"] == record["gold"])
+            for record in self.records
+        ])  # fmt: skip
+        return [*charts, *self.plot_reliability(confidence, is_correct)]
 
     def scorer(self) -> Scorer:
         positive = self.run.settings.get("positive_label")
@@ -93,6 +100,10 @@ def find_label_error(
 ) -> str | None:
     """Return the error in the probabilities of a record, where each of `labels` needs one; or None."""
     probabilities = record["probabilities"]
+    if list(record.get(GOLD_PROBABILITIES, probabilities)) != list(probabilities):
+        return f"{GOLD_PROBABILITIES} and probabilities have different labels"
+    if (GOLD_PROBABILITIES in record) != (GOLD_PROBABILITIES in first_record):
+        return f"either all records have {GOLD_PROBABILITIES}, or none"
     if list(probabilities) != list(first_record["probabilities"]):
         return "its probabilities and those of line 1 have different labels"
     for label in labels:
@@ -127,6 +138,7 @@ class _MultiLabelRecord(Record):
     gold: list[str]
     predicted: list[str]
     probabilities: Annotated[dict[str, Probability], Meta(min_length=1)]
+    gold_probabilities: NotRequired[dict[str, Probability]]
 
 
 class MultiLabelView(View):
@@ -165,7 +177,9 @@ class MultiLabelView(View):
         gold, predicted = self.gold, self.predicted
         probabilities = np.array([list(record["probabilities"].values()) for record in self.records])
         confidence = np.where(predicted, probabilities, 1 - probabilities)
-        is_correct = gold == predicted
+        present = np.array([list(record.get(GOLD_PROBABILITIES, {}).values()) for record in self.records])
+        gold_probabilities = present if present.size else gold.astype(float)
+        is_correct = np.where(predicted, gold_probabilities, 1 - gold_probabilities)
         return [
             plot_f1_bars(self.labels, (gold & predicted).sum(0), predicted.sum(0), gold.sum(0), "label"),
             *self.plot_reliability(confidence.ravel(), is_correct.ravel()),
