@@ -294,5 +294,7 @@ def compute_pooled_vectors(encoder: Encoder, features: TextFeatures) -> np.ndarr
 def _fill_text_vectors(vectors: np.ndarray, encoder: Encoder, features: TextFeatures) -> None:
     lengths = features.sequence_lengths
     ranges = [select_pooled_tokens(pooling, lengths, encoder.model.config) for pooling in POOLINGS]
-    sequences = dataclasses.replace(features, sequence_offsets=np.arange(len(lengths) + 1), labels=None)
+    sequences = dataclasses.replace(
+        features, sequence_offsets=np.arange(len(lengths) + 1), labels=None, weights=None, targets=None
+    )
     encoder.encode_into(vectors, sequences, average_ranges(np.stack(ranges, 1)), BATCH_SIZE)
