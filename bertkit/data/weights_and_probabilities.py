@@ -199,17 +199,16 @@ def describe_probabilities(train: Rows, label_column: str, are_sets: bool) -> li
     values = list(filter(None, get_probabilities(train, label_column) or ()))
     if not values:
         return []
-    of_rows = f"{len(values):,} of {format_count(len(train), 'training row')}"
-    note = f"labels with probabilities in {of_rows}: loss, nll, brier, ece and calibrate use them, and the "
+    of_rows = f"{len(values):,} of {format_count(len(train), 'training row')} have label probabilities"
+    use = "loss, nll, brier, ece and calibrate use the probabilities"
     if are_sets:
-        return [f"{note}other scores count a label with a probability above 0.5"]
+        return [f"{of_rows}; a row has the labels above 0.5 for other scores, and {use}"]
     ordered = [sorted(numbers.values(), reverse=True) for numbers in values]
     ties = sum(len(numbers) > 1 and numbers[0] == numbers[1] for numbers in ordered)
+    tie_note = f", or of equal ones the first in sorted order ({format_count(ties, 'row')})" if ties else ""
     mean = np.mean([numbers[0] for numbers in ordered])
-    tie_note = (
-        f"; in {format_count(ties, 'row')} two labels tie, the first in sorted order counts" if ties else ""
-    )
-    return [f"{note}other scores the most probable label, which has {mean:.2f} in the mean{tie_note}"]
+    label = f"the label is the most probable one{tie_note}"
+    return [f"{of_rows} (mean of the highest: {mean:.2f}); {label}, and {use}"]
 
 
 # ---- what models are fitted to

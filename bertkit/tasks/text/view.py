@@ -13,6 +13,7 @@ from bertkit.stats.scores import score_multi_label, score_regression, score_sing
 from bertkit.stats.significance import Scorer
 from bertkit.tasks.view import (
     Example,
+    Field,
     FiniteNumber,
     Probability,
     Record,
@@ -44,7 +45,7 @@ class ClassificationView(View):
     """Records with one gold label, one predicted label, and the probability of each label."""
 
     schema = _SingleLabelRecord
-    predicted_keys = frozenset({"predicted", "probabilities"})
+    predicted_keys = frozenset({"predicted", "probabilities", GOLD_PROBABILITIES})
 
     def prepare(self) -> None:
         self.labels = list(self.records[0]["probabilities"])
@@ -64,7 +65,8 @@ class ClassificationView(View):
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         return Example(
             record["id"], [gold], [predicted], gold == predicted, probabilities[predicted],
-            negative_log_likelihood(probabilities.get(gold, 0.0)), self.build_input_fields(record),
+            negative_log_likelihood(probabilities.get(gold, 0.0)),
+            [*self.build_input_fields(record), *list_label_probabilities(record)],
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
@@ -93,6 +95,14 @@ class ClassificationView(View):
             return score_single_label(self.gold[rows], self.predicted[rows], len(self.labels), positive_id)
 
         return Scorer(score, len(self.gold), self.gold == self.predicted)
+
+
+def list_label_probabilities(record: Mapping[str, Any]) -> list[Field]:
+    """Return a field with the probabilities of the gold labels, the highest first; [] if they are certain."""
+    probabilities = record.get(GOLD_PROBABILITIES, {})
+    positive = sorted((-number, label) for label, number in probabilities.items() if number > 0)
+    text = ", ".join(f"{label} {-number:.2g}" for number, label in positive)
+    return [Field("label probabilities", text)] if text else []
 
 
 def find_label_error(
@@ -145,7 +155,7 @@ class MultiLabelView(View):
     """Records with a list of gold labels, a list of predicted labels, and the probability of each label."""
 
     schema = _MultiLabelRecord
-    predicted_keys = frozenset({"predicted", "probabilities"})
+    predicted_keys = frozenset({"predicted", "probabilities", GOLD_PROBABILITIES})
 
     def prepare(self) -> None:
         """Store whether each record has each label, `[n, num_labels]`."""
@@ -170,7 +180,7 @@ class MultiLabelView(View):
         return Example(
             record["id"], record["gold"] or NO_LABELS, record["predicted"] or NO_LABELS, gold == predicted,
             confidence, sum(map(negative_log_likelihood, gold_probabilities)),
-            self.build_input_fields(record),
+            [*self.build_input_fields(record), *list_label_probabilities(record)],
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
