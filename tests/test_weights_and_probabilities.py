@@ -1,7 +1,6 @@
 """Rows with weights and labels with probabilities: how they are read, and what is fitted to them."""
 
 import json
-import re
 
 import numpy as np
 import pytest
