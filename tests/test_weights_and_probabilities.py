@@ -447,9 +447,8 @@ def test_a_run_shows_disagreement(run, cli):
     assert all("label" not in record and "label probabilities" not in record for record in records)
     page = (run.output_dir / "report.html").read_text("utf-8")
     assert "agreement" in page
-    assert re.search(
-        r"label probabilities.{1,80}(positive|negative) 0.6, (positive|negative) 0.4", page, re.S
-    )
+    assert "label probabilities" in page
+    assert "positive 0.6, negative 0.4" in page
 
 
 def test_nll_is_that_of_the_probabilities(run):
