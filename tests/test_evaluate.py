@@ -100,26 +100,36 @@ def test_label_sets_with_a_separator_are_scored(cli, tmp_path, tiny):
 
 def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     worse, data = tmp_path / "worse", write_rows(tmp_path / "new.jsonl", make_toy_rows(100, seed=5))
+    rows = runs / "classify.jsonl"
+    bertkit.classify(data=rows, model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9)
     bertkit.classify(
-        data=runs / "classify.jsonl", model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9
-    )
+        data=rows, model=tiny, output_dir="better", epochs=15, learning_rate=5e-3, max_length=32,
+        metric_for_best_model="f1",
+    )  # fmt: skip
     flags = ["--data", data, "--compare", worse, "-o", tmp_path / "both"]
-    status, out, err = cli("evaluate", runs / "classify", *flags)
+    status, out, err = cli("evaluate", "better", *flags)
+    metrics = RunDir(tmp_path / "both").read_metrics()
     assert status == 0, err
-    compared = RunDir(tmp_path / "both").read_metrics()["compared"]
+    compared, judgement = metrics["compared"], metrics["judgement"]
     accuracy = compared["difference"]["accuracy"]
-    ours = RunDir(tmp_path / "both").read_metrics()["validation"]["accuracy"]
     assert accuracy["test"] == "mcnemar"
+    ours = metrics["validation"]["accuracy"]
     assert accuracy["difference"] == pytest.approx(ours - compared["validation"]["accuracy"])
     shown = f"{accuracy['difference']:+.3f}"
     assert shown in out
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
     assert f"{shown}</td>" in page.split(f'Compared with <span dir="auto">{worse}</span>')[1]
+    assert (judgement["verdict"], judgement["metric"]) == ("better", "f1")
+    assert judgement["text"].endswith("Prefer this one.")
+    assert judgement["text"] in out.replace("\n", " ")
+    status, out, _ = cli("evaluate", worse, "--data", data, "--compare", "better", "--json")
+    assert (status, json.loads(out)["judgement"]["verdict"]) == (4, "worse")
 
 
 def test_a_run_does_not_differ_from_itself(runs, cli):
-    _, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
+    status, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
     found = json.loads(out)["compared"]["difference"]["f1"]
+    assert (status, json.loads(out)["judgement"]["verdict"]) == (3, "no_difference")
     assert (found["difference"], found["interval"], found["p"]) == (0.0, [0.0, 0.0], 1.0)
 
 
@@ -129,7 +139,7 @@ def test_runs_with_different_column_names_are_compared(runs, cli, tmp_path, tiny
     flags = {"text_column": "review", "label_column": "verdict"}
     bertkit.classify(data=data, model=tiny, output_dir="other", max_steps=2, **flags)
     status, _, err = cli("evaluate", runs / "classify", "--compare", "other")
-    assert status == 0, err
+    assert status in (0, 3, 4), err
 
 
 def test_without_the_training_rows_no_baselines_are_computed(runs, cli, tmp_path):

@@ -312,3 +312,36 @@ def test_the_card_on_the_hub_names_no_local_path(folder):
         "# model\n\nNo better. Try bertkit study classify --recipe RUN/run.yaml --folds 5, which scores all "
         "rows, or more training rows. Overconfident: ... (ECE 0.15); run bertkit calibrate RUN.\n"
     )
+
+
+def test_the_detectable_difference_is_shown_with_a_probability_of_80_percent():
+    """On samples of rows, two models whose accuracies differ by it are found to differ in 80 % of them."""
+    rng = np.random.default_rng(0)
+    size, gain, discordant = 800, 0.034, 0.12
+    found = []
+    for _ in range(200):
+        draw = rng.random(size)
+        first, second = np.ones((2, size), bool)
+        first[draw < (discordant + gain) / 2] = False
+        second[(draw >= (discordant + gain) / 2) & (draw < discordant)] = False
+        found.append(judge(make_scorer(second), {"other": make_scorer(first)}, "accuracy", True, rows="rows"))
+    detectable = np.mean([each.detectable for each in found])
+    assert detectable == pytest.approx(2.8 * (discordant / size) ** 0.5, rel=0.1)
+    power = np.mean([each.verdict == "better" for each in found])
+    assert detectable == pytest.approx(gain, rel=0.1)
+    assert 0.7 < power < 0.9
+
+
+@pytest.mark.parametrize(
+    ("correct", "other", "end"),
+    [
+        (160, 100, "Prefer this one."),
+        (100, 160, "Prefer other."),
+        (150, 151, "with a probability of 0.8."),
+        (200, 200, "may show a difference."),
+    ],
+)
+def test_what_follows_from_a_comparison_of_two_models(correct, other, end):
+    scorers = [make_accuracy(number) for number in (correct, other)]
+    judgement = judge(scorers[0], {"other": scorers[1]}, "accuracy", True, rows="200 rows")
+    assert judgement.text.endswith(end)

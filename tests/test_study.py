@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -663,8 +664,71 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
     for task in list_study_tasks():
         own = get_settings(task_definition(task).config).keys()
         names = get_settings(make_study_config(task)).keys()
-        assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs"}
+        assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs", "against"}
         assert own - names == {
             "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
             "teacher", "unlabeled", "alpha", "temperature",
         }  # fmt: skip
+
+
+# ---- comparison with another study
+
+
+@slow_fixture
+def two_studies(tmp_path_factory, tiny):
+    """A study that has hardly learned, one that has, and their settings."""
+    folder = tmp_path_factory.mktemp("two")
+    data = write_rows(folder / "rows.jsonl", make_toy_rows(80))
+    options = {"data": data, "model": tiny, "folds": 2, **QUICK}
+    untrained = bertkit.study("classify", **options, max_steps=1, output_dir=folder / "untrained")
+    trained = bertkit.study(
+        "classify", **options, epochs=12, learning_rate=5e-3, output_dir=folder / "trained"
+    )
+    return untrained, trained, options
+
+
+def read_out_of_fold(folder):
+    return read_predictions(folder, "out_of_fold.jsonl")
+
+
+def test_a_study_is_compared_with_another_one_on_the_same_held_out_rows(two_studies, cli, tmp_path):
+    untrained, trained, _ = (getattr(study, "output_dir", None) for study in two_studies)
+    same = shutil.copytree(trained, tmp_path / "same")
+    args = ["study", "classify", "--resume", "-o"]
+    for name, (folder, other) in {
+        "better": (trained, untrained), "worse": (untrained, trained), "no_difference": (trained, same),
+    }.items():  # fmt: skip
+        status, out, err = cli(*args, folder, "--against", other, "--json")
+        assert status == {"better": 0, "no_difference": 3, "worse": 4}[name], err
+        judgement = json.loads(out)["judgement"]
+        assert (judgement["verdict"], judgement["against"]) == (name, str(other))
+        ours, theirs = (
+            np.array([record["gold"] == record["predicted"] for record in read_out_of_fold(study)])
+            for study in (folder, other)
+        )
+        assert judgement["difference"] == pytest.approx(ours.mean() - theirs.mean())
+        assert judgement["text"].rstrip(".") in (folder / "report.html").read_text("utf-8")
+        assert cli(*args, folder, "--against", other)[0] == status  # from metrics.json
+    assert cli(*args, trained)[0] == 0
+
+
+def test_studies_that_cannot_be_compared_are_refused(two_studies, cli, tmp_path, runs):
+    _, trained, options = two_studies
+    data = options["data"]
+    other = write_rows(tmp_path / "other.jsonl", make_toy_rows(80, seed=1))
+    study = ["--against", trained.output_dir, "--model", options["model"], "-o", tmp_path / "new"]
+    for args, words in (
+        (["classify", "--data", data, "--folds", 3, *study], "has other folds than this study"),
+        (["classify", "--data", data, "--folds", 2, "--split-seed", 5, *study], "has other folds"),
+        (["classify", "--data", data, "--seeds", 2, *study], "predicts other rows than this study"),
+        (["classify", "--data", other, "--folds", 2, *study], "predicts other rows than this study"),
+        (
+            ["nli", "--data", runs / "nli.jsonl", "--folds", 2, *study],
+            "is a study of classify, this one of nli",
+        ),
+        (
+            ["classify", "--data", data, "--folds", 2, *study, "--against", runs / "classify"],
+            "not a finished",
+        ),
+    ):
+        assert_refused(cli, tmp_path, args, ["--against", words], "study")

@@ -48,18 +48,19 @@ class Command:
     name: str = ""  # of the task or suite that the function runs
     has_recipe: bool = False  # whether `--recipe` accepts the recipes of this task or suite
 
-    def build(self) -> Callable[..., None]:
+    def build(self) -> Callable[..., int | None]:
         """Return the command for Typer."""
         return build_command(self.config, self.help, self.run, self.name if self.has_recipe else None)
 
-    def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> None:
-        """Run the command, in several processes if `--nproc` says so."""
+    def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> int | None:
+        """Run the command, in several processes if `--nproc` says so; return its exit status, None for 0."""
         processes = settings.get("nproc", 1)
         if processes > 1 and system.get_launched_world_size() == 1:
             sys.exit(launch(processes, settings.get("device", "auto")))
         exit_with_launcher()
         name = [self.name] if self.name else []
-        import_module(self.module).run_command(*name, settings, as_json, *recipe)
+        status: int | None = import_module(self.module).run_command(*name, settings, as_json, *recipe)
+        return status
 
 
 def _train(task: str) -> Command:
@@ -243,7 +244,8 @@ def main() -> None:
     """Run the app and exit.
 
     The exit status is 0 for success, 1 for a bug (with its traceback) and 2 for an error that the user can
-    fix. It is 130 after an interrupt, and 141 if the reader of the output has closed the pipe.
+    fix; 3 and 4 are results of a comparison, see `EXIT_STATUSES`. It is 130 after an interrupt, and 141 if
+    the reader of the output has closed the pipe.
     """
     postpone_collection()
     for stream in (sys.stdout, sys.stderr):

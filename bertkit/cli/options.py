@@ -106,17 +106,18 @@ class SingleCommand(TyperCommand):
 
 
 def build_command(
-    config: Any, help: str, run: Callable[..., None], recipe_task: str | None = None
-) -> Callable[..., None]:
+    config: Any, help: str, run: Callable[..., int | None], recipe_task: str | None = None
+) -> Callable[..., int | None]:
     """Return a Typer command with a flag for each setting of a config, and `--json`.
 
     `run` is called with the settings that the user passed and with the value of `--json`. With a task whose
-    recipes `--recipe` accepts, it is also called with the recipe or None.
+    recipes `--recipe` accepts, it is also called with the recipe or None. It returns the exit status, None
+    for 0.
     """
     declarations = get_settings(config)
     recipes = [] if recipe_task is None else [_build_recipe_parameter(recipe_task, config)]
 
-    def command(typer_context: typer.Context, **values: Any) -> None:
+    def command(typer_context: typer.Context, **values: Any) -> int | None:
         from bertkit.utils.console import ConsoleReporter  # imports rich
 
         sources = {name: typer_context.get_parameter_source(name) for name in declarations}
@@ -125,7 +126,7 @@ def build_command(
         }
         recipe = [values["recipe"]] if recipes else []
         with use_reporter(ConsoleReporter()):
-            run(ConvertedSettings(passed), values["json"], *recipe)
+            return run(ConvertedSettings(passed), values["json"], *recipe)
 
     headings = list(Panel)
     declared = sorted(

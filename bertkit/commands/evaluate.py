@@ -40,7 +40,8 @@ from bertkit.run_directory import EVALUATION, RunDir, create_default_directory, 
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.validation import DataObject, validate_settings
-from bertkit.stats.metric_modules import load_module, make_absolute
+from bertkit.stats.judgement import EXIT_STATUSES
+from bertkit.stats.metric_modules import is_lower_better, load_module, make_absolute
 from bertkit.tasks.base import Task
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
@@ -79,6 +80,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
         else:
             inputs = _load_text_inputs(task, config)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
+        _restore_best_metric(inputs.predictor.task, Path(config.run))
         sampled_splits = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
             for name, rows in inputs.splits.items()
@@ -106,6 +108,13 @@ def _check_flags(config: EvaluateConfig, task: Task) -> None:
     if omitted:
         flags = " ".join(f"--metric {value}" for value in omitted)
         report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
+
+
+def _restore_best_metric(task: Task, run: Path) -> None:
+    """Let the score that judged the run decide again; its dataset or a flag may have chosen it."""
+    judgement = (RunDir(run).read_metrics() or {}).get("judgement", {})
+    if name := judgement.get("metric"):
+        task.state.best_metric = (name, -1 if is_lower_better(name) else 1)
 
 
 def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:
@@ -294,9 +303,10 @@ def _score(
 # ---- command line
 
 
-def run_command(settings: dict[str, Any], as_json: bool) -> None:
+def run_command(settings: dict[str, Any], as_json: bool) -> int:
     run = evaluate(settings)
     if as_json:
         print_run_json(run)
     else:
         print_scores(run.metrics, run.output_dir, has_slices=bool(settings.get("by")))
+    return EXIT_STATUSES[run.metrics["judgement"]["verdict"]] if settings.get("compare") else 0

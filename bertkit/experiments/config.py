@@ -59,6 +59,10 @@ class StudySettings(Settings):
         None, "Minutes after which this command begins no further trial.", Panel.RUNS, min=0.0,
         is_saved=False,
     )  # fmt: skip
+    against: str | None = setting(
+        None, "Finished study of the same data and folds to compare with; exit status 0 better, 3, 4 worse.",
+        Panel.RUNS, completion="runs", is_path=True, is_saved=False,
+    )  # fmt: skip
     jobs: int = jobs_setting()
     output_dir: str | None = setting(
         None, "Directory for the runs and results of the study.", Panel.OUTPUT, is_common=True,

@@ -48,6 +48,7 @@ from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.significance import Scorer
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
@@ -623,13 +624,15 @@ def _load_finished(config: RunConfig) -> Run | None:
     """Return the metrics if all runs of the experiment to resume are finished, else None."""
     folder = Path(config.output_dir or "")
     metrics = RunDir(folder).read_metrics() if config.resume else None
-    if not metrics or metrics.get("failed"):
+    against = getattr(config, "against", None)  # of a study
+    is_compared = not against or (metrics or {}).get("judgement", {}).get("against") == against
+    if not metrics or metrics.get("failed") or not is_compared:
         return None
     report_info(f"{folder}: all runs are already finished; showing their scores")
     return Run(folder, metrics)
 
 
-def run_command(command: str, settings: dict[str, Any], as_json: bool, recipe: Recipe | None) -> None:
+def run_command(command: str, settings: dict[str, Any], as_json: bool, recipe: Recipe | None) -> int:
     run = run_experiment(command, settings, recipe)
     if as_json:
         print_run_json(run)
@@ -640,6 +643,8 @@ def run_command(command: str, settings: dict[str, Any], as_json: bool, recipe: R
         for table in experiment.build_tables(run.metrics, run.output_dir):
             _print_result_table(table)
         out_console.print(f"{experiment.noun}: {run.output_dir}", markup=False, soft_wrap=True)
+    is_compared = bool(settings.get("against")) and run.output_dir is not None
+    return EXIT_STATUSES[run.metrics["judgement"]["verdict"]] if is_compared else 0
 
 
 def print_plan(metrics: Mapping[str, Any]) -> None:

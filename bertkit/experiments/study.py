@@ -56,13 +56,16 @@ from bertkit.run.load_data import (
     summarize_split_columns,
 )
 from bertkit.run.prepare import PreparedRun, RunOptions
+from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import summarize_data
+from bertkit.run.train import require_unchanged_data
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import STUDY_PREFIX, serialize_settings
 from bertkit.settings.run_settings import MAX_SEED, RunConfig
+from bertkit.stats.judgement import judge
 from bertkit.tasks.base import Task
 from bertkit.utils.files import write_jsonl, write_text
-from bertkit.utils.reporting import report_info, use_reporter
+from bertkit.utils.reporting import report_info, silence_reports, use_reporter
 from bertkit.utils.text import dump_yaml
 
 STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
@@ -234,6 +237,7 @@ class Study(Experiment):
             raise UserError("--search: has no effect without --trials; pass the number of trials")
         if config.trials:
             search.require_optuna()
+        self.other: Study | None = None  # of `--against`
         self.run_config = make_run_config(self.task_name, config)
         self.space = search.parse_space(config.search, self.run_config)
 
@@ -265,11 +269,74 @@ class Study(Experiment):
     def prepare(self) -> list[str]:
         self.fingerprints = fingerprint_splits(self.get_group().data.dataset.splits)
         _ = self.splits
+        if self.config.against:
+            self.other = self._load_other(Path(self.config.against))
         defaults = self.prepared.config
         if self.config.trials:
             self.space = self.space or search.make_default_space(self.run_config, defaults)
             report_info(f"search space: {', '.join(map(str, self.space))}")
         return [self.prepared.dataset.name, self.prepared.model_source.name]
+
+    def _load_other(self, folder: Path) -> "Study":
+        """Return the finished study of `--against`, which must predict the same rows in the same folds."""
+        flag = f"--against {self.config.against}"
+        metrics = RunDir(folder).read_metrics()
+        if metrics is None or metrics["task"] != "study":
+            raise UserError(f"{flag}: is not a finished study; pass the directory of one")
+        if metrics["command"] != self.task_name:
+            raise UserError(
+                f"{flag}: is a study of {metrics['command']}, this one of {self.task_name}; compare studies "
+                "of one task"
+            )
+        if self.folder is not None and self.folder.resolve() == folder.resolve():
+            raise UserError(f"{flag}: is this study; pass another one")
+        settings = {"output_dir": str(folder), "resume": True}
+        config, fingerprints = resolve_settings(self.command, type(self.config), settings, None)
+        with silence_reports():
+            other = Study(config)
+            other.fingerprints = fingerprint_splits(other.get_group().data.dataset.splits)
+            require_unchanged_data(folder, fingerprints or {}, other.fingerprints)
+            ours, theirs = self.splits, other.splits
+        if fingerprint_splits({"test": ours.rows}) != fingerprint_splits({"test": theirs.rows}):
+            raise UserError(
+                f"{flag}: predicts other rows than this study; pass the same data and options of rows"
+            )
+        folds = [[part.rows.tolist() for part in each.final] for each in (ours, theirs)]
+        if folds[0] != folds[1]:
+            raise UserError(
+                f"{flag}: has other folds than this study; pass the same --folds, --split-seed, "
+                "--group-column and --time-column"
+            )
+        return other
+
+    def _compare_with_other(self, predictions: HeldOutPredictions) -> dict[str, Any]:
+        """Return the section "judgement" of `study.json`: the verdict against the other study.
+
+        Both predict each row by runs that were not trained on it. After a search, fold 0 is left out.
+        """
+        other = self.other
+        if other is None:
+            return {}
+        folder = Path(other.config.output_dir)
+        searched = (RunDir(folder).read_metrics() or {})["search"]
+        settings = searched["best_settings"] if searched else {}
+        with silence_reports():
+            runs = other.plan_final_runs(folder, settings)
+            others = other._load_predictions(
+                [run for run in runs if not (searched and run.fold == TRIAL_FOLD)]
+            )
+        common = np.intersect1d(predictions.index, others.index)
+        judgement = judge(
+            predictions.select(common), {self.config.against: others.select(common)}, self.metric,
+            self.prepared.task.state.best_metric[1] > 0,
+            rows=format_count(len(common), self.prepared.task.definition.unit), seed=self.config.seed,
+        )  # fmt: skip
+        if judgement is None:
+            raise UserError(
+                f"--against {self.config.against}: {self.metric} is a score of a module of --metric, which "
+                "has no paired test; omit the flag, or --metric-for-best-model"
+            )
+        return {"judgement": dataclasses.asdict(judgement)}
 
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[PlannedRun]:
         """Return the runs with the best settings."""
@@ -498,6 +565,7 @@ class Study(Experiment):
                 ).items()
             },
             "ensemble": self._measure_gain(folder / RunDir.ENSEMBLE_DIR),
+            **self._compare_with_other(predictions),
         }
 
     def _measure_gain(self, ensemble: Path) -> dict[str, Any]:

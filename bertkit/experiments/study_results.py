@@ -116,6 +116,13 @@ class HeldOutPredictions:
 
         return Scorer(score, scorers[0].size, num_resamples=scorers[0].num_resamples)
 
+    def select(self, index: np.ndarray) -> Scorer:
+        """Return a scorer of some of the rows, which are given by `index` and ascend."""
+        scorer, positions = self.scorer, np.searchsorted(self.index, index)
+        is_correct = None if scorer.is_correct is None else scorer.is_correct[positions]
+        score = lambda rows: scorer.score(positions[rows])  # noqa: E731
+        return Scorer(score, len(positions), is_correct, scorer.num_resamples)
+
     def iter_records(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of `out_of_fold.jsonl`: predictions with the mean probabilities of all seeds."""
         task, rows = self.prepared.task, self.prepared.splits["validation"]
@@ -311,12 +318,14 @@ def build_study_table(metrics: Mapping[str, Any], folder: Path) -> ResultTable:
 def describe_results(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines about the best settings, the search, the paired test, and the ensemble."""
     search = metrics["search"]
+    judgement = [metrics["judgement"]["text"].removesuffix(".")] if "judgement" in metrics else []
     if search is None:
-        return [_describe_gain(metrics)]
+        return [*judgement, _describe_gain(metrics)]
     settings = format_settings(search["best_settings"]) or "the defaults"
     saved = 1 - search["steps"] / max(1, search["steps_without_pruning"])
     counts = f"{search['complete']} complete, {search['pruned']} pruned, {search['failed']} failed"
     return [
+        *judgement,
         f"best settings: {settings} (trial {search['best_trial']})",
         f"search: {format_count(search['trials'], 'trial')} ({counts}), "
         f"pruning saved {saved:.0%} of the steps",

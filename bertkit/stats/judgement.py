@@ -11,6 +11,9 @@ from bertkit.stats.calibration import Decisions, compute_calibration
 from bertkit.stats.significance import ScoreDifference, Scorer, compare_scorers
 
 Verdict = Literal["better", "no_difference", "worse"]
+# Exit statuses of the commands that compare two models.
+EXIT_STATUSES: Mapping[Verdict, int] = {"better": 0, "no_difference": 3, "worse": 4}
+POWER = 0.8  # probability with which a detectable difference is shown
 MIN_ROWS = 10  # the bootstrap of fewer rows shows nothing
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, so the probability of a false "better" is at most half of it
 MIN_STEPS = 100  # fewer optimizer steps hardly train a new head
@@ -58,7 +61,8 @@ class Judgement:
         difference: Score of the model minus that of the other one.
         interval: 95 % interval of the difference, from the paired bootstrap.
         p: Two-sided p-value of the difference.
-        text: One or two sentences: the verdict with its numbers, and what to try.
+        detectable: Difference that these rows show with a probability of 0.8.
+        text: One or two sentences: the verdict with its numbers, and what follows or what to try.
     """
 
     verdict: Verdict
@@ -67,6 +71,7 @@ class Judgement:
     difference: float
     interval: list[float]
     p: float
+    detectable: float
     text: str
 
 
@@ -95,7 +100,7 @@ def judge(
         others: The scores of other models, or of baselines, by name.
         metric: Name of the score that decides.
         rows: The rows in words, such as "600 rows".
-        training: What the advice depends on; None for no advice.
+        training: What the advice depends on; None if two trained models are compared.
         seed: Seed of the bootstrap.
 
     Returns:
@@ -142,7 +147,34 @@ def judge(
         has_gain = sign * found.difference > 0
         may_be_short = training.is_last_best or verdict == "worse"
         text += _advise(training, has_learned, may_be_short, has_gain, scorer.size)
-    return Judgement(verdict, against, metric, found.difference, found.interval, found.p, text)
+    detectable = estimate_detectable_difference(found)
+    if training is None and not perfect:
+        text += _describe_choice(verdict, against, detectable)
+    return Judgement(verdict, against, metric, found.difference, found.interval, found.p, detectable, text)
+
+
+def estimate_detectable_difference(found: ScoreDifference) -> float:
+    """Return the true difference that a test on as many rows shows with the probability `POWER`.
+
+    It is (z(0.975) + z(0.8)) standard errors of the difference (Cohen 1988), whose 95 % interval is known.
+    """
+    from scipy.stats import norm
+
+    low, high = found.interval
+    standard_error = (high - low) / (2 * norm.ppf(1 - SIGNIFICANCE_LEVEL / 2))
+    return float((norm.ppf(1 - SIGNIFICANCE_LEVEL / 2) + norm.ppf(POWER)) * standard_error)
+
+
+def _describe_choice(verdict: Verdict, against: str, detectable: float) -> str:
+    """Return a sentence on what follows from the comparison of two trained models, with a space before it."""
+    if verdict == "better":
+        return " Prefer this one."
+    if verdict == "worse":
+        return f" Prefer {against}."
+    return (
+        f" Choose by cost, or compare on more rows: these show a difference of {detectable:.3f} with a "
+        f"probability of {POWER:g}."
+    )
 
 
 def _describe_verdict(
