@@ -214,6 +214,23 @@ class RunDir:
     def delete_backup(self) -> None:
         shutil.rmtree(self.folder / self.BACKUP_DIR, ignore_errors=True)
 
+    def copy_to(self, folder: Path, overwrite: bool) -> None:
+        """Copy the finished run without checkpoints, exports and logs of trackers; `metrics.json` is last."""
+        target = RunDir(folder)
+        target.create(overwrite, with_checkpoints=False)
+        left_out = (self.CHECKPOINTS_DIR, self.ONNX_DIR, self.TENSORBOARD_DIR, self.METRICS_FILE)
+        patterns = [*(name for name in self.RUN_PATTERNS if name not in left_out), self.METRICS_FILE]
+        try:
+            with report_creation_errors(folder):
+                for path in [path for pattern in patterns for path in self.folder.glob(pattern)]:
+                    shutil.copyfile(path, folder / path.name)
+        except BaseException:
+            for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+                path.unlink()
+            target.discard_unstarted()
+            raise
+        target.delete_backup()
+
     def discard_unstarted(self) -> None:
         """Remove a run that failed before its first checkpoint, and restore the run that it replaced."""
         if self.find_last_checkpoint():

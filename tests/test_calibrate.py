@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model,
 
 import bertkit
 from bertkit.commands import calibrate
+from bertkit.errors import UserError
 from bertkit.models.heads import read_temperature
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
@@ -122,6 +124,58 @@ def test_calibrating_twice_on_the_same_rows_changes_nothing(copied, task):
         scores = first.calibration["scores"][part]
         assert second.calibration["scores"][part] == pytest.approx(scores, abs=1e-6)
     assert (run / "README.md").read_text().count("## Calibration") == 1
+
+
+def read_all(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_calibrated_copy_equals_a_run_that_is_calibrated_in_place(copied, cli, tmp_path):
+    run, data = copied()
+    before, copy = read_all(run), tmp_path / "calibrated"
+    status, out, err = cli("calibrate", run, "--data", data, "-o", copy, "--json")
+    assert status == 0, err
+    assert json.loads(out)["output_dir"] == str(copy)
+    assert read_all(run) == before
+    assert not (copy / "checkpoints").exists()
+    card = (copy / "README.md").read_text("utf-8")
+    assert card.startswith("# calibrated\n")
+    assert f"pipeline('text-classification', {str(copy)!r}" in card
+    bertkit.calibrate(run, data=data)
+    for name in ("model.safetensors", "config.json", "calibration.json"):
+        assert (copy / name).read_bytes() == (run / name).read_bytes(), name
+    again = ["calibrate", copy, "--data", data, "-o", tmp_path / "again"]
+    assert cli(*again)[0] == 0
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "again", copy)]
+    assert weights[0] == weights[1]
+    assert_refused(cli, tmp_path, again[1:], ["--output-dir", "already contains"], "calibrate")
+    assert cli(*again, "--overwrite")[0] == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    args = [run, "--data", data, "-o", tmp_path / "other", "--overwrite"]
+    assert_refused(cli, tmp_path, args, ["notes.txt", "choose another directory"], "calibrate")
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypatch, is_replaced):
+    run, data = copied()
+    copy = tmp_path / "calibrated"
+    if is_replaced:
+        bertkit.calibrate(run, data=data, output_dir=copy)
+        before = read_all(copy)
+
+    def fail(source, target):
+        if str(source).endswith("metrics.json"):
+            raise OSError(28, "No space left on device")
+        Path(target).write_bytes(Path(source).read_bytes())
+
+    monkeypatch.setattr("bertkit.run_directory.shutil.copyfile", fail)
+    with pytest.raises(UserError, match="No space left on device"):
+        bertkit.calibrate(run, data=data, output_dir=copy, overwrite=is_replaced)
+    if is_replaced:
+        assert read_all(copy) == before
+    else:
+        assert not copy.exists() or not any(copy.iterdir())
 
 
 def test_earlier_rows_have_no_effect_on_the_next_temperature(copied, tmp_path):

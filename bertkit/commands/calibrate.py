@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
 from bertkit.models.loading import find_run_model, load_config
-from bertkit.reports.card import add_calibration
+from bertkit.reports.card import add_calibration, rewrite_for_copy
 from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
-from bertkit.run_directory import RunDir
+from bertkit.run_directory import RUN, RunDir
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.validation import DataObject, validate_settings
@@ -59,7 +60,7 @@ from bertkit.tasks.text.task import THRESHOLDS_KEY
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices, locks
 from bertkit.utils.console import out_console, print_json, to_plain_text
-from bertkit.utils.files import stage_files, write_text
+from bertkit.utils.files import check_output_directory, stage_files, write_text
 from bertkit.utils.reporting import report_warning, silence_libraries
 
 NUM_FOLDS = 5
@@ -93,8 +94,11 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     For `qa`, fit the probability that an answer is right. If an error is raised, the run is not changed.
     """
     config = CalibrateConfig(**validate_settings(CalibrateConfig, settings, "calibrate()"))
-    config = expand_path_settings(config, "run")
-    run = Path(config.run)
+    config = expand_path_settings(config, "run", "output_dir")
+    run, target = Path(config.run), Path(config.output_dir or config.run)
+    is_copy = target.resolve() != run.resolve()
+    if is_copy:
+        check_output_directory(target, RUN, config.overwrite)
     devices.request_device(config.device)
     task = _load_task(run)
     criterion = None if config.threshold is None else parse_criterion(config.threshold)
@@ -130,8 +134,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
             "fingerprint": fingerprint_splits({"validation": rows})["validation"], "rows": len(rows),
         }  # fmt: skip
-        _write_calibration(run, predictor, evaluation, calibration)
-    return CalibrationResult(run, calibration.get("temperature"), calibration)
+        with locks.lock_directory(target) if is_copy else nullcontext():
+            _write_calibration(run, target, config.overwrite, predictor, evaluation, calibration)
+    return CalibrationResult(target, calibration.get("temperature"), calibration)
 
 
 def describe_no_gain(scores: Mapping[str, Scores], num_rows: int) -> str | None:
@@ -428,17 +433,27 @@ def _score(label_type: LabelType, gold: np.ndarray, predicted: np.ndarray) -> Sc
 
 
 def _write_calibration(
-    run: Path, predictor: Predictor, evaluation: RowEvaluation, calibration: Mapping[str, Any]
+    trained: Path,
+    run: Path,
+    overwrite: bool,
+    predictor: Predictor,
+    evaluation: RowEvaluation,
+    calibration: Mapping[str, Any],
 ) -> None:
     """Write the weights, `config.json`, `calibration.json`, the model card and the page.
 
-    The run is valid at any time. `calibration.json` and the values in `config.json` belong to the weights.
+    If `run` is not the directory `trained`, it becomes a copy of it first. The run is valid at any time.
+    `calibration.json` and the values in `config.json` belong to the weights.
     They are removed before the weights are replaced, and written after them.
     """
-    run_dir, previous = RunDir(run), read_temperature(run)
+    run_dir, previous = RunDir(run), read_temperature(trained)
     divisor = calibration.get("temperature", previous) / previous
+    names = [] if divisor == 1 else _divide_and_verify(trained, predictor, evaluation, divisor)
+    if run.resolve() != trained.resolve():
+        RunDir(trained).copy_to(run, overwrite)
+        if (card := run_dir.read_card()) is not None:
+            run_dir.write_card(rewrite_for_copy(card, run))
     if divisor != 1:
-        names = _divide_and_verify(run, predictor, evaluation, divisor)
         with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
             write_divided_weights(run, staging, names, divisor, calibration["temperature"])
             run_dir.delete_calibration()

@@ -80,9 +80,14 @@ class CalibrateConfig(Settings):
     """Settings of `bertkit calibrate`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run to calibrate; its weights are replaced.", Panel.COMMON,
-        is_positional=True, completion="runs",
+        dataclasses.MISSING, "Finished run to calibrate.", Panel.COMMON, is_positional=True,
+        completion="runs",
     )  # fmt: skip
+    output_dir: str | None = setting(
+        None, "Directory for a calibrated copy of the run.", Panel.COMMON, flags=("--output-dir", "-o"),
+        default_text="the run itself, whose weights are replaced",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "Replace the run in --output-dir.", Panel.OUTPUT)
     data: DataSource | None = setting(
         None, "Labeled rows to fit on: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
         completion="data", default_text="the validation rows of the run",

@@ -301,7 +301,15 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
     return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"
 
 
-# ---- for the Hub
+# ---- for a copy, and for the Hub
+
+
+def rewrite_for_copy(card: str, folder: Path) -> str:
+    """Return the card with another run directory in its title and its code."""
+    _, _, body = card.partition("\n")
+    body = PIPELINE_CALL.sub(lambda match: match[1] + repr(str(folder)), body)
+    body = LOAD_CALL.sub(lambda _: f"bertkit.load({str(folder)!r})", body)
+    return f"# {folder.name}\n{body}"
 
 
 def rewrite_for_hub(card: str, repo: str) -> str:
