@@ -19,7 +19,7 @@ import numpy as np
 
 from bertkit.data.features import Features
 from bertkit.data.table import Rows
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.encoder import Encoder
 from bertkit.models.pooling import average_ranges, select_pooled_tokens
 from bertkit.run.predictor import Predictor
@@ -191,12 +191,12 @@ class LabelRanking:
         return [{"rank": None, "uncertainty": value} for value in uncertainty.tolist()]
 
     def order_records(self) -> list[dict[str, Any]]:
-        """Return the records in the order for labeling, with their ranks, which start at 1."""
-        if not self.records:
-            return []
+        """Return the records in the order for labeling, with their ranks from 1; there is at least one."""
         identity, has_label, has_text = map(np.concatenate, (self._identity, self._has_label, self._has_text))
+        # Of rows with the same input, the first one with a label is kept, or else the first one.
+        labeled_first = np.argsort(~has_label, kind="stable")
         is_repeated = np.ones(self._num_rows, bool)
-        is_repeated[np.unique(identity, return_index=True)[1]] = False
+        is_repeated[labeled_first[np.unique(identity[labeled_first], return_index=True)[1]]] = False
         tier = np.select([~has_text, has_label, is_repeated], [3, 2, 1], 0)
         order = rank_rows(np.concatenate(self._uncertainty), self._compute_vectors, tier)
         for rank, row in enumerate(order.tolist(), start=1):
@@ -233,17 +233,18 @@ class LabelRanking:
 
     def _report(self, counts: list[int]) -> None:
         """Report how rows were ordered, given the number of rows of each tier, and warn about scores."""
-        first = next((count for count in counts if count), 0)
-        notes = []
-        if first > MAX_CANDIDATES:
-            notes.append(
+        first = next(tier for tier, count in enumerate(counts) if count)
+        if counts[first] > MAX_CANDIDATES:
+            report_info(
                 f"the {MAX_CANDIDATES:,} most uncertain rows are ordered by uncertainty and coverage, the "
                 "others by uncertainty alone"
             )
-        names = ("repeat an earlier row", "have a label already", "have no text")
-        last = [f"{count:,} {name}" for name, count in zip(names, counts[1:], strict=True) if count]
-        if last and first < self._num_rows:
-            notes.append(f"last are the rows that {format_list(last)}")
-        for note in notes:
-            report_info(note)
+        names = ("", " with the input of another row", " with a label", " without text")
+        last = [
+            format_count(count, "row") + name
+            for tier, (count, name) in enumerate(zip(counts, names, strict=True))
+            if count and tier > first
+        ]
+        if last:
+            report_info(f"last: {', '.join(last)}")
         report_warning(BIAS_WARNING)

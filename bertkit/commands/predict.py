@@ -29,7 +29,7 @@ from bertkit.models.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.base import Evaluation
+from bertkit.tasks.base import Evaluation, ScoreDetail
 from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
@@ -120,6 +120,7 @@ def _iter_prediction_chunks(
 ) -> Iterator[PredictionChunk]:
     truncation = TruncationCounter()
     ranking = LabelRanking(predictor) if config.rank_for_labeling else None
+    scores: ScoreDetail = "all" if config.all_scores else "compact"
     for rows in row_chunks:
         if ranking:
             rows = ranking.prepare_rows(rows)
@@ -129,7 +130,6 @@ def _iter_prediction_chunks(
             evaluation = predictor.evaluate_without_labels(rows, description)
         truncation.add(evaluation.outputs.features)
         added = ranking.add(rows, evaluation) if ranking else None
-        scores = "all" if config.all_scores else "compact"
         records = list(predictor.iter_records(rows, evaluation, scores, added))
         if config.explain:
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation))

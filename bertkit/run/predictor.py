@@ -122,7 +122,7 @@ class Predictor(TrainedModel):
         predictions = zip(output_rows, evaluation.iter_records(scores), added, strict=True)
         for row_id, (row, prediction, further) in enumerate(predictions, first_id):
             prediction.pop("gold", None)
-            yield merge_prediction(row_id, row, hidden, prediction | further)
+            yield merge_prediction(row_id, row, hidden, {**prediction, **further})
 
 
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
