@@ -113,7 +113,7 @@ def test_repeated_labeled_and_empty_rows_are_last(runs, cli, tmp_path):
     texts = [row["text"] for row in make_toy_rows(6, seed=3)]
     rows = [{"text": text, "label": ""} for text in [texts[0], "", *texts, texts[0], texts[5]]]
     rows[3]["label"] = rows[9]["label"] = "positive"
-    rows[4]["label"] = "-"  # no label
+    rows[4]["label"] = "-1"  # no label
     data = write_rows(tmp_path / "new.jsonl", rows)
     status, out, err = cli("predict", runs / "classify", "--data", data, "--rank-for-labeling")
     assert status == 0, err
@@ -185,7 +185,7 @@ def test_what_cannot_be_ranked_is_refused(runs, cli, tmp_path, tiny, monkeypatch
         cli,
         tmp_path,
         [runs / "ner", *flags, "-o", tmp_path / "out.conll"],
-        ["jsonl or csv"],
+        ["has no ranks"],
         command="predict",
     )
     rows = [{**row, "label": len(row["text"]) / 7} for row in make_toy_rows(12)]
