@@ -81,6 +81,7 @@ def test_the_uncertainty_of_a_row_is_that_of_its_most_uncertain_decision():
 # ---- the command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_every_task_ranks_rows(runs, cli, tmp_path, monkeypatch, task):
     """The order depends neither on the chunks nor on labels, and each row has a place for its label."""
@@ -164,6 +165,7 @@ def test_an_ensemble_of_one_run_ranks_like_the_run(runs, tmp_path):
     assert ranks[0] == ranks[1]
 
 
+@pytest.mark.slow
 def test_label_sets_and_named_columns(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train_on_label_sets(tiny, tmp_path)
@@ -176,6 +178,7 @@ def test_label_sets_and_named_columns(tiny, tmp_path, monkeypatch):
     assert "label" not in labeled[0]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_ranked_is_refused(runs, cli, tmp_path, tiny, monkeypatch):
     flags = ["--text", "a film", "--rank-for-labeling"]
     assert_refused(
