@@ -279,6 +279,11 @@ class PredictConfig(Settings):
     explain: bool = setting(
         False, "Also write the attribution of each word to the prediction (classify, nli).", Panel.COMMON
     )
+    rank_for_labeling: bool = setting(
+        False,
+        "Order rows by what to label next: uncertain rows that differ. Scores measured on them are biased.",
+        Panel.COMMON,
+    )
     output: str | None = setting(
         None, "File for the predictions: .jsonl, .csv or .conll.", Panel.COMMON, flags=("--output", "-o"),
         default_text="standard output", has_parameter=False,

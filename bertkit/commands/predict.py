@@ -22,13 +22,14 @@ from bertkit.commands.inputs import (
     iter_flag_rows,
     iter_stdin_rows,
 )
+from bertkit.commands.label_ranking import LabelRanking, require_rankable
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.base import Evaluation
+from bertkit.tasks.base import Evaluation, ScoreDetail
 from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
@@ -52,10 +53,13 @@ TABLE_FILE = "predictions.arrow"
 
 @dataclass(frozen=True)
 class PredictionChunk:
-    """Prediction records of one chunk of rows, and the evaluation that they were made from."""
+    """Prediction records of one chunk of rows, and the evaluation that they were made from.
+
+    The evaluation of ranked rows is None, because they have another order.
+    """
 
     records: list[dict[str, Any]]
-    evaluation: Evaluation
+    evaluation: Evaluation | None
     task_name: str
 
 
@@ -94,6 +98,8 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
     predictor = load_predictor(config.run, keep_stock_layers=config.explain).use_batch_size(config.batch_size)
     if config.explain:
         predictor.model.to(devices.select_device())
+    if config.rank_for_labeling:
+        require_rankable(predictor, config.run)
     devices.report_device(predictor.model)
     run_config = predictor.task.config
     for model in predictor.loaded_models if run_config.eval_batch_size > 1 else ():
@@ -113,18 +119,28 @@ def _iter_prediction_chunks(
     predictor: Predictor, row_chunks: Iterable[Rows], config: PredictConfig
 ) -> Iterator[PredictionChunk]:
     truncation = TruncationCounter()
+    ranking = LabelRanking(predictor) if config.rank_for_labeling else None
+    scores: ScoreDetail = "all" if config.all_scores else "compact"
     for rows in row_chunks:
+        if ranking:
+            rows = ranking.prepare_rows(rows)
         predictor.map_columns(rows)
         description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
         with silence_libraries():
             evaluation = predictor.evaluate_without_labels(rows, description)
         truncation.add(evaluation.outputs.features)
-        records = list(predictor.iter_records(rows, evaluation, "all" if config.all_scores else "compact"))
+        added = ranking.add(rows, evaluation) if ranking else None
+        records = list(predictor.iter_records(rows, evaluation, scores, added))
         if config.explain:
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
             records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
-        yield PredictionChunk(records, evaluation, predictor.task.definition.name)
+        if ranking:
+            ranking.records += records
+        else:
+            yield PredictionChunk(records, evaluation, predictor.task.definition.name)
     truncation.report(predictor.task.config.max_length)
+    if ranking and ranking.records:
+        yield PredictionChunk(ranking.order_records(), None, predictor.task.definition.name)
 
 
 # ---- formats
@@ -140,7 +156,7 @@ def serialize_predictions(
             yield from (_to_json(replace_non_finite(record)) + "\n" for record in chunk.records)
             continue
         if output_format == "conll":
-            files = chunk.evaluation.format_files()
+            files = chunk.evaluation.format_files() if chunk.evaluation else {}
             if CONLL_FILE not in files:
                 raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
             yield from files[CONLL_FILE]
@@ -288,16 +304,18 @@ def _choose_format(settings: Mapping[str, Any], as_json: bool) -> Any:
         raise UserError(
             f"--format table: cannot be written to a file (--output {output}); pass jsonl, csv or conll"
         )
-    if file_format:
-        return file_format
-    if not output:
+    if not file_format and not output:
         return "table" if sys.stdout.isatty() else "jsonl"
-    suffix = PurePath(output).suffix.lower()
-    if suffix not in FORMAT_BY_SUFFIX:
+    suffix = PurePath(output or "").suffix.lower()
+    if not file_format and suffix not in FORMAT_BY_SUFFIX:
         raise UserError(
             f"--output {output}: has an unknown suffix; use {format_list(FORMAT_BY_SUFFIX)}, or pass --format"
         )
-    return FORMAT_BY_SUFFIX[suffix]
+    chosen = file_format or FORMAT_BY_SUFFIX[suffix]
+    if chosen == "conll" and settings.get("rank_for_labeling"):
+        flag = "--format conll" if file_format else f"--output {output}"
+        raise UserError(f"{flag}: a CoNLL file has no ranks; use jsonl or csv with --rank-for-labeling")
+    return chosen
 
 
 def _print_table(records: Sequence[Mapping[str, Any]]) -> None:

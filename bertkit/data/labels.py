@@ -300,6 +300,13 @@ def join_label_columns(rows: Rows, column: str) -> Rows:
     return rows.with_column(column, ComputedColumn(join, [rows[name] for name in names]))
 
 
+def find_label_cells(values: Sequence[Any], labels: Collection[str]) -> np.ndarray:
+    """Return [n] bool, whether each cell holds a label; `-` and -1 do so only if they are among `labels`."""
+    marks = {"-", "-1"} - set(labels)
+    texts = map(normalize_label, values)
+    return np.array([not is_missing_label(text) and text not in marks for text in texts], bool)
+
+
 def has_labels(rows: Rows, column: str) -> bool:
     """Return whether any row has a label; test sets often have no labels."""
     return column in rows.columns and any(map(normalize_label, rows.factorize(column)[1]))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.features import PaddingCollator, TextFeatures, update_with_tokens
+from bertkit.data.features import Features, PaddingCollator, TextFeatures, update_with_tokens
 from bertkit.errors import UserError
 from bertkit.models.forward import Collator, batch_by_length, collate_on_device, prepare_for_inference
 from bertkit.models.loading import (
@@ -90,7 +90,7 @@ class Encoder:
 
     @torch.no_grad()
     def encode_into(
-        self, vectors: np.ndarray, features: TextFeatures, pool: PoolStates, batch_size: int,
+        self, vectors: np.ndarray, features: Features, pool: PoolStates, batch_size: int,
     ) -> None:  # fmt: skip
         """Compute the vectors of each example, in batches of examples of similar length.
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,16 @@ class Predictor(TrainedModel):
         return [model for model in models if not isinstance(model, OnnxModel)]
 
     def iter_records(
-        self, rows: Rows, evaluation: Evaluation, scores: ScoreDetail = "default"
+        self,
+        rows: Rows,
+        evaluation: Evaluation,
+        scores: ScoreDetail = "default",
+        added: Iterable[Mapping[str, Any]] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield records as in `predictions.jsonl`: an id, the input columns and the prediction.
 
         The key `gold` is left out. Gold labels appear only as a column of the input. `rows` are the rows
-        before they were parsed.
+        before they were parsed, and `added` further keys of each prediction.
         """
         inputs = self.task.input_schema
         parsed = evaluation.outputs.rows
@@ -113,10 +118,11 @@ class Predictor(TrainedModel):
                 {name: columns[name] for name in [*rows.columns, *columns] if name in columns}
             )
         hidden = inputs.hidden_columns - set(gold)
-        predictions = zip(output_rows, evaluation.iter_records(scores), strict=True)
-        for row_id, (row, prediction) in enumerate(predictions, first_id):
+        added = repeat({}, len(output_rows)) if added is None else added
+        predictions = zip(output_rows, evaluation.iter_records(scores), added, strict=True)
+        for row_id, (row, prediction, further) in enumerate(predictions, first_id):
             prediction.pop("gold", None)
-            yield merge_prediction(row_id, row, hidden, prediction)
+            yield merge_prediction(row_id, row, hidden, {**prediction, **further})
 
 
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:

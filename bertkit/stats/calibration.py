@@ -109,6 +109,18 @@ class Decisions:
         np.logical_and.at(row_is_correct, self.row, is_correct)
         return row_confidence, row_is_correct
 
+    def compute_row_uncertainty(self) -> np.ndarray:
+        """Return [rows] the highest uncertainty of each row's decisions, from 0 to 1; 0 without decisions.
+
+        The uncertainty of a decision is 1 minus the margin, the difference of its two highest probabilities.
+        """
+        from scipy.special import softmax
+
+        highest = np.partition(softmax(self.logits, axis=1), -2, axis=1)[:, -2:]
+        uncertainty = np.zeros(self.num_rows)
+        np.maximum.at(uncertainty, self.row, 1 - (highest[:, 1] - highest[:, 0]))
+        return uncertainty
+
 
 def make_yes_no_decisions(probability: np.ndarray, is_true: np.ndarray) -> Decisions:
     """Return one decision for each row, between false and true, from the probability of true, [n]."""

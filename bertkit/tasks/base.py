@@ -23,6 +23,7 @@ from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.groups_and_times import (
     TimeColumn,
 )
+from bertkit.data.labels import find_label_cells
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
@@ -339,6 +340,10 @@ class Evaluation(ABC):
                 only the scores of predicted labels; "all": also scores that `predictions.jsonl` lacks.
         """
 
+    def compute_uncertainty(self) -> np.ndarray:
+        """Return [rows] the uncertainty of each prediction, from 0 to 1; needs `Task.has_uncertainty`."""
+        raise NotImplementedError
+
     def iter_full_records(self) -> Iterator[dict[str, Any]]:
         """Yield the records with the probabilities of all labels, which other programs can analyze."""
         return self.iter_records()
@@ -409,6 +414,9 @@ class RowEvaluation(Evaluation):
     def confidence(self) -> np.ndarray:
         """The confidence in the prediction of each row, [rows]: the lowest confidence of its decisions."""
         return self.make_decisions().compute_row_confidence()[0]
+
+    def compute_uncertainty(self) -> np.ndarray:
+        return self.make_decisions().compute_row_uncertainty()
 
     @cached_property
     def abstention_scorer(self) -> SelectiveScorer | None:
@@ -573,12 +581,14 @@ class Task(ABC):
 
     Attributes:
         definition: What the task is, independent of any run.
+        label_setting: Name of the setting of the column that a person fills in to label a row.
         config: The settings. The user's settings are never changed; `resolve` sets what the run finds.
         state: What the run has found besides settings.
         use_cache: Whether tokenized texts are cached on disk.
     """
 
     definition: ClassVar[TaskDef]
+    label_setting: ClassVar[str] = "label_column"
     state_class: ClassVar[type[TaskState]] = TaskState
     config: Any
     state: TaskState
@@ -620,6 +630,11 @@ class Task(ABC):
         None if each example is one sequence.
         """
         return None
+
+    @property
+    def has_uncertainty(self) -> bool:
+        """Whether predictions have an uncertainty, by which rows can be ranked for labeling."""
+        return True
 
     @property
     def further_text_flag(self) -> str | None:
@@ -688,6 +703,17 @@ class Task(ABC):
     def get_labels(self, rows: Rows) -> list[Any]:
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError
+
+    def find_labeled(self, rows: Rows) -> np.ndarray:
+        """Return [n] bool, whether each row, as it was read, has a label already."""
+        has_label = np.zeros(len(rows), bool)
+        for column in self.input_schema.gold_columns:
+            names = [column] if column in rows.columns else list(map(str.strip, column.split(",")))
+            if set(names) <= set(rows.columns):
+                has_label |= np.all(
+                    [find_label_cells(rows[name], self.state.labels) for name in names], axis=0
+                )
+        return has_label
 
     def get_label_agreement(self, rows: Rows) -> np.ndarray | None:
         """Return [n] the probability of the label of each row; None if the labels are certain."""

@@ -78,6 +78,7 @@ class Ner(Task):
     """
 
     definition = NER
+    label_setting = "tag_column"
     state_class = NerState
     state: NerState
     uses_windows = True

@@ -566,6 +566,10 @@ class QaEvaluation(RowEvaluation):
         assert self.fitted.answer_weights is not None
         return compute_answer_probability(self.answer_features, self.fitted.answer_weights)
 
+    def compute_uncertainty(self) -> np.ndarray:
+        """Return 1 - P(answer), which is the probability in the n-best list unless the run is calibrated."""
+        return 1 - (self.confidence if self.has_classes else self.compute_nbest_probability())
+
     def compute_nbest_probability(self) -> np.ndarray:
         """Return the probability of each answer in its n-best list, [questions]."""
         probabilities, null_probabilities = self.nbest.compute_probabilities(self.rules == "v2")

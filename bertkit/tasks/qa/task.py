@@ -64,6 +64,7 @@ class Qa(Task):
     """
 
     definition = QA
+    label_setting = "answers_column"
     state_class = QaState
     pipeline = TransformersPipeline(task="question-answering", caveat="has no task for extractive questions")
     uses_windows = True

@@ -203,6 +203,10 @@ class SequenceTask(Task):
         return self.label_type.labels
 
     @property
+    def has_uncertainty(self) -> bool:
+        return bool(self.labels)
+
+    @property
     def _problem(self) -> str | None:
         """The kind of labels; None if it is not known yet."""
         return None
