@@ -421,6 +421,23 @@ def collect_notes(tmp_path, **settings):
     return reporter.lines
 
 
+@pytest.mark.slow
+def test_new_rows_of_the_groups_of_training_rows_are_counted(tmp_path, tiny, cli, stop_at):
+    """Also after an interruption, as a resumed run makes the same split."""
+    rows = [{**row, "user_id": f"u{number // 6}"} for number, row in enumerate(make_toy_rows(60))]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    args = ["--model", tiny, "--max-steps", 4, "--save-steps", 2, "--max-length", 16, "-o", tmp_path / "run"]
+    stop_at(3)
+    assert cli("classify", "--data", data, "--group-column", "user_id", *args)[0] == 130
+    status, _, err = cli("classify", "--resume", "-o", tmp_path / "run")
+    assert status == 0, err
+    assert "user_id: train 9, validation 1" in err
+    new = [{**row, "user_id": f"u{number % 10}"} for number, row in enumerate(make_toy_rows(20, seed=3))]
+    write_rows(tmp_path / "new.jsonl", new)
+    err = cli("evaluate", tmp_path / "run", "--data", tmp_path / "new.jsonl")[2]
+    assert "18 of 20 rows have a user_id that training rows have: the scores are too high" in err
+
+
 def test_a_random_split_of_rows_with_groups_names_the_risk_and_the_flag(tmp_path):
     notes = collect_notes(tmp_path)
     assert any(re.fullmatch(

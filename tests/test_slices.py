@@ -1,6 +1,7 @@
 """Slices: the rows of each value, their scores, the test of the worst one, and where they are shown."""
 
 import json
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
@@ -53,6 +54,32 @@ def test_many_numbers_become_quartiles():
     assert slice_by_value([*numbers, "a"])[-1].value == "(22 other values)"
     parts = slice_by_number(np.array([1.5] * 9 + [7.25]), "characters")
     assert list_values(parts) == {"1.5 characters": list(range(9)), "7.25 characters": [9]}
+
+
+def test_many_dates_become_quartiles():
+    days = [date(2024, 1, 1) + timedelta(days=number) for number in range(40)]
+    expected = [
+        "2024-01-01 to 2024-01-10", "2024-01-11 to 2024-01-20", "2024-01-21 to 2024-01-30",
+        "2024-01-31 to 2024-02-09",
+    ]  # fmt: skip
+    for values in (days, [day.isoformat() for day in days]):
+        assert [part.value for part in slice_by_value(values)] == expected
+        assert [part.value for part in slice_by_value([*values, None])] == [*expected, EMPTY]
+    assert list_values(slice_by_value([*days, None]))[EMPTY] == [40]
+    times = [f"2024-01-01T{number // 2:02}:{number % 2 * 30:02}:00Z" for number in range(48)]
+    assert slice_by_value(times)[0].value == "2024-01-01 to 2024-01-01 05:30:00"
+
+
+def test_rows_that_are_in_no_other_slice_are_not_the_worst_slice():
+    values = [f"v{number % 60}" for number in range(200)] + ["often"] * 200
+    parts = slice_by_value(values)
+    is_correct = np.ones(400, bool)
+    is_correct[parts[-1].rows] = False
+    scorer = Scorer(lambda rows: {"accuracy": float(is_correct[rows].mean())}, 400, is_correct)
+    found, worst = score_slices(scorer, {"source": parts}, lambda _: ("accuracy", 1), is_correct)
+    assert found["source"][-1].value == "(42 other values)"
+    assert found["source"][-1].difference is None
+    assert worst is None or "other values" not in worst.value
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,7 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from bertkit.commands.configs import CalibrateConfig
-from bertkit.commands.evaluate import count_overlap, load_new_rows
+from bertkit.commands.evaluate import describe_overlap, load_new_rows
 from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.groups_and_times import GROUP_FLAG
@@ -194,10 +194,9 @@ def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDat
     except UserError:  # the training rows are not available any more
         return dataset, rows, False
     train = add_renamed_columns(train, trained_config, predictor.task.config)
-    if overlap := count_overlap(predictor.task, train, rows):
+    for overlap in describe_overlap(predictor.task, train, rows):
         report_warning(
-            f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows, about which the model "
-            "is too confident: the temperature does not fit new rows"
+            f"{overlap}, about which the model is too confident: the temperature does not fit new rows"
         )
     return dataset, rows, False
 

@@ -197,11 +197,8 @@ def _load_row_inputs(config: EvaluateConfig, columns: Mapping[str, Any]) -> Eval
     if train is not None:
         train = add_renamed_columns(train, trained_config, predictor.task.config)
         rows = splits["validation"]
-        if overlap := count_overlap(predictor.task, train, rows):
-            report_warning(
-                f"{overlap:,} of {format_count(len(rows), 'row')} are also training rows: the scores are too "
-                "high"
-            )
+        for overlap in describe_overlap(predictor.task, train, rows):
+            report_warning(f"{overlap}: the scores are too high")
     return EvaluationInputs(predictor, dataset, splits, train)
 
 
@@ -237,9 +234,15 @@ def load_new_rows(
     return dataset, labeled
 
 
-def count_overlap(task: Task, train: Rows, rows: Rows) -> int:
-    """Return the number of rows that are also training rows."""
-    return int(np.isin(task.split_keys(rows).identity, task.split_keys(train).identity).sum())
+def describe_overlap(task: Task, train: Rows, rows: Rows) -> list[str]:
+    """Return how many rows are also training rows, and how many are of a group that training rows have."""
+    keys, train_keys = task.split_keys(rows), task.split_keys(train)
+    counts = {"are also training rows": np.isin(keys.identity, train_keys.identity).sum()}
+    if keys.column_group is not None and train_keys.column_group is not None:
+        problem = f"have a {keys.group_column} that training rows have"
+        counts[problem] = np.isin(keys.column_group, train_keys.column_group).sum()
+    of_rows = f"of {format_count(len(rows), task.definition.unit)}"
+    return [f"{count:,} {of_rows} {problem}" for problem, count in counts.items() if count]
 
 
 # ---- scores

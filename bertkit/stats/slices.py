@@ -7,10 +7,12 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.groups_and_times import TimeColumn, parse_times
 from bertkit.errors import format_count, shorten
 from bertkit.stats.judgement import SIGNIFICANCE_LEVEL
 from bertkit.stats.scores import Scores
@@ -34,20 +36,22 @@ class Slice:
     Attributes:
         value: What they have in common, such as a value of a column.
         rows: [n] indices of the rows, ascending.
+        is_rest: Whether they only have in common that they are in no other slice; they are not tested.
     """
 
     value: str
     rows: np.ndarray
+    is_rest: bool = False
 
 
 # ---- rows into slices
 
 
 def slice_by_value(values: Sequence[Any]) -> list[Slice]:
-    """Return the rows of each value, the most frequent value first; more than 20 numbers become quartiles.
+    """Return the rows of each value, the most frequent value first.
 
-    Of more than 20 other values, the less frequent ones are one slice. A row whose value is a list belongs to
-    the slice of each element.
+    More than 20 numbers or ISO 8601 dates become quartiles. Of more than 20 other values, the less frequent
+    ones are one slice. A row whose value is a list belongs to the slice of each element.
     """
     slices = _group_rows(values)
     if len(slices) <= MAX_VALUES:
@@ -55,10 +59,12 @@ def slice_by_value(values: Sequence[Any]) -> list[Slice]:
     numbers = [_parse_number(value) for value in values]
     if all(number is not None for number in numbers):
         return slice_by_number(np.array(numbers))
+    if dates := _slice_by_date(values):
+        return dates
     slices.sort(key=lambda part: -len(part.rows))
     kept, others = slices[: MAX_VALUES - 1], slices[MAX_VALUES - 1 :]
     rows = np.unique(np.concatenate([part.rows for part in others]))
-    return [*kept, Slice(f"({len(others):,} other values)", rows)]
+    return [*kept, Slice(f"({len(others):,} other values)", rows, is_rest=True)]
 
 
 def slice_by_number(numbers: np.ndarray, unit: str = "") -> list[Slice]:
@@ -74,6 +80,23 @@ def slice_by_number(numbers: np.ndarray, unit: str = "") -> list[Slice]:
         value = low if low == high else f"{low} to {high}"
         slices.append(Slice(EMPTY if quarter == 4 else f"{value} {unit}".strip(), rows))
     return slices
+
+
+def _slice_by_date(values: Sequence[Any]) -> list[Slice]:
+    """Return the rows in each quarter of the dates, ascending; [] if a value is no date."""
+    kind = "object" if any(isinstance(value, date) for value in values) else "ISO8601"
+    is_empty = np.array([_name_value(value) == EMPTY for value in values])
+    filled = np.flatnonzero(~is_empty)
+    times, is_valid = parse_times([values[row] for row in filled.tolist()], kind)
+    if not is_valid.all():
+        return []
+    column, slices = TimeColumn("", kind), []
+    quarters = np.searchsorted(np.quantile(times, [0.25, 0.5, 0.75]), times)
+    for quarter in np.unique(quarters):
+        part = times[quarters == quarter]
+        low, high = column.format(part.min()), column.format(part.max())
+        slices.append(Slice(low if low == high else f"{low} to {high}", filled[quarters == quarter]))
+    return [*slices, *([Slice(EMPTY, np.flatnonzero(is_empty))] if is_empty.any() else [])]
 
 
 def slice_by_label(labels: Sequence[Any]) -> list[Slice]:
@@ -226,6 +249,8 @@ def score_slices(
         for part in slices:
             scores = scorer.score(part.rows)
             intervals, difference = _compare_with_others(scorer, part.rows, metric, seed)
+            if part.is_rest:
+                difference = None
             if difference:
                 tested.append((column, len(found[column]), difference))
             score = SliceScores(part.value, len(part.rows), metric, scores, intervals, difference)
