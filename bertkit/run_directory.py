@@ -166,15 +166,17 @@ class RunDir:
         "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
         "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
     )  # fmt: skip
+    # How sentence-transformers turns the last layer into one vector, for a model whose config has a pooling.
+    SENTENCE_PATTERNS = ("modules.json", "sentence_bert_config.json", "1_Pooling")
     # All files and directories of a run. --overwrite replaces these and nothing else.
     RUN_PATTERNS = (
         SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
         REPORT_FILE, CALIBRATION_FILE, LOGITS_FILE, "training_args.bin", *PREDICTION_PATTERNS,
-        *MODEL_PATTERNS,
+        *MODEL_PATTERNS, *SENTENCE_PATTERNS,
     )  # fmt: skip
     # Files that --push-to-hub uploads in addition to the model card. Predictions are not uploaded, because
     # they contain rows of the data, which may be private.
-    UPLOADED_PATTERNS = (*MODEL_PATTERNS, METRICS_FILE, SETTINGS_FILE, CALIBRATION_FILE)
+    UPLOADED_PATTERNS = (*MODEL_PATTERNS, *SENTENCE_PATTERNS, METRICS_FILE, SETTINGS_FILE, CALIBRATION_FILE)
 
     @property
     def settings_file(self) -> Path:

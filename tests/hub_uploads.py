@@ -153,7 +153,9 @@ class UploadHandler:
         for operation in operations:
             file, kind = operation["value"], operation["key"]
             content = base64.b64decode(file["content"]) if kind == "file" else self._large[file["oid"]]
-            (self.root / "models" / repo / file["path"]).write_bytes(content)
+            target = self.root / "models" / repo / file["path"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
         self.commits.append(
             (header["value"]["summary"], [operation["value"]["path"] for operation in operations])
         )

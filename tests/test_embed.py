@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 
 import bertkit
 from bertkit.commands.embed import find_word_occurrences
-from bertkit.models.loading import find_model
+from bertkit.models.loading import find_model, load_config
+from bertkit.models.pooling import write_sentence_modules
 
 TEXTS = ["good", "the film was very good and it was warm today", "a bad room", "", "we saw it here"]
 FORMATS = ["npy", "parquet"]
@@ -72,6 +73,21 @@ def test_a_causal_model_uses_the_last_token(tmp_path):
     folder = save_tiny_model(tmp_path / "model", is_decoder=True)
     found = bertkit.embed(model=folder, text=TEXTS).vectors
     assert np.allclose(found, [compute_hidden_states(folder, text)[-1][-1] for text in TEXTS], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pooling", "is_causal"), [("mean", False), ("cls", False), ("cls", True)])
+def test_sentence_transformers_computes_the_same_vectors(pooling, is_causal, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = save_tiny_model(tmp_path / "model", is_decoder=is_causal, bertkit_pooling=pooling)
+    write_sentence_modules(folder, load_config(find_model(str(folder))), max_length=9)
+    settings = folder / "tokenizer_config.json"  # as a run with --long-texts tail
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"truncation_side": "left"}))
+    texts = [*TEXTS, "bad film it was " * 9 + "good"]
+    found = bertkit.embed(model=folder, text=texts)
+    assert (found.metadata["pooling"], found.metadata["max_length"]) == (pooling, 9)
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(model.encode(texts), found.vectors, atol=1e-5)
 
 
 def test_text_pairs_are_encoded_as_pairs(tiny, tmp_path):
@@ -228,6 +244,7 @@ def test_a_finished_run_embeds_with_its_encoder(tiny, tmp_path, toy):
     )
     found = bertkit.embed(model=run.output_dir, text=["a good film"])
     assert (found.metadata["pooling"], found.metadata["max_length"]) == ("cls", 16)
+    assert not (run.output_dir / "modules.json").exists()  # its vectors are not made to be compared
     assert np.allclose(
         found.vectors[0], compute_hidden_states(run.output_dir, "a good film")[-1][0], atol=1e-5
     )

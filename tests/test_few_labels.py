@@ -312,6 +312,20 @@ def test_predict_evaluate_and_load_give_the_predictions_of_training(run, rows):
 
 
 @pytest.mark.slow
+def test_sentence_transformers_computes_the_vectors_of_embed(run, rows, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    texts = [row["text"] for row in rows] + ["a good film was " * 20]  # the last one is truncated
+    model = sentence_transformers.SentenceTransformer(str(run.output_dir), device="cpu")
+    vectors = bertkit.embed(model=run.output_dir, text=texts).vectors
+    np.testing.assert_allclose(model.encode(texts), vectors, atol=1e-5)
+    assert model.max_seq_length == TRAINING["max_length"]
+    shutil.copytree(run.output_dir, tmp_path / "run")
+    RunDir(tmp_path / "run").back_up()  # a run with other vectors may replace it
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not left & {"modules.json", "sentence_bert_config.json", "1_Pooling"}
+
+
+@pytest.mark.slow
 def test_export_gives_the_same_predictions(run, rows, tmp_path, onnx_exporter):
     bertkit.export(run.output_dir, output_dir=tmp_path / "onnx")
     assert_same_probabilities(predict(tmp_path / "onnx", rows), predict(run.output_dir, rows))

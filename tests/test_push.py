@@ -109,11 +109,13 @@ def test_a_card_without_pipeline_loads_a_snapshot_with_bertkit():
 )  # fmt: skip
 def test_every_task_can_be_uploaded(account, tiny, tmp_path, task, tag):
     rows = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
-    more = {"squad": "v1"} if task == "qa" else {}
+    more = {"qa": {"squad": "v1"}, "nli": {"pooling": "mean"}}.get(task, {})
     getattr(bertkit, task)(data=str(rows), model=str(tiny), push_to_hub=True, hub_private_repo=True,
                            output_dir=str(tmp_path / task), **SHORT, **more)  # fmt: skip
     assert account.created[f"somebody/{task}"]["visibility"] == "private"
     assert ModelCard.load(f"somebody/{task}").data.pipeline_tag == tag
+    [(_, paths)] = account.commits
+    assert ("1_Pooling/config.json" in paths) == (task == "nli")
     assert bertkit.load(snapshot_download(f"somebody/{task}")).task.definition.name == task
 
 

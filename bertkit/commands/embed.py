@@ -27,7 +27,7 @@ from rich.table import Table
 
 from bertkit.commands.configs import EmbedConfig
 from bertkit.commands.inputs import TEXT_SEPARATOR, TextInputs, TruncationCounter, load_texts
-from bertkit.data.features import TextFeatures, build_features
+from bertkit.data.features import LongTextStrategy, TextFeatures, build_features
 from bertkit.data.language import UNSPACED_SCRIPTS
 from bertkit.data.readers.text_files import require_file
 from bertkit.data.table import Rows, iter_chunks
@@ -266,8 +266,12 @@ class Embedder:
             warn_about_padding(encoder.model, self.tokenizer, self.max_length)
         return encoder
 
-    def _featurize(self, texts: Sequence[Sequence[str]]) -> TextFeatures:
-        features = build_features(texts, None, self.tokenizer, self.max_length, cache=bool(self.config.data))
+    def _featurize(
+        self, texts: Sequence[Sequence[str]], long_texts: LongTextStrategy = "head"
+    ) -> TextFeatures:
+        features = build_features(
+            texts, None, self.tokenizer, self.max_length, long_texts, cache=bool(self.config.data)
+        )
         if features.unk_fraction > UNK_WARNING_FRACTION:
             report_warning(
                 f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] for {self.source.name}"
@@ -276,7 +280,9 @@ class Embedder:
 
     def _featurize_texts(self, texts: TextInputs) -> tuple[TextFeatures, PoolStates]:
         """Return the features of texts, and how their hidden states become vectors."""
-        features = self._featurize([texts.rows[column] for column in texts.columns])
+        # A run with `--long-texts tail` saves the side that it truncates, as other tokenizers do.
+        long_texts: LongTextStrategy = "tail" if self.tokenizer.truncation_side == "left" else "head"
+        features = self._featurize([texts.rows[column] for column in texts.columns], long_texts)
         truncation = TruncationCounter()
         truncation.add(features)
         truncation.report(self.max_length)

@@ -87,7 +87,7 @@ def average_ranges(token_ranges: np.ndarray) -> PoolStates:
 
 # ---- modules of sentence-transformers
 
-MODULES_FILE = "modules.json"
+MODULES_FILE, TRANSFORMER_FILE, POOLING_DIR = "modules.json", "sentence_bert_config.json", "1_Pooling"
 MODULES_PACKAGE = "sentence_transformers."  # start of the types of its own modules; others are custom code
 # Modes by the keys of older files, in the order in which their vectors are concatenated.
 MODES_BY_KEY = {
@@ -170,7 +170,7 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
     if pooling := getattr(config, POOLING_KEY, None):
         return SentenceModules((str(pooling),))
     if not (source.folder / MODULES_FILE).is_file():
-        folder = source.folder / "1_Pooling"
+        folder = source.folder / POOLING_DIR
         return SentenceModules(_read_modes(folder, source)) if folder.is_dir() else None
     modes: tuple[str, ...] = ()
     linear_layers: list[DenseLayer] = []
@@ -199,6 +199,31 @@ def read_sentence_modules(source: ModelSource, config: Any) -> SentenceModules |
         elif kind != "Dropout" and (kind != "Transformer" or number):  # Dropout has no effect in inference
             raise _make_error(source, name, "the module is not known")
     return SentenceModules(modes, tuple(linear_layers), normalize) if modes else None
+
+
+def write_sentence_modules(folder: Path, config: Any, max_length: int) -> None:
+    """Write the files with which `SentenceTransformer(folder)` computes the vectors of `bertkit embed`.
+
+    Only a model whose config states a pooling has them: the vectors of the other models were not trained to
+    represent a text. The keys are those that all versions of sentence-transformers read.
+    """
+    pooling = getattr(config, POOLING_KEY, None)
+    if pooling is None:
+        return
+    mode = "lasttoken" if pooling == "cls" and is_causal(config) else pooling
+    modes = {key: name == mode for key, name in MODES_BY_KEY.items()}
+    modules = [("", "Transformer"), (POOLING_DIR, "Pooling")]
+    files: dict[str, Any] = {
+        MODULES_FILE: [
+            {"idx": index, "name": str(index), "path": path, "type": f"{MODULES_PACKAGE}models.{kind}"}
+            for index, (path, kind) in enumerate(modules)
+        ],
+        f"{POOLING_DIR}/config.json": {"word_embedding_dimension": config.hidden_size, **modes},
+        TRANSFORMER_FILE: {"max_seq_length": max_length, "do_lower_case": False},
+    }
+    (folder / POOLING_DIR).mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def read_default_prompt(source: ModelSource) -> str | None:

@@ -11,6 +11,7 @@ from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
 from bertkit.models import loading
 from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
+from bertkit.models.pooling import write_sentence_modules
 from bertkit.models.tagger import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
@@ -336,3 +337,4 @@ def _write_model(session: Session, weights: Any) -> None:
     tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
     with stage_files(session.folder) as staging:
         save_model(session.model, staging, weights, tokenizer)
+        write_sentence_modules(staging, session.model.config, config.max_length)
