@@ -3,6 +3,8 @@
 `help(bertkit.classify)` lists the settings of a function. Importing the package loads no heavy dependency.
 """
 
+from typing import Any
+
 from bertkit._version import __version__ as __version__
 from bertkit.api import (
     ablation,
@@ -37,6 +39,7 @@ limit_spinning()
 silence_native_warnings()
 
 __all__ = [
+    "Classifier",
     "RunInterrupted",
     "UserError",
     "ablation",
@@ -63,3 +66,12 @@ __all__ = [
     "swag",
     "train_tokenizer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Classifier` when it is first used, because scikit-learn is slow to import."""
+    if name == "Classifier":
+        from bertkit.estimator import Classifier
+
+        return Classifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -174,8 +174,8 @@ class RunDir:
         REPORT_FILE, CALIBRATION_FILE, LOGITS_FILE, "training_args.bin", *PREDICTION_PATTERNS,
         *MODEL_PATTERNS, *SENTENCE_PATTERNS,
     )  # fmt: skip
-    # Files that --push-to-hub uploads in addition to the model card. Predictions are not uploaded, because
-    # they contain rows of the data, which may be private.
+    # Files that --push-to-hub uploads in addition to the model card, and that a pickled `Classifier` holds.
+    # Predictions are not among them, because they contain rows of the data, which may be private.
     UPLOADED_PATTERNS = (*MODEL_PATTERNS, *SENTENCE_PATTERNS, METRICS_FILE, SETTINGS_FILE, CALIBRATION_FILE)
 
     @property
@@ -194,6 +194,11 @@ class RunDir:
     def is_finished(self) -> bool:
         """Whether there are metrics, which are written last."""
         return (self.folder / self.METRICS_FILE).exists()
+
+    def list_uploaded_files(self) -> list[Path]:
+        """Return the files of `UPLOADED_PATTERNS`, also those in directories."""
+        found = {path for pattern in self.UPLOADED_PATTERNS for path in self.folder.glob(pattern)}
+        return sorted(file for path in found for file in (path.rglob("*") if path.is_dir() else [path]))
 
     # ---- creating and removing the files of a run
 

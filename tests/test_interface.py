@@ -76,8 +76,9 @@ def describe_bases(value):
 
 
 def describe_members(value):
-    """Yield the public attributes and methods, without those of Python's own classes."""
-    owners = [owner for owner in value.__mro__ if owner.__module__ not in ("builtins", "typing", "abc")]
+    """Yield the public attributes and methods, without those of the classes of Python and scikit-learn."""
+    others = ("builtins", "typing", "abc", "sklearn")
+    owners = [owner for owner in value.__mro__ if owner.__module__.partition(".")[0] not in others]
     names = {name for owner in owners for name in [*vars(owner), *inspect.get_annotations(owner)]}
     special = {"__iter__", "__len__", "__getitem__", "__enter__", "__exit__", "__call__"}
     for name in sorted(name for name in names if name in special or not name.startswith("_")):

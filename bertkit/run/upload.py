@@ -101,11 +101,12 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
             library = "transformers" if PIPELINE_CALL.search(text) else "bertkit"
             metadata = build_card_metadata(run_dir.require_metrics(), settings, repo, library)
             card = f"---\n{metadata.to_yaml()}\n---\n\n{text}"
-            found = {path for pattern in RunDir.UPLOADED_PATTERNS for path in folder.glob(pattern)}
-            files = [file for path in found for file in (path.rglob("*") if path.is_dir() else [path])]
             operations = [
                 CommitOperationAdd(RunDir.CARD_FILE, card.encode()),
-                *(CommitOperationAdd(file.relative_to(folder).as_posix(), file) for file in sorted(files)),
+                *(
+                    CommitOperationAdd(file.relative_to(folder).as_posix(), file)
+                    for file in run_dir.list_uploaded_files()
+                ),
             ]
             commit = HfApi().create_commit(repo, operations, commit_message=f"bertkit {task}")
     except KeyboardInterrupt:
