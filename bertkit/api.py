@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.commands.check import CheckReport
     from bertkit.commands.embed import EmbedResult
     from bertkit.commands.export import ExportResult
+    from bertkit.commands.fetch import FetchResult
     from bertkit.commands.fill_mask import FillMaskResult
     from bertkit.commands.label_issues import LabelIssues
     from bertkit.commands.predict import Predictions
@@ -241,6 +242,18 @@ def check(task: str, **settings: Any) -> "CheckReport":
     from bertkit.commands.check import check as check_data
 
     return check_data(task, settings)
+
+
+@accepts(configs.FetchConfig)
+def fetch(**settings: Any) -> "FetchResult":
+    """Fetch models and datasets of the Hub to a directory, like `bertkit fetch`.
+
+    `fetch(model="bert-base-uncased", data="sst2", to="DIR")` returns a `FetchResult` with `.records`. With
+    BERTKIT_OFFLINE_DIR set to a copy of the directory, all functions find the same names without a network.
+    """
+    from bertkit.commands.fetch import fetch as fetch_names
+
+    return fetch_names(settings)
 
 
 # ---- after training

@@ -121,6 +121,11 @@ COMMANDS: dict[str, dict[str, Any]] = {
                 for task in TASKS
             },
         ),
+        "fetch": Command(
+            configs.FetchConfig,
+            "Fetch models and datasets of the Hub to a directory, for a machine without a network.",
+            "bertkit.commands.fetch",
+        ),
         "recipes": info.recipes,
         "data": info.data,
         "env": info.env,

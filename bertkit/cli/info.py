@@ -169,11 +169,11 @@ def env(as_json: JsonFlag = False) -> None:
         "Hub": explain_unreachable() or f"{constants.ENDPOINT} is reachable",
         "Hub token": "set" if get_token() else "none",
         "Hub cache": constants.HF_HUB_CACHE,
-        "BERTKIT_DATA_DIR": os.environ.get("BERTKIT_DATA_DIR") or "unset",
+        **{name: os.environ.get(name) or "unset" for name in ("BERTKIT_DATA_DIR", "BERTKIT_OFFLINE_DIR")},
         "cache": f"{get_cache_directory()} ({cache})",
     }
     if as_json:
         print_json(environment)
         return
     for name, value in environment.items():
-        typer.echo(f"{name:<18} {value}")
+        typer.echo(f"{name:<19} {value}")

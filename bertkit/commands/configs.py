@@ -390,6 +390,28 @@ class ReportConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FetchConfig(Settings):
+    """The settings of `bertkit fetch`."""
+
+    model: str | None = setting(
+        None, "Model on the Hub.", Panel.COMMON, is_positional=True, completion="models"
+    )
+    data: str | None = setting(
+        None, "Dataset: a known one (`bertkit data ls`), or ORG/NAME[:CONFIG] on the Hub.", Panel.COMMON,
+        is_positional=True, completion="data",
+    )  # fmt: skip
+    models: list[str] = setting(
+        (), "Further model, or the only one. Repeatable.", Panel.COMMON, flags=("--model", "-m"),
+        completion="models",
+    )  # fmt: skip
+    datasets: list[str] = setting(
+        (), "Further dataset, or the only one. Repeatable.", Panel.COMMON, flags=("--data",),
+        completion="data",
+    )  # fmt: skip
+    to: str | None = setting(None, "Directory to fetch to, such as a USB stick.", Panel.COMMON)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 

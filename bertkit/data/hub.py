@@ -6,6 +6,7 @@ wait.
 
 import io
 import json
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,13 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from bertkit.data.offline import (
+    VARIABLE,
+    HubContent,
+    describe_missing,
+    find_fetched,
+    get_offline_directory,
+)
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.utils.cache import cache_or_write
 
@@ -35,7 +43,7 @@ def download_snapshot(
     repo: str, kind: str, revision: str | None = None, part: str | None = None, *, flag: str,
     alternative: str = "",
 ) -> Path:  # fmt: skip
-    """Return the local directory of a Hub repository; download it if it is not cached.
+    """Return the local directory of a Hub repository; download it if it is neither fetched nor cached.
 
     Args:
         kind: "model", "tokenizer" (of a model) or "dataset".
@@ -46,11 +54,23 @@ def download_snapshot(
     Raises:
         HubUnreachable: The repository is not cached, and the Hub cannot be reached. Raised within seconds.
     """
+    content = HubContent(repo, kind, revision, part)
+    if (fetched := find_fetched(content)) is not None:
+        return fetched
     with translate_errors(flag, repo, kind):
         cached = find_cached_snapshot(repo, kind, revision, part)
         if cached is not None:
             return cached
+        if get_offline_directory() is not None:
+            raise HubUnreachable(f"{flag}: {describe_missing(kind, flag.partition(' ')[2] or repo)}")
         require_reachable(f"{flag}: {repo} is not in the Hugging Face cache", alternative)
+        return update_snapshot(content, flag)
+
+
+def update_snapshot(content: HubContent, flag: str) -> Path:
+    """Download what the cache lacks of the newest files of a repository, and return their directory."""
+    repo, kind, revision, part = content.repo, content.kind, content.revision, content.part
+    with translate_errors(flag, repo, kind):
         folder = _download(repo, kind, revision, part)
         if not _is_complete(folder, kind):
             raise UserError(f"{flag}: {describe_missing_content(repo, kind, revision, part)}")
@@ -121,8 +141,12 @@ def explain_unreachable() -> str:
     """Return the reason why the Hub cannot be reached, or the empty string if it can be reached."""
     from huggingface_hub import constants
 
-    if constants.is_offline_mode():
-        return "HF_HUB_OFFLINE is set"
+    for is_offline, name in (
+        (os.environ.get(VARIABLE), VARIABLE),
+        (constants.is_offline_mode(), "HF_HUB_OFFLINE"),
+    ):
+        if is_offline:
+            return f"{name} is set"
     return "" if is_reachable() else f"{constants.ENDPOINT} cannot be reached"
 
 

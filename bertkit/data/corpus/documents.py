@@ -17,8 +17,15 @@ import regex
 from sentencex import segment
 
 from bertkit.data.columns import DOCUMENT_COLUMNS, guess_column
-from bertkit.data.hub import HubUnreachable, find_cached_snapshot, list_hub_files, require_available
+from bertkit.data.hub import (
+    HubUnreachable,
+    download_snapshot,
+    find_cached_snapshot,
+    list_hub_files,
+    require_available,
+)
 from bertkit.data.language import CHINESE_JAPANESE, detect_language
+from bertkit.data.offline import get_offline_directory
 from bertkit.data.readers.formats import Dialect, detect_row_format, read_file, read_text_column
 from bertkit.data.readers.parquet import is_saved_dataset, open_saved_dataset
 from bertkit.data.readers.text_files import (
@@ -568,18 +575,23 @@ def _find_hub_text(
 ) -> TextSource:
     """Return the text files of a Hub dataset; if the Hub is unreachable, use the Hugging Face cache."""
     repo, revision, config = hub["id"], hub.get("revision"), hub.get("config")
-    names: dict[Any, PurePath]  # relative to the directory of the configuration
-    try:
-        hint = spec.describe_download() if spec else ""
-        files = list_hub_files(repo, revision, config, flag=f"--data {data}", alternative=hint)
-        names = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
-        location = f"Hub: {repo}, commit {files[0].commit[:7]}"
-    except HubUnreachable:
-        folder = find_cached_snapshot(repo, "dataset", revision, config)
-        if folder is None:
-            raise
+    names: dict[Any, PurePath] = {}  # relative to the directory of the configuration
+    folder, location = None, f"Hugging Face cache: {repo}"
+    if get_offline_directory() is not None:
+        folder = download_snapshot(repo, "dataset", revision, config, flag=f"--data {data}")
+        location = f"Hub: {repo}"
+    else:
+        try:
+            hint = spec.describe_download() if spec else ""
+            files = list_hub_files(repo, revision, config, flag=f"--data {data}", alternative=hint)
+            names = {file: PurePosixPath(file.path).relative_to(config or "") for file in files}
+            location = f"Hub: {repo}, commit {files[0].commit[:7]}"
+        except HubUnreachable:
+            folder = find_cached_snapshot(repo, "dataset", revision, config)
+            if folder is None:
+                raise
+    if folder is not None:
         names = {path: path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()}
-        location = f"Hugging Face cache: {repo}"
     names = {file: name for file, name in names.items() if is_data_file(name)}
     directories = sorted({name.parts[0] for name in names.values() if len(name.parts) > 1})
     directory_splits, configurations = group_by_split({name: PurePath(name) for name in directories})
