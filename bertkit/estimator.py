@@ -25,7 +25,7 @@ from bertkit.settings.declaration import Panel, get_settings
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils.compat import Self
 
-TEXT_COLUMNS, LABEL_COLUMN = ("text", "text_pair"), "label"
+TEXT_COLUMNS, LABEL_COLUMN, WEIGHT_COLUMN = ("text", "text_pair"), "label", "sample_weight"
 # Settings that name rows, which `fit` receives, and those of a run that is resumed or not finished.
 DATA_SETTINGS = frozenset({"data", "validation", "test", "label_fixes", "resume", "dry_run"})
 SETTINGS = {
@@ -65,16 +65,27 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 raise UserError(f"Classifier(): unknown setting {name!r}{hint}")
         self.__dict__.update(dict.fromkeys(SETTINGS) | settings)
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - the names of scikit-learn
-        """Fine-tune on texts `X` and their labels `y`; a tenth of the rows is held out for validation."""
-        columns = _read_texts(X)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's names
+        """Fine-tune on texts `X` and their labels `y`; a tenth of the rows is held out for validation.
+
+        `sample_weight` has a number for each row, as in the column of `weight_column`.
+        """
+        columns: dict[str, list[Any]] = dict(_read_texts(X))
         text_names = tuple(columns)
         labels, classes = _read_labels(y, len(columns["text"]))
         names = _name_classes(classes)
         columns[LABEL_COLUMN] = [names[label] for label in labels]
+        if sample_weight is not None:
+            columns[WEIGHT_COLUMN] = np.ravel(sample_weight).tolist()
+            if len(columns[WEIGHT_COLUMN]) != len(labels):
+                count = format_count(len(columns[WEIGHT_COLUMN]), "number")
+                raise UserError(
+                    f"sample_weight: has {count} for {format_count(len(labels), 'row')}; pass one for each"
+                )
         settings: dict[str, Any] = {
             "data": pd.DataFrame(columns, dtype=object),
             "label_column": LABEL_COLUMN,
+            "weight_column": None if sample_weight is None else WEIGHT_COLUMN,
             "problem": "binary" if len(classes) == 2 else "multi-class",
             **{f"{name}_column": name for name in text_names},
             **{name: _to_python(value) for name, value in self.get_params().items() if value is not None},

@@ -154,6 +154,7 @@ class RunDir:
     TENSORBOARD_DIR = "tensorboard"
     ONNX_DIR = "onnx"  # default output directory of `export`
     ENSEMBLE_DIR = "ensemble"  # of a study
+    POOLING_DIR = "1_Pooling"  # of sentence-transformers
     BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
     VALIDATION_PREDICTIONS = ("predictions.jsonl", "masked_samples.jsonl")
     PREDICTION_PATTERNS = (
@@ -167,7 +168,7 @@ class RunDir:
         "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
     )  # fmt: skip
     # How sentence-transformers turns the last layer into one vector, for a model whose config has a pooling.
-    SENTENCE_PATTERNS = ("modules.json", "sentence_bert_config.json", "1_Pooling")
+    SENTENCE_PATTERNS = ("modules.json", "sentence_bert_config.json", POOLING_DIR)
     # All files and directories of a run. --overwrite replaces these and nothing else.
     RUN_PATTERNS = (
         SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
@@ -197,8 +198,13 @@ class RunDir:
 
     def list_uploaded_files(self) -> list[Path]:
         """Return the files of `UPLOADED_PATTERNS`, also those in directories."""
-        found = {path for pattern in self.UPLOADED_PATTERNS for path in self.folder.glob(pattern)}
-        return sorted(file for path in found for file in (path.rglob("*") if path.is_dir() else [path]))
+        return sorted(self._list_files(self.UPLOADED_PATTERNS))
+
+    def _list_files(self, patterns: Sequence[str]) -> list[Path]:
+        """Return the files that match one of the patterns, or are in a directory that does, in this order."""
+        found = [path for pattern in patterns for path in self.folder.glob(pattern)]
+        files = (file for path in found for file in (path.rglob("*") if path.is_dir() else [path]))
+        return list(dict.fromkeys(files))
 
     # ---- creating and removing the files of a run
 
@@ -229,11 +235,14 @@ class RunDir:
         patterns = [*(name for name in self.RUN_PATTERNS if name not in left_out), self.METRICS_FILE]
         try:
             with report_creation_errors(folder):
-                for path in [path for pattern in patterns for path in self.folder.glob(pattern)]:
-                    shutil.copyfile(path, folder / path.name)
+                for path in self._list_files(patterns):
+                    copy = folder / path.relative_to(self.folder)
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, copy)
         except BaseException:
-            for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+            for path in target._list_files(patterns):
                 path.unlink()
+            shutil.rmtree(folder / self.POOLING_DIR, ignore_errors=True)
             target.discard_unstarted()
             raise
         target.delete_backup()

@@ -141,6 +141,21 @@ def test_a_grid_search_over_a_pipeline(tiny):
 
 
 @pytest.mark.slow
+def test_rows_of_weight_zero_do_not_count(tiny):
+    others = [row["text"] for row in make_toy_rows(120, seed=1, longest=4)]
+    wrong = ["positive", "negative"] * 60  # the other label of each row
+    # Its head is fitted to all training rows: no checkpoint is chosen by the scores, which count each row.
+    estimator = bertkit.Classifier(model=str(tiny), method="linear-probe", max_length=16)
+    weights = np.repeat([1.0, 0.0], len(ROWS))
+    estimator.fit(TEXTS + others, LABELS + wrong, sample_weight=weights)
+    assert estimator.score(TEXTS, LABELS) > 0.8
+    with pytest.raises(UserError, match="sample_weight: has 2 numbers for 240 rows; pass one for each"):
+        estimator.fit(TEXTS + TEXTS, LABELS + LABELS, sample_weight=[1, 2])
+    with pytest.raises(UserError, match=r"-1\.0 is not a weight"):
+        estimator.fit(TEXTS, LABELS, sample_weight=np.full(len(ROWS), -1.0))
+
+
+@pytest.mark.slow
 def test_pairs_with_integer_labels_and_an_output_directory(tiny, tmp_path):
     rows = pd.DataFrame(make_nli_rows(60))
     classes = sorted(set(rows["label"]))

@@ -333,8 +333,8 @@ def test_export_gives_the_same_predictions(run, rows, tmp_path, onnx_exporter):
 
 @pytest.mark.slow
 def test_calibrate_folds_the_temperature_into_the_linear_layer(run, tmp_path):
-    shutil.copytree(run.output_dir, tmp_path / "run")
-    bertkit.calibrate(tmp_path / "run", data=make_toy_rows(60, seed=3, longest=4))
+    bertkit.calibrate(run.output_dir, data=make_toy_rows(60, seed=3, longest=4), output_dir=tmp_path / "run")
+    assert {"modules.json", "1_Pooling"} <= {path.name for path in (tmp_path / "run").iterdir()}
     before, after = (load_file(folder / "model.safetensors") for folder in (run.output_dir, tmp_path / "run"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"output.weight", "output.bias"}
