@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from bertkit import api
 from bertkit._version import __version__ as __version__
 from bertkit.api import (
     ablation,
@@ -39,6 +40,7 @@ from bertkit.utils.system import limit_spinning, silence_native_warnings
 limit_spinning()
 silence_native_warnings()
 
+
 __all__ = [
     "Classifier",
     "RunInterrupted",
@@ -71,9 +73,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Classifier` when it is first used, because scikit-learn is slow to import."""
+    """Import `Classifier` when it is first used, because scikit-learn is slow to import.
+
+    Other names are functions of the tasks of plugins.
+    """
     if name == "Classifier":
         from bertkit.estimator import Classifier
 
         return Classifier
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return api.make_plugin_function(name)

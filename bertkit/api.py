@@ -10,6 +10,7 @@ from bertkit.commands import configs
 from bertkit.errors import UserError
 from bertkit.experiments.config import AblationConfig, FeatureBasedConfig, GlueConfig, KlueConfig
 from bertkit.settings.declaration import Settings, get_settings
+from bertkit.tasks import list_tasks, task_definition
 from bertkit.tasks.choice.config import SwagConfig
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
@@ -167,6 +168,22 @@ def train_tokenizer(**settings: Any) -> "TrainedTokenizer":
     from bertkit.commands.train_tokenizer import train_tokenizer as train
 
     return train(settings)
+
+
+@functools.cache
+def make_plugin_function(name: str) -> Any:
+    """Return the function of the task of a plugin, such as `bertkit.rate`, or raise `AttributeError`."""
+    task = name.replace("_", "-")
+    if task not in list_tasks():
+        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+    definition = task_definition(task)
+
+    def train_plugin(*, recipe: str | None = None, **settings: Any) -> "Run":
+        return _train(task, settings, recipe)
+
+    train_plugin.__name__ = name
+    train_plugin.__doc__ = f"{definition.help}\n\nLike `bertkit {task}`; see `classify`."
+    return accepts(definition.config)(train_plugin)
 
 
 # ---- experiments

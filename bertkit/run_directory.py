@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bertkit.errors import MAX_REPR_LENGTH, UserError, shorten_repr
-from bertkit.settings.recipes import PASSED_DATA, list_passed_data, serialize_settings
+from bertkit.settings.recipes import (
+    PASSED_DATA,
+    STUDY_PREFIX,
+    list_passed_data,
+    read_recipe_file,
+    require_recorded_plugins,
+    serialize_settings,
+)
 from bertkit.settings.run_settings import RunConfig
 from bertkit.utils import distributed, locks
 from bertkit.utils.compat import NotRequired
@@ -32,6 +39,7 @@ from bertkit.utils.files import (
     write_jsonl,
     write_text,
 )
+from bertkit.utils.plugins import describe_used_plugins
 from bertkit.utils.text import dump_yaml, read_yaml, validate
 
 DEFAULT_RUNS_DIR = "runs"
@@ -297,6 +305,7 @@ class RunDir:
             **({"label_fixes": dict(label_fixes)} if label_fixes else {}),
             **({"processes": processes} if processes > 1 else {}),
             "device": devices.describe_device(),
+            **({"plugins": plugins} if (plugins := find_used_plugins(task, config)) else {}),
             "python": platform.python_version(),
             "packages": get_installed_versions(RECORDED_PACKAGES),
         }
@@ -336,6 +345,11 @@ class RunDir:
         provenance = self._read_settings()["provenance"]
         validate(provenance, Provenance, self.settings_file)
         return provenance
+
+    def require_plugins(self) -> None:
+        """Raise a `UserError` if the run has a task or a method of a plugin that is not installed."""
+        if self.is_started:
+            require_recorded_plugins(read_recipe_file(self.settings_file), self.settings_file)
 
     # ---- metrics.json
 
@@ -589,6 +603,14 @@ def format_python_call(function: str, arguments: Mapping[str, Any], data_names: 
     parts += [f"{name}={value!r}" for name, value in arguments.items()]
     parts += [f"{name}=..." for name in data_names]
     return f"bertkit.{function.replace('-', '_')}({', '.join(parts)})"
+
+
+def find_used_plugins(task: str, config: RunConfig) -> dict[str, str]:
+    """Return the packages of the plugins that a run of a command uses, by plugin, for its provenance."""
+    metrics = [value.partition(":")[0] for value in config.metric]
+    return describe_used_plugins(
+        {"task": [task.removeprefix(STUDY_PREFIX)], "method": [config.method], "metric": metrics}
+    )
 
 
 def get_installed_versions(names: Iterable[str]) -> dict[str, str]:

@@ -20,9 +20,10 @@ from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
 from bertkit.settings.declaration import Settings, get_settings
 from bertkit.settings.recipes import STUDY_PREFIX, Recipe
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import list_definitions, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error
+from bertkit.utils.plugins import warn_about_hidden
 from bertkit.utils.reporting import Reporter, use_reporter
 from bertkit.utils.system import EXIT_OUTPUT_CLOSED, postpone_collection
 from bertkit.utils.text import replace_control_characters
@@ -80,10 +81,22 @@ def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
     return group
 
 
+def _refuse_plugin(problem: str) -> Callable[..., None]:
+    """Return a command for the task of a plugin that cannot be used, whose help and error say why."""
+
+    def refuse() -> None:
+        raise UserError(problem)
+
+    refuse.__doc__ = f"Cannot be used: {problem}"
+    return refuse
+
+
+DEFINITIONS, PLUGIN_PROBLEMS = list_definitions()
+
 # The commands by help panel. Tasks that predict rows are fine-tuning tasks.
 COMMANDS: dict[str, dict[str, Any]] = {
     "Fine-tune": {
-        **{task: _train(task) for task in TASKS if task_definition(task).predicts_rows},
+        **{task: _train(task) for task, definition in DEFINITIONS.items() if definition.predicts_rows},
         **{suite: _run_suite(suite) for suite in SUITES if suite != "ablation"},
         "study": _build_group(
             STUDY_HELP,
@@ -100,7 +113,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         ),
     },
     "Pre-train": {
-        **{task: _train(task) for task in TASKS if not task_definition(task).predicts_rows},
+        **{task: _train(task) for task, definition in DEFINITIONS.items() if not definition.predicts_rows},
         "train-tokenizer": Command(
             configs.TokenizerConfig,
             "Train a WordPiece vocabulary on your own text: a tokenizer for BERT.",
@@ -113,12 +126,12 @@ COMMANDS: dict[str, dict[str, Any]] = {
             configs.CHECK_HELP,
             {
                 task: Command(
-                    configs.make_check_config(task_definition(task).config),
+                    configs.make_check_config(definition.config),
                     f"Check data for `bertkit {task}`.",
                     "bertkit.commands.check",
                     task,
                 )
-                for task in TASKS
+                for task, definition in DEFINITIONS.items()
             },
         ),
         "fetch": Command(
@@ -224,8 +237,13 @@ def _prepare(
                 f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
             )
     context.with_resource(use_reporter(WarningReporter()))
+    warn_about_hidden("task", command)
 
 
+if PLUGIN_PROBLEMS:
+    COMMANDS["Plugins that cannot be used"] = {
+        name: _refuse_plugin(problem) for name, problem in PLUGIN_PROBLEMS.items()
+    }
 app = typer.Typer(
     cls=CommandGroup,
     name="bertkit",
@@ -242,7 +260,9 @@ for _panel, _commands in COMMANDS.items():
             continue
         if isinstance(_command, Command):
             _command = _command.build()
-        app.command(_name, cls=SingleCommand, rich_help_panel=_panel)(_command)
+        # a plugin that cannot be used is refused with any arguments
+        _context = dict.fromkeys(["ignore_unknown_options", "allow_extra_args"], _name in PLUGIN_PROBLEMS)
+        app.command(_name, cls=SingleCommand, rich_help_panel=_panel, context_settings=_context)(_command)
 
 
 def main() -> None:

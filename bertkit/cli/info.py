@@ -2,8 +2,9 @@
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +20,7 @@ from bertkit.settings.recipes import (
 )
 from bertkit.settings.run_settings import TRACKERS
 from bertkit.utils.files import check_output_file, write_text
+from bertkit.utils.plugins import Plugin, list_plugins
 
 recipes = typer.Typer(
     cls=CommandGroup,
@@ -141,8 +143,24 @@ def list_datasets(
 # ---- environment
 
 
+def describe_plugin_problem(plugin: Plugin) -> str | None:
+    """Return why a plugin cannot be used, or None; this imports it."""
+    from bertkit.methods import load_method
+    from bertkit.stats.metric_modules import load_module
+    from bertkit.tasks import task_class
+
+    load: dict[str, Callable[[str], Any]] = {"task": task_class, "method": load_method, "metric": load_module}
+    if clash := plugin.describe_clash():
+        return clash
+    try:
+        load[plugin.kind](plugin.name)
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def env(as_json: JsonFlag = False) -> None:
-    """Print the environment for a bug report: versions, device, access to the Hub, and caches."""
+    """Print the environment for a bug report: versions, device, access to the Hub, caches and plugins."""
     import torch
     from huggingface_hub import constants, get_token
 
@@ -172,8 +190,12 @@ def env(as_json: JsonFlag = False) -> None:
         **{name: os.environ.get(name) or "unset" for name in ("BERTKIT_DATA_DIR", "BERTKIT_OFFLINE_DIR")},
         "cache": f"{get_cache_directory()} ({cache})",
     }
+    plugins = [{**vars(plugin), "problem": describe_plugin_problem(plugin)} for plugin in list_plugins()]
     if as_json:
-        print_json(environment)
+        print_json({**environment, "plugins": plugins})
         return
     for name, value in environment.items():
         typer.echo(f"{name:<19} {value}")
+    for plugin in plugins:
+        problem = plugin["problem"] or f"of {plugin['distribution']} {plugin['version']}"
+        typer.echo(f"{plugin['kind'] + ' ' + plugin['name']:<19} {problem}")

@@ -41,7 +41,7 @@ from bertkit.settings.validation import (
     list_union_members,
     parse_flag,
 )
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import list_definitions
 from bertkit.utils.reporting import use_reporter
 from bertkit.utils.text import read_yaml
 
@@ -305,7 +305,7 @@ COMPLETION_SOURCES: dict[str, Callable[[typer.Context, str], Completions]] = {
     "recipes": _complete_task_recipes,
     "runs": _complete_runs,
     "shipped": lambda *_: ((name, read_recipe_title(path)) for name, path in list_shipped_recipes().items()),
-    "tasks": lambda *_: ((name, task_definition(name).help) for name in TASKS),
+    "tasks": lambda *_: ((name, task.help) for name, task in list_definitions()[0].items()),
     "trackers": lambda *_: ((name, "") for name in (*TRACKERS, "none")),
 }
 SOURCES_WITH_FILES = ("data", "models", "recipes", "runs")

@@ -38,7 +38,7 @@ from bertkit.run.prepare import (
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.settings.declaration import select_unset
 from bertkit.stats.baseline_models import TFIDF_BASELINES
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import list_tasks, task_definition
 from bertkit.tasks.base import Task, list_read_columns
 from bertkit.tasks.checks import MAX_LOCATIONS, Finding, Level, TaskChecks, format_fraction, locate_rows
 from bertkit.tasks.ner.tags import OUTSIDE
@@ -93,9 +93,9 @@ class CheckReport:
 
 def check(task_name: str, settings: Mapping[str, Any]) -> CheckReport:
     """Check the data for training a task. The settings are those that differ from their defaults."""
-    if task_name not in TASKS:
-        hint = suggest_similar(task_name, TASKS)
-        raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(TASKS)}")
+    if task_name not in (tasks := list_tasks()):
+        hint = suggest_similar(task_name, tasks)
+        raise UserError(f"check: no task {task_name!r}{hint}; the tasks are {format_list(tasks)}")
     with silence_libraries():
         config_class = make_check_config(task_definition(task_name).config)
         with silence_reports():

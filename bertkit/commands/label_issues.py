@@ -27,7 +27,7 @@ from bertkit.run.resolve_settings import require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
 from bertkit.settings.recipes import read_recipe, read_recipe_file
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Task
 from bertkit.tasks.ner.tags import build_iob2_labels
 from bertkit.tasks.text.label_types import MultiLabel, Regression
@@ -146,7 +146,8 @@ def _load_task(study: Path) -> Task:
     """Return the task with the settings of a fold run, which has the same data as the study."""
     for folder in (study / "ensemble", *sorted((study / "folds").glob("*")), study):
         path = folder / RunDir.SETTINGS_FILE
-        if path.is_file() and (name := read_recipe_file(path).get("task")) in TASKS:
+        RunDir(folder).require_plugins()
+        if path.is_file() and (name := read_recipe_file(path).get("task")) in list_tasks():
             task_type = task_class(name)
             task = task_type(
                 task_type.definition.config(

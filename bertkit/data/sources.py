@@ -283,6 +283,8 @@ def load_dataset(
             splits, notes = read_folder(path, dialect)
         return LoadedDataset(path.resolve().name, str(path), splits, notes=notes)
     if data == "sample":
+        if not (SAMPLES_DIR / task).is_dir():
+            raise UserError(f"--data sample: bertkit has no sample for {task}, a plugin; pass a file")
         splits, notes = read_folder(SAMPLES_DIR / task, dialect)
         return LoadedDataset("sample", "the sample shipped with bertkit", splits, notes=notes)
     spec = find_dataset_spec(data)

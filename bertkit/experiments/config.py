@@ -17,7 +17,7 @@ from bertkit.settings.declaration import (
 from bertkit.settings.recipes import STUDY_PREFIX
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
 from bertkit.settings.validation import DataSource
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import list_definitions, task_definition
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
 
@@ -103,7 +103,8 @@ def _restore_study_config(task_name: str, settings: dict[str, Any]) -> RunConfig
 
 def list_study_tasks() -> list[str]:
     """Return the tasks that can be studied: those that are fine-tuned."""
-    return [name for name in TASKS if issubclass(task_definition(name).config, FineTuningConfig)]
+    definitions, _ = list_definitions()
+    return [name for name, task in definitions.items() if issubclass(task.config, FineTuningConfig)]
 
 
 def make_run_config(task_name: str, config: RunConfig) -> RunConfig:

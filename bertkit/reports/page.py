@@ -28,7 +28,7 @@ from bertkit.reports import card
 from bertkit.run_directory import EXTRA_SPLITS, CalibrationRecord, RiskCoverage, RunDir, ThresholdRecord
 from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
-from bertkit.tasks import TASKS
+from bertkit.tasks import list_tasks
 from bertkit.tasks.view import Attribution, FinishedRun, View, build_error_browser
 
 RISK_NOTE = (
@@ -264,7 +264,7 @@ def build_mime_bundle(folder: Path | None, metrics: Mapping[str, Any]) -> dict[s
     It has the scores and charts of a single run as HTML, and the table of a suite or a study as Markdown. All
     other results are JSON in a code block, such as those of a dry run, which has no directory.
     """
-    if folder and metrics.get("task") in TASKS:
+    if folder and metrics.get("task") in list_tasks():
         return {"text/html": render_run(FinishedRun(folder, metrics))}
     if folder and (text := RunDir(folder).read_card()) is not None:
         return {"text/markdown": text}

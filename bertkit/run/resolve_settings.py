@@ -25,6 +25,7 @@ from bertkit.training.arguments import check_tracker, parse_extra_arguments
 from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import check_output_directory, expand_home, join_command
+from bertkit.utils.plugins import require_plugins
 from bertkit.utils.reporting import report_warning
 
 SAMPLING_STRATEGY = "train_sampling_strategy"
@@ -61,7 +62,7 @@ def resolve_settings(
         recipe = read_recipe(recipe, name, config_class)
     if recipe is not None:
         if recipe.provenance and not values.get("metric"):
-            _require_named_modules(f"--recipe {recipe.name}", recipe.settings.get("metric", ()), ())
+            _require_named_modules(f"--recipe {recipe.name}", recipe, recipe.settings.get("metric", ()), ())
         values = apply_overrides(recipe.settings, values, config_class)
         _warn_about_processes(recipe)
     _check_processes(values)
@@ -135,12 +136,13 @@ def require_data_objects(config: RunConfig, call: str) -> None:
             )
 
 
-def _require_named_modules(origin: str, saved: Sequence[str], named: Sequence[str]) -> None:
-    """Refuse modules that a file of a run names unless the user names them, too.
+def _require_named_modules(origin: str, recipe: Recipe, saved: Sequence[str], named: Sequence[str]) -> None:
+    """Refuse modules that a file of a run names unless the user names them, too, or that are not installed.
 
     The directory may come from somebody else, so `run.yaml` must not decide which code is executed.
     `origin` is what names the modules, for the error message.
     """
+    require_plugins(recipe.provenance.get("plugins", {}), recipe.path, ["metric"])
     missing = [value for value in saved if value not in named]
     if missing:
         flags = " ".join(f"--metric {value}" for value in missing)
@@ -201,7 +203,7 @@ def _resume_settings(
         )
     if not is_finished:
         named_modules = values.get("metric") or ()
-        _require_named_modules(f"--resume {folder}", saved.metric, named_modules)
+        _require_named_modules(f"--resume {folder}", recipe, saved.metric, named_modules)
     objects = {key: value for key, value in values.items() if isinstance(value, DataObject)}
     passed_again: dict[str, Any] = {key: objects[key] for key in list_passed_data(saved) if key in objects}
     saved = dataclasses.replace(saved, **passed_again)

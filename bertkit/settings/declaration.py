@@ -19,7 +19,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+from bertkit.errors import format_list
 from bertkit.utils.files import expand_home
+from bertkit.utils.plugins import Kind, list_plugin_names
 from bertkit.utils.text import describe_unknown_encoding
 
 
@@ -82,6 +84,8 @@ class Setting:
         is_saved: Whether `run.yaml` saves the setting. Settings of a single call, such as `--resume`, are not
             saved.
         completion: Source of values for shell completion; see `bertkit.cli.options`.
+        plugins: Kind of the plugins whose names are further values of a `Literal`. A setting with a single
+            value has neither flag nor parameter.
         describe_problem: Function that returns the problem with a value and the fix, or None if it is valid.
     """
 
@@ -101,6 +105,7 @@ class Setting:
     has_parameter: bool = True
     is_saved: bool = True
     completion: str | None = None
+    plugins: Kind | None = None
     describe_problem: Callable[[Any], str | None] | None = None
 
     @property
@@ -142,14 +147,29 @@ def cache_by_class(function: FunctionT) -> FunctionT:
 @cache_by_class
 def get_settings(config: type[Settings]) -> Mapping[str, SettingField]:
     """Return the field of each setting by name, in the order of declaration."""
-    types = typing.get_type_hints(config)
+    kinds = typing.get_type_hints(config)
     return MappingProxyType(
         {
-            field.name: SettingField(types[field.name], field.metadata["setting"], field.default)
+            field.name: _add_plugins(
+                SettingField(kinds[field.name], field.metadata["setting"], field.default)
+            )
             for field in dataclasses.fields(config)
             if field.name not in config.excluded_settings
         }
     )
+
+
+def _add_plugins(field: SettingField) -> SettingField:
+    """Return a field with the names of the installed plugins among its values; see `Setting.plugins`."""
+    metadata = field.metadata
+    if metadata.plugins is None:
+        return field
+    names = list_plugin_names(metadata.plugins)
+    choices = (*typing.get_args(field.type), *names)
+    help = f"{metadata.help} Installed: {format_list(names)}." if names else metadata.help
+    has_choice = len(choices) > 1
+    metadata = dataclasses.replace(metadata, help=help, has_flag=has_choice, has_parameter=has_choice)
+    return SettingField(Literal[choices], metadata, field.default)  # type: ignore[valid-type]
 
 
 def list_settings(config: type[Settings], *applies_to: str) -> list[str]:

@@ -16,6 +16,7 @@ from bertkit.settings.declaration import Settings, get_settings
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.utils.files import expand_home
+from bertkit.utils.plugins import Kind, require_plugins
 from bertkit.utils.reporting import report_warning_once
 from bertkit.utils.text import read_yaml
 
@@ -128,6 +129,7 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
         raise UserError(
             f"{path}: provenance: expected a mapping, found {shorten_repr(provenance)}; remove it"
         )
+    require_recorded_plugins(content, path)
     if recipe_task not in (task, task.removeprefix(STUDY_PREFIX)):
         raise UserError(f"{path}: is a recipe for {recipe_task}; use bertkit {recipe_task} --recipe {name}")
     for key in REMOVED_SETTINGS.keys() & content["settings"].keys():
@@ -144,6 +146,18 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
         raise UserError(f"{path}: provenance: {PASSED_DATA}: expected kinds of data by setting; remove it")
     passed_data = {key: DataObject(kind) for key, kind in kinds.items()}
     return Recipe(name, path, settings | passed_data, provenance)
+
+
+def require_recorded_plugins(
+    content: Mapping[str, Any], path: Path, kinds: tuple[Kind, ...] = ("task", "method")
+) -> None:
+    """Refuse the `run.yaml` of a run that used plugins of these kinds which are not installed.
+
+    Metrics are not needed to use the model.
+    """
+    provenance = content.get("provenance")
+    if isinstance(provenance, dict) and "plugins" in provenance:
+        require_plugins(provenance["plugins"], path, kinds)
 
 
 def serialize_settings(config: RunConfig) -> dict[str, Any]:

@@ -279,6 +279,10 @@ class FineTuningConfig(RunConfig):
 
     delimiter: str | None = delimiter_setting()
     header: bool | None = header_setting()
+    method: Literal["finetune"] = setting(
+        "finetune", "How the weights learn: finetune, or a method of a plugin.", Panel.TUNING,
+        plugins="method",
+    )  # fmt: skip
     label_fixes: str | None = setting(
         None, "Corrected labels, a file from the page of `bertkit label-issues`.", Panel.ROWS,
         is_path=True,

@@ -4,6 +4,7 @@ Python code may pass objects with rows as data, such as a `datasets.Dataset` or 
 module only recognizes them, without importing their libraries; `bertkit.data.sources` reads them.
 """
 
+import dataclasses
 import math
 import types
 import typing
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bertkit.errors import UserError, format_list, shorten_repr, suggest_similar
-from bertkit.settings.declaration import ConfigT, Setting, get_flag, get_settings
+from bertkit.settings.declaration import ConfigT, Setting, Settings, get_flag, get_settings
 
 ObjectKind = Literal[
     "Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict", "DataFrame", "list of dictionaries"
@@ -174,6 +175,22 @@ def list_union_members(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union such as `int | None`, or the type itself if it is not a union."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
+
+
+def find_undeclarable(config: type[Settings]) -> str | None:
+    """Return the first field of a plugin's config that cannot be a setting, or None."""
+    kinds = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if field.name in config.excluded_settings:
+            continue
+        members = [kind for kind in list_union_members(kinds[field.name]) if kind is not types.NoneType]
+        items = [typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind for kind in members]
+        has_type = all(
+            typing.get_origin(kind) is Literal or kind in (*TYPE_DESCRIPTIONS, DataObject) for kind in items
+        )
+        if not isinstance(field.metadata.get("setting"), Setting) or not has_type:
+            return field.name
+    return None
 
 
 def _convert(value: Any, kind: Any) -> Any:

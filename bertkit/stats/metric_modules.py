@@ -21,6 +21,7 @@ from bertkit.errors import UserError, format_list, shorten_repr
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer
 from bertkit.utils.files import expand_home, split_at_colon
+from bertkit.utils.plugins import Plugin, find_plugin
 
 NUM_MODULE_RESAMPLES = 100  # fewer than for bertkit's scores, because a call of a module takes milliseconds
 MODULE_TYPES = ("metric", "comparison", "measurement")
@@ -236,12 +237,14 @@ def parse_arguments(value: str) -> tuple[str, dict[str, Any]]:
 
 
 def load_module(value: str) -> MetricModule:
-    """Load a module from a file, the cache of `evaluate` or the Hub, in this order."""
+    """Load a module from a file, a plugin, the cache of `evaluate` or the Hub, in this order."""
     flag, (source, arguments) = f"--metric {value}", parse_arguments(value)
+    file = _find_file(source)
+    if file is None and (plugin := find_plugin("metric", source)):
+        return MetricModule(flag, source, _load_plugin(flag, plugin), arguments)
     with _report_errors(flag, "correct the module"):
         from evaluate.loading import evaluation_module_factory, import_main_class
 
-        file = _find_file(source)
         imported = evaluation_module_factory(str(file)) if file else _import_from_hub(flag, source)
         if (module_class := import_main_class(imported.module_path)) is None:
             raise UserError(f"{flag}: defines no subclass of evaluate.Metric; define one in this file")
@@ -249,6 +252,16 @@ def load_module(value: str) -> MetricModule:
         module = module_class(keep_in_memory=True, hash=imported.hash)
         module.download_and_prepare()
     return MetricModule(flag, Path(source).name.removesuffix(".py"), module, arguments)
+
+
+def _load_plugin(flag: str, plugin: Plugin) -> Any:
+    from evaluate import Metric
+
+    module_class = plugin.load()
+    if not (isinstance(module_class, type) and issubclass(module_class, Metric)):
+        raise plugin.make_error("does not extend evaluate.Metric")
+    with _report_errors(flag, f"update {plugin.distribution}"):
+        return module_class(keep_in_memory=True)
 
 
 def _import_from_hub(flag: str, source: str) -> Any:

@@ -1,10 +1,14 @@
 """The tasks by name: their definitions, which are light, and their classes, which import heavy libraries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from bertkit.errors import UserError
 from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.validation import find_undeclarable
+from bertkit.utils.plugins import find_plugin, list_plugin_names, load_object
 
 if TYPE_CHECKING:
     from bertkit.data.readers.formats import Dialect
@@ -12,32 +16,70 @@ if TYPE_CHECKING:
     from bertkit.tasks.checks import TaskChecks
     from bertkit.tasks.view import View
 
-# The definition and the class of each task.
+# The definitions of bertkit's own tasks; other packages add theirs by entry points.
 TASKS = {
-    "classify": ("bertkit.tasks.text.config:CLASSIFY", "bertkit.tasks.text.task:Classify"),
-    "ner": ("bertkit.tasks.ner.config:NER", "bertkit.tasks.ner.task:Ner"),
-    "nli": ("bertkit.tasks.text.config:NLI", "bertkit.tasks.text.task:Nli"),
-    "pretrain-mlm-nsp": ("bertkit.tasks.pretrain.config:PRETRAIN", "bertkit.tasks.pretrain.task:Pretrain"),
-    "qa": ("bertkit.tasks.qa.config:QA", "bertkit.tasks.qa.task:Qa"),
-    "swag": ("bertkit.tasks.choice.config:SWAG", "bertkit.tasks.choice.task:Swag"),
+    "classify": "bertkit.tasks.text.config:CLASSIFY",
+    "ner": "bertkit.tasks.ner.config:NER",
+    "nli": "bertkit.tasks.text.config:NLI",
+    "pretrain-mlm-nsp": "bertkit.tasks.pretrain.config:PRETRAIN",
+    "qa": "bertkit.tasks.qa.config:QA",
+    "swag": "bertkit.tasks.choice.config:SWAG",
 }
 
 
+def list_tasks() -> list[str]:
+    """Return the names of all tasks, bertkit's own first."""
+    return [*TASKS, *list_plugin_names("task")]
+
+
+@cache
 def task_definition(name: str) -> "TaskDef":
-    """Return the definition of a task, which is cheap to import."""
-    definition: TaskDef = _load(TASKS[name][0])
+    """Return the definition of a task, which is cheap to import.
+
+    Raises:
+        UserError: The task is that of a plugin, which cannot be imported or is not valid.
+    """
+    plugin = find_plugin("task", name)
+    definition: TaskDef = load_object(TASKS[name]) if plugin is None else plugin.load()
+    if plugin is not None and (problem := _describe_invalid(definition, name)):
+        raise plugin.make_error(problem)
     return definition
+
+
+def _describe_invalid(definition: object, name: str) -> str | None:
+    """Return why a plugin's definition of a task is not valid, or None."""
+    if not isinstance(definition, TaskDef):
+        return "is not a bertkit.tasks.TaskDef"
+    if definition.name != name:
+        return f"its TaskDef has the name {definition.name!r}, not that of the entry point"
+    if not (isinstance(definition.config, type) and issubclass(definition.config, RunConfig)):
+        return "the config of its TaskDef does not extend RunConfig"
+    if setting := find_undeclarable(definition.config):
+        return f"{setting} of its config is not declared by setting() with a type that flags can have"
+    return None
+
+
+@cache
+def list_definitions() -> tuple[Mapping[str, "TaskDef"], Mapping[str, str]]:
+    """Return the definitions of all tasks by name, and why those plugins cannot be used that have none."""
+    definitions, problems = {}, {}
+    for name in list_tasks():
+        try:
+            definitions[name] = task_definition(name)
+        except UserError as error:
+            problems[name] = str(error)
+    return definitions, problems
 
 
 def task_class(name: str) -> "type[Task]":
     """Return the class of a task."""
-    task: type[Task] = _load(TASKS[name][1])
+    definition = task_definition(name)
+    task: type[Task] = definition.load(definition.task)
+    if getattr(task, "definition", None) is not definition:
+        plugin = find_plugin("task", name)
+        assert plugin is not None
+        raise plugin.make_error(f"{definition.task} is no Task whose attribute `definition` is its TaskDef")
     return task
-
-
-def _load(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +90,7 @@ class TaskDef:
         name: Name of the task, which is also its command.
         help: Help text of the command.
         config: Class of the settings.
+        task: Path `module:class` of the task, which is imported when it is used.
         checks: Path `module:class` of the data checks (`bertkit check`), which are imported when used.
         views: Paths of the views for the kinds of prediction records that the task writes.
         unit: Noun for one row in messages.
@@ -64,6 +107,7 @@ class TaskDef:
     name: str
     help: str
     config: type[RunConfig]
+    task: str
     checks: str
     views: tuple[str, ...]
     unit: str = "row"
@@ -83,9 +127,14 @@ class TaskDef:
 
     def load_checks(self) -> "type[TaskChecks]":
         """Import the class of the data checks."""
-        checks: type[TaskChecks] = _load(self.checks)
+        checks: type[TaskChecks] = self.load(self.checks)
         return checks
 
     def load_views(self) -> "list[type[View]]":
         """Import the classes of the views."""
-        return [_load(path) for path in self.views]
+        return [self.load(path) for path in self.views]
+
+    def load(self, path: str) -> Any:
+        """Import a class of the task; an error names the plugin that has it."""
+        plugin = find_plugin("task", self.name)
+        return load_object(path) if plugin is None else plugin.load(path)

@@ -14,7 +14,7 @@ from bertkit.models.load_check import report_length_errors
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
-from bertkit.tasks import TASKS, task_class
+from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
 from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import silence_libraries
@@ -35,7 +35,8 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     elif members := run.find_members():
         return load_run_task(members[0])
     metrics = run.require_metrics()
-    if metrics["task"] not in TASKS:
+    if metrics["task"] not in list_tasks():
+        run.require_plugins()
         raise UserError(f"{folder}: contains several runs; pass one of its subdirectories")
     if "training" not in metrics:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")

@@ -24,7 +24,7 @@ from bertkit.stats.calibration import compute_calibration
 from bertkit.stats.judgement import Verdict
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer
-from bertkit.tasks import TASKS, TaskDef, task_definition
+from bertkit.tasks import TaskDef, list_tasks, task_definition
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.text import validate
 
@@ -151,7 +151,8 @@ class FinishedRun(RunDir):
 def load_finished_run(folder: Path) -> FinishedRun:
     """Load a finished run; raise a `UserError` if the directory does not have exactly one valid one."""
     metrics = RunDir(folder).require_metrics()
-    if metrics["task"] not in TASKS:
+    if metrics["task"] not in list_tasks():
+        RunDir(folder).require_plugins()
         runs = sorted(str(path.parent) for path in folder.glob(f"*/**/{RunDir.METRICS_FILE}"))
         raise UserError(f"{folder}: contains several runs; pass one of them: {format_list(runs)}")
     validate(metrics, RunMetricsRecord, folder / RunDir.METRICS_FILE)

@@ -32,6 +32,7 @@ SWAG = TaskDef(
     name="swag",
     help="Fine-tune on multiple choice: a context and any number of endings.",
     config=SwagConfig,
+    task="bertkit.tasks.choice.task:Swag",
     checks="bertkit.tasks.choice.checks:ChoiceChecks",
     views=("bertkit.tasks.choice.view:MultipleChoiceView",),
     labeled_unit="ending",

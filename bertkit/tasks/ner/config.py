@@ -40,6 +40,7 @@ NER = TaskDef(
     name="ner",
     help="Fine-tune on named entities, or any tags of words.",
     config=NerConfig,
+    task="bertkit.tasks.ner.task:Ner",
     checks="bertkit.tasks.ner.checks:NerChecks",
     views=("bertkit.tasks.ner.view:NerView",),
     reads_conll=True,

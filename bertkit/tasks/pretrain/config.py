@@ -203,6 +203,7 @@ PRETRAIN = TaskDef(
     help="Pre-train a model on plain text: masked language modeling and next sentence prediction, or "
     "another objective.",
     config=PretrainConfig,
+    task="bertkit.tasks.pretrain.task:Pretrain",
     checks="bertkit.tasks.pretrain.checks:CorpusChecks",
     views=("bertkit.tasks.pretrain.view:MlmView",),
     unit="text",  # a document, or a part of a document if there are few documents

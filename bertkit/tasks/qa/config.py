@@ -52,6 +52,7 @@ QA = TaskDef(
     name="qa",
     help="Fine-tune on extractive question answering: SQuAD v1.1, v2.0 and similar datasets.",
     config=QaConfig,
+    task="bertkit.tasks.qa.task:Qa",
     checks="bertkit.tasks.qa.checks:QaChecks",
     views=("bertkit.tasks.qa.view:QaView",),
     scores_tokens=True,

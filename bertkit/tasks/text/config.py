@@ -64,10 +64,11 @@ class ClassifyConfig(SequenceConfig):
         None, "Kind of labels: binary, multi-class, multi-label or regression.", Panel.COLUMNS,
         default_text="guessed",
     )  # fmt: skip
-    method: Literal["finetune", "contrastive", "linear-probe"] = setting(
+    method: Literal["finetune", "contrastive", "linear-probe"] = setting(  # type: ignore[assignment]
         "finetune",
         "finetune; contrastive (pairs of rows, for few labels); linear-probe (only the head).",
         Panel.FEW_LABELS,
+        plugins="method",
     )
     positive_label: str | None = setting(
         None, "Label that positive_f1 scores if there are two labels.", Panel.COLUMNS,
@@ -89,6 +90,7 @@ CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
     config=ClassifyConfig,
+    task="bertkit.tasks.text.task:Classify",
     checks=TEXT_CHECKS,
     views=(
         "bertkit.tasks.text.view:ClassificationView",
@@ -119,6 +121,7 @@ NLI = TaskDef(
     name="nli",
     help="Fine-tune on premise and hypothesis: entailment, neutral, contradiction.",
     config=NliConfig,
+    task="bertkit.tasks.text.task:Nli",
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
     labeled_unit="text",
