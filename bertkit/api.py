@@ -3,8 +3,8 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from bertkit.commands import configs
 from bertkit.errors import UserError
@@ -21,6 +21,8 @@ from bertkit.utils.reporting import Reporter, use_reporter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transformers import TrainerCallback
+
     from bertkit.commands.calibrate import CalibrationResult
     from bertkit.commands.check import CheckReport
     from bertkit.commands.embed import EmbedResult
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from bertkit.commands.train_tokenizer import TrainedTokenizer
     from bertkit.run.predictor import Predictor
     from bertkit.run.results import Run
+
+    Callbacks: TypeAlias = Sequence[TrainerCallback | type[TrainerCallback]]
 
 
 P = ParamSpec("P")
@@ -99,14 +103,14 @@ def accepts(config: Callable[P, Settings]) -> Callable[[Callable[..., R_co]], Ap
 # ---- training
 
 
-def _train(task: str, settings: dict[str, Any], recipe: str | None) -> "Run":
+def _train(task: str, settings: dict[str, Any], recipe: str | None, callbacks: "Callbacks") -> "Run":
     from bertkit.run.train import train
 
-    return train(task, settings, recipe)
+    return train(task, settings, recipe, callbacks)
 
 
 @accepts(ClassifyConfig)
-def classify(*, recipe: str | None = None, **settings: Any) -> "Run":
+def classify(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune a text classifier, like `bertkit classify`.
 
     `classify(data="imdb", model="minilm")` trains on the IMDB reviews. `data`, `validation` and `test` may
@@ -114,6 +118,7 @@ def classify(*, recipe: str | None = None, **settings: Any) -> "Run":
 
     Args:
         recipe: Name of a shipped recipe, or a file; settings override the recipe.
+        callbacks: Instances or classes of `transformers.TrainerCallback`, which the Trainer calls.
         reporter: Receives messages and progress; by default, they are shown in Jupyter only.
         **settings: Settings of the command; see the list below.
 
@@ -123,40 +128,40 @@ def classify(*, recipe: str | None = None, **settings: Any) -> "Run":
     Raises:
         UserError: The caller can fix the problem; the message says how.
     """
-    return _train("classify", settings, recipe)
+    return _train("classify", settings, recipe, callbacks)
 
 
 @accepts(NerConfig)
-def ner(*, recipe: str | None = None, **settings: Any) -> "Run":
+def ner(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune a named entity tagger, like `bertkit ner`; see `classify`."""
-    return _train("ner", settings, recipe)
+    return _train("ner", settings, recipe, callbacks)
 
 
 @accepts(NliConfig)
-def nli(*, recipe: str | None = None, **settings: Any) -> "Run":
+def nli(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune a classifier of text pairs, like `bertkit nli`; see `classify`."""
-    return _train("nli", settings, recipe)
+    return _train("nli", settings, recipe, callbacks)
 
 
 @accepts(QaConfig)
-def qa(*, recipe: str | None = None, **settings: Any) -> "Run":
+def qa(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune a model for extractive question answering, like `bertkit qa`; see `classify`."""
-    return _train("qa", settings, recipe)
+    return _train("qa", settings, recipe, callbacks)
 
 
 @accepts(SwagConfig)
-def swag(*, recipe: str | None = None, **settings: Any) -> "Run":
+def swag(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune a multiple-choice model, like `bertkit swag`; see `classify`."""
-    return _train("swag", settings, recipe)
+    return _train("swag", settings, recipe, callbacks)
 
 
 @accepts(PretrainConfig)
-def pretrain_mlm_nsp(*, recipe: str | None = None, **settings: Any) -> "Run":
+def pretrain_mlm_nsp(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Pre-train a model on plain text, like `bertkit pretrain-mlm-nsp`; see `classify`.
 
     Of an object with rows, which may also be an `IterableDataset`, each row is a document.
     """
-    return _train("pretrain-mlm-nsp", settings, recipe)
+    return _train("pretrain-mlm-nsp", settings, recipe, callbacks)
 
 
 @accepts(configs.TokenizerConfig)
@@ -178,8 +183,8 @@ def make_plugin_function(name: str) -> Any:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
     definition = task_definition(task)
 
-    def train_plugin(*, recipe: str | None = None, **settings: Any) -> "Run":
-        return _train(task, settings, recipe)
+    def train_plugin(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
+        return _train(task, settings, recipe, callbacks)
 
     train_plugin.__name__ = name
     train_plugin.__doc__ = f"{definition.help}\n\nLike `bertkit {task}`; see `classify`."
@@ -189,38 +194,40 @@ def make_plugin_function(name: str) -> Any:
 # ---- experiments
 
 
-def _run_experiment(command: str, settings: dict[str, Any], recipe: str | None) -> "Run":
+def _run_experiment(
+    command: str, settings: dict[str, Any], recipe: str | None, callbacks: "Callbacks"
+) -> "Run":
     from bertkit.experiments.experiment import run_experiment
 
-    return run_experiment(command, settings, recipe)
+    return run_experiment(command, settings, recipe, callbacks)
 
 
 @accepts(GlueConfig)
-def glue(*, recipe: str | None = None, **settings: Any) -> "Run":
+def glue(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune on the GLUE tasks, like `bertkit glue`."""
-    return _run_experiment("glue", settings, recipe)
+    return _run_experiment("glue", settings, recipe, callbacks)
 
 
 @accepts(KlueConfig)
-def klue(*, recipe: str | None = None, **settings: Any) -> "Run":
+def klue(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Fine-tune on the KLUE tasks, like `bertkit klue`."""
-    return _run_experiment("klue", settings, recipe)
+    return _run_experiment("klue", settings, recipe, callbacks)
 
 
 @accepts(FeatureBasedConfig)
-def feature_based(*, recipe: str | None = None, **settings: Any) -> "Run":
+def feature_based(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Train entity taggers on different layers of a frozen encoder, like `bertkit feature-based`."""
-    return _run_experiment("feature-based", settings, recipe)
+    return _run_experiment("feature-based", settings, recipe, callbacks)
 
 
 @accepts(AblationConfig)
-def ablation(*, recipe: str | None = None, **settings: Any) -> "Run":
+def ablation(*, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Pre-train variants of a model and fine-tune each variant, like `bertkit ablation`."""
-    return _run_experiment("ablation", settings, recipe)
+    return _run_experiment("ablation", settings, recipe, callbacks)
 
 
 @_accept_reporter
-def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
+def study(task: str, *, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Train a task over folds, seeds and hyperparameter trials, like `bertkit study TASK`.
 
     `study("classify", data="reviews.csv", folds=5)` returns a `Run`. Its `.metrics` are the content of
@@ -229,6 +236,7 @@ def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
     Args:
         task: Name of the task, such as "classify".
         recipe: Recipe of the task; settings override the recipe.
+        callbacks: See `classify`. An instance is called in all runs; each run creates its own of a class.
         reporter: Receives messages and progress; by default, they are shown in Jupyter only.
         **settings: Settings of the task, and `folds`, `seeds`, `trials`, `search`,
             `time_limit` and `jobs`.
@@ -236,7 +244,7 @@ def study(task: str, *, recipe: str | None = None, **settings: Any) -> "Run":
     Raises:
         UserError: The caller can fix the problem; the message says how.
     """
-    return _run_experiment(f"study {task}", settings, recipe)
+    return _run_experiment(f"study {task}", settings, recipe, callbacks)
 
 
 # ---- before training
@@ -355,7 +363,7 @@ def calibrate(run: "str | Path", **settings: Any) -> "CalibrationResult":
 
 
 @accepts(configs.DistillConfig)
-def distill(run: "str | Path", **settings: Any) -> "Run":
+def distill(run: "str | Path", *, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
     """Train a smaller model on the predictions of a finished run, like `bertkit distill`.
 
     `distill(RUN, num_layers=3)` returns a `Run`, which can be used like any other run.
@@ -363,7 +371,7 @@ def distill(run: "str | Path", **settings: Any) -> "Run":
     from bertkit.commands.distill import resolve_student_settings
 
     task, student_settings = resolve_student_settings({"run": str(run), **settings})
-    return _train(task, student_settings, None)
+    return _train(task, student_settings, None, callbacks)
 
 
 @accepts(configs.ExportConfig)

@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import time
@@ -51,6 +52,7 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.significance import Scorer
+from bertkit.training.callbacks import check_callbacks
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
@@ -221,6 +223,7 @@ class Experiment(ABC):
         self.folder = Path(config.output_dir) if config.output_dir else None
         self.fingerprints: dict[str, str] = {}  # by split, of data that all runs have in common
         self._groups: dict[str, RunGroup] = {}
+        self.callbacks: Sequence[Any] = ()  # of the user, which are called in all runs
 
     # ---- the plan
 
@@ -279,6 +282,7 @@ class Experiment(ABC):
             saved = _read_saved_settings(run.folder)
             settings = {**run.settings, "seed": run.seed, **saved, "output_dir": str(run.folder)}
             prepared = self.get_group(run.group).prepare(settings, splits, options)
+            prepared.add_callbacks(self.callbacks)
             if saved:
                 fingerprints = RunDir(run.folder).read_provenance()["data"]
                 require_unchanged_data(run.folder, fingerprints, prepared.fingerprints)
@@ -452,7 +456,8 @@ class _Worker:
         with _set_variables(environment):  # PyTorch reads them when it is loaded
             context = get_worker_context(PRELOADED)
             self._messages, sender = context.Pipe(duplex=False)
-            arguments = (sender, experiment.command, experiment.config, dict(os.environ))
+            pickled = pickle.dumps(experiment.callbacks)
+            arguments = (sender, experiment.command, experiment.config, pickled, dict(os.environ))
             self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
             self._started = self.pool.submit(os.getpid)
         [self.process] = set(multiprocessing.active_children()) - others
@@ -536,15 +541,17 @@ class _SendingReporter(Reporter):
 
 
 _sender: Connection
-_arguments: tuple[str, Any]
+_arguments: tuple[str, Any, bytes]
 _experiment: Experiment | None = None
 _is_stopped = False
 _contexts = ExitStack()  # until the process ends
 
 
-def _initialize(sender: Connection, command: str, config: Any, environment: Mapping[str, str]) -> None:
+def _initialize(
+    sender: Connection, command: str, config: Any, callbacks: bytes, environment: Mapping[str, str]
+) -> None:
     global _sender, _arguments
-    _sender, _arguments = sender, (command, config)
+    _sender, _arguments = sender, (command, config, callbacks)
     for number in system.STOP_SIGNALS:
         signal.signal(number, _stop_later)
     enter_worker(environment)  # the main process decides what Ctrl-C means
@@ -579,16 +586,28 @@ def _train(run: PlannedRun) -> Outcome:
         if _is_stopped:
             raise KeyboardInterrupt
         if _experiment is None:
-            command, config = _arguments
+            command, config, pickled = _arguments
+            callbacks = _unpickle_callbacks(pickled)
             devices.request_device(config.device)
             _contexts.enter_context(silence_libraries())
             _contexts.enter_context(use_reporter(_SendingReporter(_sender)))
             _experiment = find_experiment(command)(config)
+            _experiment.callbacks = callbacks
             _contexts.enter_context(_experiment.share_data())
         get_reporter().title = run.title or str(run.folder)  # type: ignore[attr-defined]
         return _experiment.train(run)
     finally:
         signal.signal(signal.SIGTERM, _stop_later)
+
+
+def _unpickle_callbacks(pickled: bytes) -> Any:
+    try:
+        return pickle.loads(pickled)  # noqa: S301 (from the main process)
+    except (AttributeError, ImportError) as error:
+        raise UserError(
+            f"--jobs: callbacks: cannot be loaded in another process ({error}); define the class in a "
+            "module, or leave out --jobs"
+        ) from error
 
 
 # ---- the commands
@@ -601,12 +620,18 @@ def find_experiment(command: str) -> type[Experiment]:
     return getattr(import_module(module), name)
 
 
-def run_experiment(command: str, settings: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
+def run_experiment(
+    command: str,
+    settings: Mapping[str, Any],
+    recipe: str | Recipe | None = None,
+    callbacks: Sequence[Any] = (),
+) -> Run:
     """Run an experiment, resume it, or return the metrics of a finished one.
 
     Settings take precedence over those of the recipe. A study also accepts the recipes of its task.
     """
     resolve = partial(resolve_settings, command, find_config(command), settings, recipe)
+    check_callbacks(callbacks)
     config, fingerprints = resolve()
     if finished := _load_finished(config):
         return finished
@@ -617,7 +642,21 @@ def run_experiment(command: str, settings: Mapping[str, Any], recipe: str | Reci
             config, fingerprints = resolve(is_locked=True)
             if finished := _load_finished(config):
                 return finished
-        return find_experiment(command)(config).run(fingerprints)
+        experiment = find_experiment(command)(config)
+        experiment.callbacks = callbacks
+        if experiment.config.jobs > 1:
+            _require_picklable(callbacks, experiment.config.jobs)
+        return experiment.run(fingerprints)
+
+
+def _require_picklable(callbacks: Sequence[Any], jobs: int) -> None:
+    try:
+        pickle.dumps(callbacks)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise UserError(
+            f"--jobs {jobs}: callbacks: cannot be sent to other processes ({error}); define the class in a "
+            "module, or leave out --jobs"
+        ) from error
 
 
 def _load_finished(config: RunConfig) -> Run | None:

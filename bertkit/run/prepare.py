@@ -133,7 +133,8 @@ class RunOptions:
     has_report: bool = True  # a report, a model card, baselines and intervals
     # Returns the baselines on the validation split; by default, those of the task are fitted.
     fit_baselines: Callable[[], dict[str, Scorer]] | None = None
-    callbacks: Sequence[Any] = ()  # further callbacks of the trainer
+    callbacks: Sequence[Any] = ()  # of the trainer, which are called after those of bertkit
+    user_callbacks: Sequence[Any] = ()  # those of the user, which are called before them
     has_logits: bool = False  # whether the logits of the test split are written into the run directory
 
 
@@ -167,6 +168,12 @@ class PreparedRun:
     @property
     def has_training_steps(self) -> bool:
         return all(method.has_training_steps for method in self.methods)
+
+    def add_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Let the trainer call callbacks of the user; see `check_callbacks`."""
+        if callbacks and not self.has_training_steps:
+            raise UserError(f"callbacks: {self.methods[0].flag} trains in no steps; leave them out")
+        self.options = dataclasses.replace(self.options, user_callbacks=callbacks)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:

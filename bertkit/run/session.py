@@ -165,6 +165,8 @@ class Session:
         set_tensorboard_dir(trainer, self.folder / RunDir.TENSORBOARD_DIR)
         self.first_step_timer = FirstStepTimer()
         trainer.add_callback(self.first_step_timer)
+        for callback in prepared.options.user_callbacks:
+            trainer.add_callback(callback)
         log_probe_score = None if prepared.probe is None else self._log_probe_score
         trainer.add_callback(EvaluateAndSaveCallback(
             trainer.steps_per_epoch, config.save_steps, self.stop_request, log_probe_score

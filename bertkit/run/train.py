@@ -1,7 +1,7 @@
 """Training from settings to `metrics.json`: the steps are here in the order in which they happen."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Outputs
 from bertkit.training.arguments import restore_algorithms
-from bertkit.training.callbacks import merge_log_history
+from bertkit.training.callbacks import check_callbacks, merge_log_history
 from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory
 from bertkit.utils import distributed, locks
 from bertkit.utils.files import check_output_directory, require_disk_space, stage_files
@@ -48,32 +48,42 @@ from bertkit.utils.reporting import report_info, report_warning, silence_librari
 BYTES_PER_PARAMETER = 28
 
 
-def train(task_name: str, overrides: Mapping[str, Any], recipe: str | Recipe | None = None) -> Run:
+def train(
+    task_name: str,
+    overrides: Mapping[str, Any],
+    recipe: str | Recipe | None = None,
+    callbacks: Sequence[Any] = (),
+) -> Run:
     """Train a model for a task.
 
     Args:
         task_name: Name of the task.
         overrides: Settings of the user, which take precedence over those of the recipe.
         recipe: A recipe, or its name or path.
+        callbacks: Instances or classes of `TrainerCallback`.
 
     Raises:
         UserError: The run cannot succeed. Most of these errors are raised before weights are loaded.
         RunInterrupted: Ctrl-C or SIGTERM interrupted the run.
     """
+    check_callbacks(callbacks)
     config_class = task_definition(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
     config, _ = resolve()
     reports = nullcontext() if distributed.is_main_process() else silence_reports()
     with reports, silence_libraries(), distributed.use_process_group():
         distributed.on_main_process(upload.check_hub_access, config)
-        run = _run_or_load(task_name, config, partial(resolve, is_locked=True))
+        run = _run_or_load(task_name, config, partial(resolve, is_locked=True), callbacks)
         if config.push_to_hub and run.output_dir:
             distributed.on_main_process(upload.upload_run, task_name, run.output_dir, config)
         return run
 
 
 def _run_or_load(
-    task_name: str, config: RunConfig, resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]]
+    task_name: str,
+    config: RunConfig,
+    resolve_locked: Callable[[], tuple[RunConfig, dict[str, str] | None]],
+    callbacks: Sequence[Any],
 ) -> Run:
     """Run the pipeline in a locked directory, or return the metrics if the run to resume is finished.
 
@@ -81,17 +91,17 @@ def _run_or_load(
     replaced the run to resume.
     """
     if config.output_dir is None:
-        return _run(task_name, config, None)
+        return _run(task_name, config, None, callbacks)
     folder = Path(config.output_dir)
     if finished := _load_finished(config, folder):
         return finished
     with locks.lock_directory(folder):  # before preparation, so a second run fails at once
         if not config.resume:
-            return _run(task_name, config, None)
+            return _run(task_name, config, None, callbacks)
         with silence_reports():
             config, fingerprints = resolve_locked()
         finished = _load_finished(config, folder)
-        return finished or _run(task_name, config, fingerprints)
+        return finished or _run(task_name, config, fingerprints, callbacks)
 
 
 def _load_finished(config: RunConfig, folder: Path) -> Run | None:
@@ -102,7 +112,9 @@ def _load_finished(config: RunConfig, folder: Path) -> Run | None:
     return Run(folder, metrics)
 
 
-def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None) -> Run:
+def _run(
+    task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | None, callbacks: Sequence[Any]
+) -> Run:
     """Prepare the run, and then show a preview, do a dry run, or train.
 
     `fingerprints` are those of the data of the run to resume by split, or None for a new run.
@@ -110,6 +122,7 @@ def _run(task_name: str, config: RunConfig, fingerprints: Mapping[str, str] | No
     # only here, where the user started a run: a file of a finished run must not decide which code is executed
     loaded_modules = distributed.main_process_first(lambda: [load_module(value) for value in config.metric])
     prepared = distributed.main_process_first(prepare, task_name, config, loaded_modules)
+    prepared.add_callbacks(callbacks)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
     if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):

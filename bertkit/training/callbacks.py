@@ -1,5 +1,6 @@
 """What happens around the steps: evaluate, save, stop and report (callbacks), and measure (meters)."""
 
+import inspect
 import signal
 import threading
 import time
@@ -9,13 +10,40 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
+from bertkit.errors import UserError, shorten_repr
 from bertkit.utils import distributed
 from bertkit.utils.reporting import get_reporter, report_info
 from bertkit.utils.system import STOP_SIGNALS
 
 # ---- callbacks
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what is not a list of callbacks: instances of `TrainerCallback`, or classes."""
+    if not isinstance(callbacks, (list, tuple)):
+        raise UserError(f"callbacks: {shorten_repr(callbacks)} is not a list; pass callbacks=[...]")
+    for callback in callbacks:
+        kind = callback if isinstance(callback, type) else type(callback)
+        if not issubclass(kind, TrainerCallback):
+            raise UserError(
+                f"callbacks: {shorten_repr(callback)} is no transformers.TrainerCallback; pass instances or "
+                "subclasses of it"
+            )
+        if issubclass(kind, EarlyStoppingCallback):  # it requires the evaluation of Trainer itself
+            raise UserError(f"callbacks: {kind.__name__}: bertkit evaluates itself; pass early_stopping=N")
+        if kind is callback:
+            try:
+                inspect.signature(kind).bind()
+            except TypeError as error:
+                raise UserError(f"callbacks: {kind.__name__}: {error}; pass an instance") from error
 
 
 class StopRequest:
@@ -51,7 +79,7 @@ class StopRequest:
 
 
 class EvaluateAndSaveCallback(TrainerCallback):
-    """Evaluate and save after each epoch, also save every `save_steps` steps, and stop on request.
+    """Evaluate and save after each epoch and at the end, also save every `save_steps` steps, stop on request.
 
     Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
     run does not have this evaluation, so its best checkpoint could be another one.
@@ -68,6 +96,7 @@ class EvaluateAndSaveCallback(TrainerCallback):
         self.save_steps = save_steps
         self.stop_request = stop_request
         self.log_probe_score = log_probe_score
+        self.is_interrupted = False  # by a signal, on all ranks
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.log_probe_score is not None and state.global_step == 0:
@@ -78,7 +107,9 @@ class EvaluateAndSaveCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         step = state.global_step
-        is_evaluation_due = step % self.steps_per_epoch == 0 or step >= state.max_steps
+        # A callback of the user, which is called before this one, may stop the training within an epoch.
+        is_last = step >= state.max_steps or control.should_training_stop
+        is_evaluation_due = is_last or step % self.steps_per_epoch == 0
         is_save_due = is_evaluation_due or (self.save_steps is not None and step % self.save_steps == 0)
         if is_save_due and self.log_probe_score is not None:
             self.log_probe_score()  # first, because logging resets `should_log`
@@ -88,6 +119,13 @@ class EvaluateAndSaveCallback(TrainerCallback):
             control.should_save = True
         self._stop_on_request(control)
 
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Evaluate and save if a callback of the user has stopped the training in its own `on_log`."""
+        if control.should_training_stop and not self.is_interrupted:
+            control.should_evaluate = control.should_save = True
+
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -96,6 +134,7 @@ class EvaluateAndSaveCallback(TrainerCallback):
 
     def _stop_on_request(self, control: TrainerControl) -> None:
         if self.stop_request.is_requested_on_any_rank():
+            self.is_interrupted = True
             control.should_save = control.should_training_stop = True
 
 
