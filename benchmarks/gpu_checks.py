@@ -6,6 +6,8 @@
 * Resume: a run is interrupted at half of its steps and resumed. Its weights are compared with those of an
   uninterrupted run, with PyTorch's deterministic algorithms and without them.
 * fp16: 200 steps with loss scaling end with finite weights. This needs an accelerator.
+* ONNX: a run of the sample with `minilm` is exported with `--quantize fp16`, and predicts with the CUDA
+  provider of onnxruntime. The probabilities are compared with those of PyTorch. This needs onnxruntime-gpu.
 
 `gpu.py` runs this script.
 """
@@ -17,14 +19,18 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import TrainerCallback
 
+import bertkit
 from bertkit.errors import RunInterrupted, UserError
+from bertkit.run.predictor import CUDA_PROVIDER
 from bertkit.run.prepare import PreparedRun
 from bertkit.run.session import Session
 from bertkit.training.arguments import choose_deterministic_workspace, restore_algorithms
@@ -32,6 +38,7 @@ from bertkit.utils.reporting import silence_libraries
 from gpu_step import Setup, measure, prepare_setup
 
 FP16_STEPS = 200
+ONNX_REPETITIONS = 100  # of the 12 validation rows of the sample
 Result = Mapping[str, Any]
 
 
@@ -88,18 +95,56 @@ def check_fp16(setup: Setup) -> Result:
     return {"is_finite": True, "sequences_per_second": speed}
 
 
+def check_onnx() -> Result:
+    """Compare a graph in fp16 with PyTorch in fp32, both on the GPU."""
+    import onnxruntime
+
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        raise UserError("onnxruntime has no CUDA provider; install onnxruntime-gpu in place of onnxruntime")
+    with tempfile.TemporaryDirectory() as scratch, silence_libraries():
+        run = Path(scratch) / "run"
+        bertkit.classify(data="sample", model="minilm", epochs=3, output_dir=str(run))
+        exported = bertkit.export(run, quantize="fp16").output_dir
+        rows = [{"text": text} for text in load_texts(run) * ONNX_REPETITIONS]
+        predictors = [bertkit.load(folder, device="cuda") for folder in (run, exported / "fp16")]
+        if not predictors[1].model.uses_gpu:
+            raise UserError(
+                "onnxruntime cannot load its CUDA provider; compare its version with that of CUDA"
+            )
+        probabilities, seconds = [], []
+        for predictor in predictors:
+            list(predictor.predict(rows))  # warm-up
+            started = time.perf_counter()
+            records = list(predictor.predict(rows))
+            seconds.append(time.perf_counter() - started)
+            probabilities.append([list(record["probabilities"].values()) for record in records])
+    difference = np.abs(np.array(probabilities[0]) - np.array(probabilities[1]))
+    return {
+        "max_difference": float(difference.max()),
+        "sequences_per_second": len(rows) / seconds[1],
+        "pytorch_sequences_per_second": len(rows) / seconds[0],
+    }
+
+
+def load_texts(run: Path) -> list[str]:
+    """Return the validation texts of a run."""
+    lines = (run / "predictions.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
 def run_checks(setup: Setup) -> dict[str, Result | str]:
     """Run all checks; a check that cannot run has the reason instead of a result."""
-    checks = {
+    checks: dict[str, Callable[[], Result]] = {
         "resume": lambda: check_resume(setup, deterministic=False),
         f"fp16, {FP16_STEPS} steps": lambda: check_fp16(setup),
         "resume, deterministic": lambda: check_resume(setup, deterministic=True),
+        "ONNX in fp16": check_onnx,
     }
     choose_deterministic_workspace()  # for all checks, because PyTorch reads it once in a process
     results: dict[str, Result | str] = {}
     for name, check in checks.items():
         try:
-            results[name] = check()  # type: ignore[no-untyped-call]
+            results[name] = check()
         except (UserError, RuntimeError) as error:  # an operator may have no deterministic implementation
             results[name] = str(error).splitlines()[0]
     return results
@@ -111,6 +156,13 @@ def format_checks(results: Mapping[str, Result | str]) -> list[str]:
     for name, result in results.items():
         if isinstance(result, str):
             lines.append(f"* {name}: {result}")
+            continue
+        if "max_difference" in result:
+            lines.append(
+                f"* {name}: probabilities differ from PyTorch's by at most {result['max_difference']:.1e}; "
+                f"{result['sequences_per_second']:,.1f} sequences/s, PyTorch in fp32 "
+                f"{result['pytorch_sequences_per_second']:,.1f}"
+            )
             continue
         outcome = (
             "all weights are finite" if "is_finite" in result

@@ -319,6 +319,7 @@ def test_resume_is_checked_with_and_without_determinism_and_fp16():
         assert re.fullmatch(r"\* resume: bit-identical; [\d.,]+ sequences/s", lines[0])
         assert lines[1].startswith("* fp16, 200 steps: --fp16: needs a GPU")
     assert re.fullmatch(r"\* resume, deterministic: bit-identical; [\d.,]+ sequences/s", lines[2])
+    assert lines[3].startswith("* ONNX in fp16: ")
 
 
 def test_ratio_uses_the_same_precision_and_failures_are_shown():

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -27,8 +28,10 @@ from torch.torch_version import TorchVersion
 import bertkit
 from bertkit.commands import export as export_module
 from bertkit.commands.configs import ServeConfig
-from bertkit.run.predictor import OnnxModel
+from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.serve.models import Metrics, load_served_model
+from bertkit.utils import devices
+from bertkit.utils.reporting import Reporter, use_reporter
 
 pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
 
@@ -114,6 +117,30 @@ def test_every_head_and_architecture_predicts_as_in_pytorch(head, export_head):
     assert scores["pytorch"] == pytest.approx(scores["onnx"], abs=1e-4)
     assert made.measurements["greatest_difference"]["onnx"] < 1e-5
     assert_same_records(run, made.output_dir, (settings.get("rows") or ROW_MAKERS[task](40))[:7])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_graph_in_fp16_agrees_for_every_head(head, export_head, tmp_path):
+    import onnx
+
+    folder, task = export_head(head).output_dir, HEADS[head][1]
+    export_module.convert_to_fp16(folder / "model.onnx", tmp_path / "model.onnx")
+    graphs = [onnx.load(path / "model.onnx").graph for path in (folder, tmp_path)]
+    kinds, halves = ({tensor.data_type for tensor in graph.initializer} for graph in graphs)
+    assert onnx.TensorProto.FLOAT in kinds
+    assert onnx.TensorProto.FLOAT16 in halves
+    assert onnx.TensorProto.FLOAT not in halves
+    weights = [sum(len(tensor.raw_data) for tensor in graph.initializer) for graph in graphs]
+    assert weights[1] < 0.55 * weights[0]
+    types = [[value.type.tensor_type.elem_type for value in graph.output] for graph in graphs]
+    assert types[0] == types[1]
+    ids = torch.randint(5, 40, (3, 4, 7) if task == "swag" else (3, 7))
+    mask = torch.ones_like(ids)
+    mask[0, ..., -3:] = 0  # padding
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    expected, found = (OnnxModel(path / "model.onnx")(**inputs) for path in (folder, tmp_path))
+    for name, logits in expected.items():
+        np.testing.assert_allclose(found[name], logits, atol=0.01)
 
 
 @pytest.mark.parametrize("task", ["classify", "swag"])
@@ -206,6 +233,75 @@ def test_int8_is_a_separate_model_and_is_measured(run, cli):
     status, out, _ = cli("export", run, "--quantize", "int8", "--overwrite")
     assert status == 0
     assert "times the speed" in out
+
+
+def test_fp16_is_a_separate_model_which_is_measured_and_refused_if_it_differs(run, cli, monkeypatch):
+    status, out, _ = cli("export", run, "--quantize", "fp16", "--triton")
+    assert status == 0
+    assert "ONNX fp16" in out
+    assert "fp16 compared with ONNX fp32" in out
+    exported = run / "onnx"
+    measurements = json.loads((exported / "metrics.json").read_text())["export"]
+    assert measurements["greatest_difference"]["onnx"] < measurements["greatest_difference"]["fp16"] < 0.01
+    assert measurements["scores"]["fp16"] == pytest.approx(measurements["scores"]["onnx"], abs=0.01)
+    assert (exported / "triton" / "run-fp16" / "config.pbtxt").exists()
+    records = [list(bertkit.load(folder).predict(make_toy_rows(3))) for folder in (run, exported / "fp16")]
+    for one, other in zip(*records, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=0.01)
+    monkeypatch.setattr(export_module, "FP16_TOLERANCE", 0.0)
+    status, out, err = cli("export", run, "--quantize", "fp16", "--overwrite")
+    assert status == 2
+    assert re.search(r"in fp16, its logits differ by .*; nothing was written; leave out --quantize fp16", err)
+
+
+class Messages(Reporter):
+    def __init__(self):
+        self.texts = []
+
+    def info(self, message):
+        self.texts.append(message)
+
+    warn = info
+
+
+CUDA = "CUDAExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("available", "loaded", "message"),
+    [
+        ([], [], "runs on the CPU, because this onnxruntime has no provider for cuda:1; on an NVIDIA GPU,"),
+        ([CUDA], [], "runs on the CPU"),  # the libraries of CUDA are missing
+        ([CUDA], [CUDA], "device: cuda:1 (GPU), with onnxruntime's CUDA provider"),
+    ],
+)
+def test_an_exported_model_uses_cuda_if_onnxruntime_has_it(
+    export_head, monkeypatch, available, loaded, message
+):
+    """There is no CUDA provider in the test environment, so the session says which ones it has."""
+    import onnxruntime
+
+    create, requested = onnxruntime.InferenceSession, []
+
+    def create_session(path, options, providers):
+        requested.extend(providers)
+        session = create(path, options, providers=["CPUExecutionProvider"])
+        session.get_providers = lambda: [*loaded, "CPUExecutionProvider"]
+        return session
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", create_session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*available, "CPUExecutionProvider"])
+    monkeypatch.setattr(devices, "get_device", lambda: torch.device("cuda", 1))
+    monkeypatch.setattr(devices, "describe_device", lambda: "cuda:1 (GPU)")
+    reporter = Messages()
+    with use_reporter(reporter):
+        model = load_predictor(export_head("classify").output_dir).model
+    assert len(reporter.texts) == 1
+    assert message in reporter.texts[0]
+    cuda = [(CUDA, {"device_id": 1, "use_tf32": 0})]
+    assert requested == (cuda if available else []) + ["CPUExecutionProvider"]
+    assert model.uses_gpu == bool(loaded)
+    assert next(model.parameters()).device.type == "cpu"
 
 
 def test_an_export_that_differs_is_refused_and_removed(run, cli, monkeypatch):

@@ -219,8 +219,10 @@ class ExportConfig(Settings):
         dataclasses.MISSING, "Finished run to export.", Panel.COMMON, is_positional=True, completion="runs"
     )
     format: Literal["onnx"] = setting("onnx", "Format of the exported model.", Panel.COMMON)
-    quantize: Literal["int8"] | None = setting(
-        None, "Also write a model with 8-bit weights, and compare scores, speed and size.", Panel.COMMON
+    quantize: Literal["int8", "fp16"] | None = setting(
+        None,
+        "Also write a model with 8-bit weights (int8, for CPUs) or in fp16 (for GPUs), and compare it.",
+        Panel.COMMON,
     )
     triton: bool = setting(
         False, "Also write `triton/`, a model repository for the Triton server.", Panel.COMMON

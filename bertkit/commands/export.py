@@ -51,9 +51,12 @@ from bertkit.utils.reporting import (
     track_progress,
 )
 
-PYTORCH, FP32, INT8 = "pytorch", "onnx", "int8"  # variants of a model that are measured
+PYTORCH, FP32, INT8, FP16 = "pytorch", "onnx", "int8", "fp16"  # variants of a model that are measured
 
 TOLERANCE = 1e-4  # maximum absolute difference of a logit
+FP16_TOLERANCE = 0.02  # maximum difference of a logit in fp16, as a fraction of the largest logit, or of 1
+# Of constants in fp16. If the mask of padding were the largest number, 65,504, added scores would overflow.
+MAX_CONSTANT = 1e4
 # Larger batches are not faster on a CPU, and logits over a vocabulary need much memory.
 MAX_BATCH_SIZE = 32
 REQUIRED_PACKAGES = ["onnx", "onnxruntime", "onnxscript"]
@@ -123,7 +126,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}
         if config.quantize:
-            folders[INT8] = staging / INT8
+            folders[config.quantize] = staging / config.quantize
         files = {variant: variant_folder / ONNX_FILE for variant, variant_folder in folders.items()}
         report_info(f"exporting {run}")
         has_choices = validation.task.sequence_grouping == "choice"
@@ -138,8 +141,9 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
         metadata |= {name: json.dumps(value) for name, value in fitted_params.items()}
         write_graph(validation.model, has_choices, files[FP32], metadata)
         if config.quantize:
-            folders[INT8].mkdir()
-            quantize(files[FP32], files[INT8])
+            folders[config.quantize].mkdir()
+            convert = {INT8: quantize, FP16: convert_to_fp16}[config.quantize]
+            convert(files[FP32], files[config.quantize])
         measurements = _measure(validation, files, run, metrics)
         for variant_folder in folders.values():  # `metrics.json` is the last file that `bertkit.load` reads
             for name in ("config.json", RunDir.SETTINGS_FILE):
@@ -147,10 +151,12 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             validation.tokenizer.save_pretrained(variant_folder)
             RunDir(variant_folder).write_metrics({**metrics, "export": measurements})
         if config.triton:
-            names = {FP32: run.resolve().name, INT8: f"{run.resolve().name}-int8"}
-            models = {names[variant]: file for variant, file in files.items()}
+            name = run.resolve().name
+            models = {
+                name if variant == FP32 else f"{name}-{variant}": file for variant, file in files.items()
+            }
             write_model_repository(staging / TRITON_DIR, models)
-        for name in (INT8, TRITON_DIR):
+        for name in (INT8, FP16, TRITON_DIR):
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
     return measurements
@@ -172,6 +178,8 @@ def _measure(
             f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
+    if FP16 in files:
+        _require_fp16_accuracy(run, variants[FP16].max_difference, logits[FP32])
     unit = "examples" if task.definition.resamples_examples else f"{task.definition.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
@@ -193,6 +201,16 @@ def _measure(
             for name, path in weight_files.items()
         },
     }  # fmt: skip
+
+
+def _require_fp16_accuracy(run: Path, difference: float, reference: np.ndarray) -> None:
+    """Refuse a graph in fp16 whose logits differ too much, or overflow, so that the difference is inf."""
+    largest = float(np.abs(reference[np.isfinite(reference)]).max(initial=1.0))
+    if difference > FP16_TOLERANCE * largest:
+        raise UserError(
+            f"{run}: in fp16, its logits differ by {difference:.1e}, more than {FP16_TOLERANCE:.0%} of the "
+            f"largest, {largest:.1f}; nothing was written; leave out --quantize fp16"
+        )
 
 
 # ---- validation rows
@@ -418,6 +436,26 @@ def quantize(source: Path, target: Path) -> None:
         quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
 
 
+def convert_to_fp16(source: Path, target: Path) -> None:
+    """Write the graph in `source` to `target` with weights and activations in fp16.
+
+    Inputs and outputs keep their types. LayerNorm and softmax have inputs and outputs in fp16, but
+    onnxruntime computes them in fp32.
+    """
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    model = onnx.load(source)
+    with _silence_logging():
+        converted = convert_float_to_float16(
+            model, keep_io_types=True, max_finite_val=MAX_CONSTANT,
+            disable_shape_infer=True,  # the exporter has written all types, and shapes are not needed
+        )  # fmt: skip
+    num_bytes = sum(len(tensor.raw_data) for tensor in converted.graph.initializer)
+    has_second_file = num_bytes > MAX_SINGLE_FILE_BYTES
+    onnx.save_model(converted, target, save_as_external_data=has_second_file, location=f"{target.name}.data")
+
+
 @contextmanager
 def _silence_logging() -> Iterator[None]:
     """Silence the exporter and the quantizer, which logs through the root logger."""
@@ -464,7 +502,12 @@ def _format_tensors(tensors: Iterable[Any]) -> str:
 # ---- command line
 
 
-VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8"}
+VARIANT_NAMES = {PYTORCH: "PyTorch", FP32: "ONNX fp32", INT8: "ONNX int8", FP16: "ONNX fp16"}
+# What the comparison of a converted model with ONNX fp32 has to add.
+VARIANT_NOTES = {
+    INT8: "predictions depend a little on the batch",
+    FP16: "it is meant for GPUs, and these speeds are those of the CPU",
+}
 
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
@@ -492,15 +535,17 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         out_console.print(
             f"largest difference of logits between {VARIANT_NAMES[variant]} and PyTorch: {difference:.1e}"
         )
-    if INT8 in variants:
+    for variant, note in VARIANT_NOTES.items():
+        if variant not in variants:
+            continue
         scores, sizes = measurements["scores"], measurements["megabytes"]
         speeds = measurements["rows_per_second"]
-        changes = [f"{name} {scores[INT8][name] - value:+.3f}" for name, value in scores[FP32].items()]
+        changes = [f"{name} {scores[variant][name] - value:+.3f}" for name, value in scores[FP32].items()]
         out_console.print(
-            f"int8 compared with ONNX fp32: {', '.join(changes) or 'not scored'}; "
-            f"{speeds[INT8] / speeds[FP32]:.2f} times the speed "
-            f"({speeds[INT8] / speeds[PYTORCH]:.2f} times that of PyTorch), "
-            f"{sizes[INT8] / sizes[FP32]:.0%} of the size; predictions depend a little on the batch",
+            f"{variant} compared with ONNX fp32: {', '.join(changes) or 'not scored'}; "
+            f"{speeds[variant] / speeds[FP32]:.2f} times the speed "
+            f"({speeds[variant] / speeds[PYTORCH]:.2f} times that of PyTorch), "
+            f"{sizes[variant] / sizes[FP32]:.0%} of the size; {note}",
             soft_wrap=True,
         )
     model = f"model: {result.output_dir} (opset {measurements['opset']})"

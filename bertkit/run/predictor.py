@@ -22,9 +22,10 @@ from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combi
 from bertkit.utils import devices
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import report_info, silence_libraries
+from bertkit.utils.reporting import report_info, report_warning, silence_libraries
 from bertkit.utils.system import resume_collection
 
+CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"  # of onnxruntime
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
 
 
@@ -161,8 +162,6 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     if onnx_source is None:
         trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
         return Predictor(trained.task, trained.model, trained.tokenizer)
-    if devices.is_requested() and devices.has_accelerator():
-        raise UserError(f"--device {devices.get_device()}: exported models run on the CPU; leave it out")
     task.use_cache = False
     with silence_libraries():
         task.load_state(loading.load_config(onnx_source))
@@ -183,22 +182,31 @@ class OnnxOutput(dict[str, torch.Tensor]):
 class OnnxModel(nn.Module):
     """A model for inference whose forward pass runs an ONNX graph.
 
-    The graph runs on the CPU with as many threads as PyTorch uses. Inputs of `forward` that it does not have
-    are ignored.
+    The graph runs on the GPU of this number, if onnxruntime can use it, or else on the CPU with as many
+    threads as PyTorch uses. Inputs and outputs of `forward` are on the CPU. Inputs that the graph does not
+    have are ignored.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gpu: int | None = None) -> None:
         import onnxruntime
 
         super().__init__()
+        providers: list[Any] = [CPU_PROVIDER]
+        if gpu is not None and CUDA_PROVIDER in onnxruntime.get_available_providers():
+            providers.insert(0, (CUDA_PROVIDER, {"device_id": gpu, "use_tf32": 0}))  # as in PyTorch
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3  # errors
-        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(path, options, providers=providers)
         self.input_names = [value.name for value in self.session.get_inputs()]
         self.output_names = [value.name for value in self.session.get_outputs()]
         # Callers read the device of a model from its parameters.
         self.device_anchor = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether the graph runs on a GPU. onnxruntime falls back to the CPU if it cannot load CUDA."""
+        return CUDA_PROVIDER in self.session.get_providers()
 
     @property
     def base_model(self) -> "OnnxModel":
@@ -237,10 +245,19 @@ def _load_onnx_model(folder: Path) -> OnnxModel:
     require_extra("onnx", ["onnxruntime"], f"{folder}")
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    path = folder / ONNX_FILE
+    path, device = folder / ONNX_FILE, devices.get_device()
     try:
-        return OnnxModel(path).eval()
+        model = OnnxModel(path, device.index if device.type == "cuda" else None)
     except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NoSuchFile) as error:
         raise UserError(
             f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
         ) from error
+    if model.uses_gpu:
+        report_info(f"device: {devices.describe_device()}, with onnxruntime's CUDA provider")
+    elif device.type == "cuda" or (devices.is_requested() and device.type != "cpu"):
+        report = report_warning if devices.is_requested() else report_info
+        report(
+            f"{path}: runs on the CPU, because this onnxruntime has no provider for {device}; on an NVIDIA "
+            "GPU, install onnxruntime-gpu in place of onnxruntime"
+        )
+    return model.eval()

@@ -120,7 +120,7 @@ def describe_errors() -> str | None:
 def report_device(model: Any = None) -> None:
     """Report the device of this process, unless it is the CPU and was chosen automatically.
 
-    Nothing is reported about an exported model, which runs on the CPU.
+    Nothing is reported about an exported model, which reports its device when it is loaded.
     """
     if model is not None and next(model.parameters()).device.type != get_device().type:
         return
