@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import slow_fixture, write_rows
 from test_help import HEAVY, run_each
@@ -16,10 +17,12 @@ import bertkit
 from bertkit import api, tasks
 from bertkit.cli.app import COMMANDS
 from bertkit.cli.info import describe_plugin_problem
+from bertkit.data.features import TARGETS, WEIGHTS
 from bertkit.run_directory import RunDir
 from bertkit.settings import declaration
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.utils import plugins
+from bertkit.utils.reporting import Reporter, use_reporter
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent
@@ -105,6 +108,16 @@ def test_a_package_adds_a_task_a_method_and_a_metric(use_packages, example, rati
     assert first["probabilities"].keys() == set("12345")
     scores = bertkit.evaluate(tmp_path / "run", metric="off_by_one", output_dir=tmp_path / "scores").metrics
     assert scores["validation"] == pytest.approx(run.metrics["validation"], abs=1e-6)
+    # the loss counts weights, as bertkit's own losses do
+    loss = tasks.task_class("rate")(tasks.task_definition("rate").config()).make_loss(None)
+    batch = {"labels": torch.tensor([0, 4])}
+    logits, weighted = torch.randn(2, 5), batch | {WEIGHTS: torch.tensor([2.0, 0.0])}
+    first = {"labels": batch["labels"][:1]}
+    torch.testing.assert_close(
+        loss.sum_losses(logits, weighted)["loss"], 2 * loss.sum_losses(logits[:1], first)["loss"]
+    )
+    certain = batch | {TARGETS: torch.eye(5)[batch["labels"]]}
+    torch.testing.assert_close(loss.sum_losses(logits, certain), loss.sum_losses(logits, batch))
     # a method applies to any task
     settings = {"model": str(tiny), "method": "focal-loss", **FAST}
     bertkit.ner(data="sample", output_dir=tmp_path / "ner", **settings)
@@ -178,6 +191,16 @@ def test_each_fault_of_a_plugin_is_one_line_that_names_the_package(use_packages,
         assert re.search(FAULTS[group][name], problem), problem
         assert "faulty" in problem
         assert "\n" not in problem
+    with pytest.raises(bertkit.UserError, match="is a plugin of bertkit-stars and faulty; keep one of them"):
+        tasks.task_definition("rate")
+    assert tasks.list_definitions()[1].keys() == {"rate", "missing", "odd", "Odd"}
+    assert tasks.task_definition("classify").task.startswith("bertkit.")
+    messages = []
+    reporter = type("Messages", (Reporter,), {"warn": lambda _, message: messages.append(message)})()
+    with use_reporter(reporter):
+        plugins.warn_about_hidden("task", "classify")
+        plugins.warn_about_hidden("task", "ner")
+    assert [message.partition(":")[0] for message in messages] == ["faulty 2.0"]
     # those that work are not affected
     assert {plugin.name for plugin in plugins.list_plugins() if not describe_plugin_problem(plugin)} == {
         "focal-loss", "off_by_one",

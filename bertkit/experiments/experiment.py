@@ -10,7 +10,6 @@ import dataclasses
 import gc
 import multiprocessing
 import os
-import pickle
 import shutil
 import signal
 import time
@@ -23,7 +22,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from pickle import PicklingError
 from threading import Thread
 from types import TracebackType
 from typing import Any, ClassVar
@@ -456,8 +457,8 @@ class _Worker:
         with _set_variables(environment):  # PyTorch reads them when it is loaded
             context = get_worker_context(PRELOADED)
             self._messages, sender = context.Pipe(duplex=False)
-            pickled = pickle.dumps(experiment.callbacks)
-            arguments = (sender, experiment.command, experiment.config, pickled, dict(os.environ))
+            callbacks = bytes(ForkingPickler.dumps(experiment.callbacks))
+            arguments = (sender, experiment.command, experiment.config, callbacks, dict(os.environ))
             self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
             self._started = self.pool.submit(os.getpid)
         [self.process] = set(multiprocessing.active_children()) - others
@@ -602,7 +603,7 @@ def _train(run: PlannedRun) -> Outcome:
 
 def _unpickle_callbacks(pickled: bytes) -> Any:
     try:
-        return pickle.loads(pickled)  # noqa: S301 (from the main process)
+        return ForkingPickler.loads(pickled)  # of the main process
     except (AttributeError, ImportError) as error:
         raise UserError(
             f"--jobs: callbacks: cannot be loaded in another process ({error}); define the class in a "
@@ -651,8 +652,8 @@ def run_experiment(
 
 def _require_picklable(callbacks: Sequence[Any], jobs: int) -> None:
     try:
-        pickle.dumps(callbacks)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        ForkingPickler.dumps(callbacks)
+    except (AttributeError, TypeError, PicklingError) as error:
         raise UserError(
             f"--jobs {jobs}: callbacks: cannot be sent to other processes ({error}); define the class in a "
             "module, or leave out --jobs"

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from transformers import AutoModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from bertkit.data.features import TARGETS, WEIGHTS
 from bertkit.models.loading import load_model, select_inputs
-from bertkit.models.losses import CrossEntropy
+from bertkit.models.losses import CrossEntropy, get_item_weights
 from bertkit.models.tagger import EncoderWithHead
 from bertkit.tasks.text.task import Classify
 from bertkit_stars.config import RATE
@@ -37,9 +39,12 @@ class DistanceLoss(CrossEntropy):
     weight: float = 0.0
 
     def sum_losses(self, logits, batch):
-        classes, labels = torch.arange(logits.shape[-1], device=logits.device), batch["labels"]
-        distances = logits.float().softmax(-1) * (classes - labels.unsqueeze(-1)).abs()
-        return {"loss": super().sum_losses(logits, batch)["loss"] + self.weight * distances.sum()}
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        distances = (classes - classes.unsqueeze(-1)).abs().float()  # [labels, classes]
+        targets = batch[TARGETS] if TARGETS in batch else F.one_hot(batch["labels"], len(classes)).float()
+        expected = (targets @ distances * logits.float().softmax(-1)).sum(-1)
+        weights = get_item_weights(batch) if WEIGHTS in batch else 1.0  # of --weight-column
+        return {"loss": super().sum_losses(logits, batch)["loss"] + self.weight * (expected * weights).sum()}
 
 
 class Rate(Classify):
