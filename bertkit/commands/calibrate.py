@@ -53,7 +53,7 @@ from bertkit.stats.calibration import (
     score_sets,
 )
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task
+from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task, get_weights
 from bertkit.tasks.qa.predictions import QaEvaluation, compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.label_types import LabelType
 from bertkit.tasks.text.task import THRESHOLDS_KEY
@@ -123,7 +123,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         if evaluation.calibration_method == "answers":
             calibration = _fit_answers(config, evaluation, folds)
         else:
-            weights = predictor.task.get_weights(rows)
+            weights = get_weights(predictor.task, rows)
             calibration = _fit_classes(config, evaluation, weights, folds, criterion)
         if problem := describe_no_gain(calibration["scores"], len(rows)):
             if not (criterion or config.coverage):

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.features import Features
+from bertkit.data.labels import find_label_cells
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.encoder import Encoder
 from bertkit.models.pooling import average_ranges, select_pooled_tokens
 from bertkit.run.predictor import Predictor
-from bertkit.tasks.base import Evaluation
+from bertkit.tasks.base import Evaluation, Task
 from bertkit.utils.reporting import report_info, report_warning
 
 # The most uncertain rows, which are ordered by coverage; their similarities take 100 MB.
@@ -116,11 +117,22 @@ def require_rankable(predictor: Predictor, run: str) -> None:
             f"--rank-for-labeling: {run} is an exported model, which returns no vectors of texts; pass the "
             "run that was exported"
         )
-    if not predictor.task.has_uncertainty:
+    state = predictor.task.state
+    if state.label_type and not state.labels:  # of a regression
         raise UserError(
             f"--rank-for-labeling: {run} predicts numbers, which have no uncertainty; omit it, or pass a run "
             "that predicts labels"
         )
+
+
+def find_labeled(task: Task, rows: Rows) -> np.ndarray:
+    """Return [n] bool, whether each row, as it was read, has a label already."""
+    has_label = np.zeros(len(rows), bool)
+    for column in task.input_schema.gold_columns:
+        names = [column] if column in rows.columns else list(map(str.strip, column.split(",")))
+        if set(names) <= set(rows.columns):
+            has_label |= np.all([find_label_cells(rows[name], task.state.labels) for name in names], axis=0)
+    return has_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +189,7 @@ class LabelRanking:
         uncertainty = evaluation.compute_uncertainty()
         # A file of nested questions has fewer rows than questions, and its labels are no columns.
         has_label = (
-            self.predictor.task.find_labeled(rows)
+            find_labeled(self.predictor.task, rows)
             if len(rows) == len(parsed)
             else np.zeros(len(parsed), bool)
         )

@@ -168,16 +168,21 @@ def encode_probabilities(
     return targets
 
 
-def compute_agreement(targets: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return [n] how probable the label of each row is; for label sets, how probable the most doubtful is.
+def compute_agreement(rows: Rows, label_column: str) -> np.ndarray | None:
+    """Return [n] how probable the label of each row is; None if no row has probabilities.
 
-    Args:
-        targets: [n, classes] probabilities.
-        labels: [n] ids, or [n, classes] with 0 and 1.
+    Of a label set, it is the most doubtful label, among those that the row has or lacks.
     """
-    if labels.ndim == 2:
-        return np.where(labels == 1, targets, 1 - targets).min(1)
-    return targets[np.arange(len(labels)), labels]
+    values = get_probabilities(rows, label_column)
+    if values is None:
+        return None
+    agreement = np.ones(len(rows))
+    for row, (label, numbers) in enumerate(zip(rows[label_column], values, strict=True)):
+        if numbers and isinstance(label, list):
+            agreement[row] = min(max(number, 1 - number) for number in numbers.values())
+        elif numbers:
+            agreement[row] = max(numbers.values())
+    return agreement
 
 
 def name_probability_ids(rows: Rows, label_column: str, names: Sequence[str]) -> Rows:

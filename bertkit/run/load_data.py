@@ -47,7 +47,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Task, describe_unread_columns, list_read_columns
+from bertkit.tasks.base import Task, describe_unread_columns, get_weights, list_read_columns
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
@@ -135,7 +135,7 @@ def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
                 raise UserError(f"{flag} {column}: is the column of the labels; name another column")
     if weight_column is not None:
         for rows in splits.values():
-            task.get_weights(rows)
+            get_weights(task, rows)
         notes.append(describe_weights(splits["train"], weight_column))
     if group_column is not None:
         notes += check_groups(splits["train"], group_column)

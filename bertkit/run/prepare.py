@@ -32,7 +32,7 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_definition
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, get_weights
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
@@ -246,7 +246,7 @@ def prepare(
     prepared.features = {
         split: task.featurize(rows, tokenizer, training=split == "train") for split, rows in splits.items()
     }
-    weights, train = task.get_weights(splits["train"]), prepared.features["train"]
+    weights, train = get_weights(task, splits["train"]), prepared.features["train"]
     if weights is not None:
         prepared.features["train"] = dataclasses.replace(train, weights=weights[train.row_index])
     _report_features(prepared)

@@ -12,6 +12,7 @@ import numpy as np
 from bertkit.data.columns import parse_column_names
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
+from bertkit.data.weights_and_probabilities import compute_agreement
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.run.load_data import summarize_split_columns
 from bertkit.run_directory import RunDir
@@ -276,7 +277,7 @@ def find_slices(task: Task, rows: Rows, by: Sequence[str] = ()) -> dict[str, lis
     if not task.definition.predicts_rows:
         return {}
     schema, has_classes = task.input_schema, bool(task.state.label_type and task.state.labels)
-    agreement = task.get_label_agreement(rows) if has_classes else None
+    agreement = compute_agreement(rows, *schema.gold_columns) if has_classes else None
     columns = [LENGTH, *([LABEL] if has_classes else ()), *([AGREEMENT] if agreement is not None else ())]
     if by:
         hidden = schema.hidden_columns - (schema.gold_columns if has_classes else set())

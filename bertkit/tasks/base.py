@@ -23,7 +23,6 @@ from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.groups_and_times import (
     TimeColumn,
 )
-from bertkit.data.labels import find_label_cells
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
@@ -171,6 +170,12 @@ def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
     texts = [name for name in unread if flag and hold_texts(train[name][:SEEN_ROWS])]
     fix = f"; {flag} {shlex.quote(texts[0])} reads it, too" if texts else ""
     return [f"{UNREAD_NOTE}: {format_list(unread)}{fix}"]
+
+
+def get_weights(task: "Task", rows: Rows) -> np.ndarray | None:
+    """Return [n] float32 weight of each row; None if all rows count alike, or these have no weights."""
+    column = task.config.weight_column
+    return read_weights(rows, column) if column in rows.columns else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +346,7 @@ class Evaluation(ABC):
         """
 
     def compute_uncertainty(self) -> np.ndarray:
-        """Return [rows] the uncertainty of each prediction, from 0 to 1; needs `Task.has_uncertainty`."""
+        """Return [rows] the uncertainty of each prediction, from 0 to 1; regression has none."""
         raise NotImplementedError
 
     def iter_full_records(self) -> Iterator[dict[str, Any]]:
@@ -632,11 +637,6 @@ class Task(ABC):
         return None
 
     @property
-    def has_uncertainty(self) -> bool:
-        """Whether predictions have an uncertainty, by which rows can be ranked for labeling."""
-        return True
-
-    @property
     def further_text_flag(self) -> str | None:
         """The flag that names one more column of texts; None if the task reads no more."""
         return None
@@ -704,29 +704,9 @@ class Task(ABC):
         """Return the label of each parsed row like the key `gold` of the predictions; tags are in IOB2."""
         raise NotImplementedError
 
-    def find_labeled(self, rows: Rows) -> np.ndarray:
-        """Return [n] bool, whether each row, as it was read, has a label already."""
-        has_label = np.zeros(len(rows), bool)
-        for column in self.input_schema.gold_columns:
-            names = [column] if column in rows.columns else list(map(str.strip, column.split(",")))
-            if set(names) <= set(rows.columns):
-                has_label |= np.all(
-                    [find_label_cells(rows[name], self.state.labels) for name in names], axis=0
-                )
-        return has_label
-
-    def get_label_agreement(self, rows: Rows) -> np.ndarray | None:
-        """Return [n] the probability of the label of each row; None if the labels are certain."""
-        return None
-
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         """Return parsed rows with other labels by the index of the row, in the form of `get_labels`."""
         raise NotImplementedError
-
-    def get_weights(self, rows: Rows) -> np.ndarray | None:
-        """Return [n] float32 weight of each row; None if all rows count alike, or these have no weights."""
-        column = self.config.weight_column
-        return read_weights(rows, column) if column in rows.columns else None
 
     def map_columns(self, rows: Rows, named: Mapping[str, Any]) -> None:
         """Adapt the column settings to these rows.

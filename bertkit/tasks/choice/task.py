@@ -51,6 +51,7 @@ from bertkit.tasks.base import (
     Task,
     TaskState,
     TransformersPipeline,
+    get_weights,
     make_label_scorer,
     remove_fitted_confidence,
 )
@@ -311,7 +312,7 @@ class Swag(Task):
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
-        correct = FittingLabels(labels, self.get_weights(train))
+        correct = FittingLabels(labels, get_weights(self, train))
         predicted = predict_ending_only(
             self.parse_endings(train), correct, self.parse_endings(rows), self.config.seed
         )

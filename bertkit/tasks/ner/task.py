@@ -26,6 +26,7 @@ from bertkit.tasks.base import (
     Task,
     TaskState,
     TransformersPipeline,
+    get_weights,
     remove_fitted_confidence,
 )
 from bertkit.tasks.ner.checks import find_lost_entities, require_predictable
@@ -278,7 +279,7 @@ class Ner(Task):
         tags = self.state.tags
         train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
         train_words, words = (list(chain.from_iterable(part["tokens"])) for part in (train, rows))
-        weights = self.get_weights(train)
+        weights = get_weights(self, train)
         if weights is not None:
             weights = np.repeat(weights, np.diff(compute_sentence_offsets(train["tokens"])))
         tag = predict_frequent_tag(train_words, train_tags, words, tags.outside_id, weights)

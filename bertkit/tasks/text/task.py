@@ -36,7 +36,6 @@ from bertkit.data.table import Rows, Splits, replace_values
 from bertkit.data.weights_and_probabilities import (
     FittingLabels,
     collect_names,
-    compute_agreement,
     describe_probabilities,
     encode_probabilities,
     name_probability_column,
@@ -76,6 +75,7 @@ from bertkit.tasks.base import (
     Task,
     TaskState,
     TransformersPipeline,
+    get_weights,
     make_label_scorer,
     remove_fitted_confidence,
 )
@@ -201,10 +201,6 @@ class SequenceTask(Task):
     def labels(self) -> list[str]:
         """The labels in the order of the model's outputs; empty for regression."""
         return self.label_type.labels
-
-    @property
-    def has_uncertainty(self) -> bool:
-        return bool(self.labels)
 
     @property
     def _problem(self) -> str | None:
@@ -400,16 +396,11 @@ class SequenceTask(Task):
     def get_fitting_labels(self, rows: Rows) -> FittingLabels:
         """Return the labels of training rows with their weights and probabilities."""
         labels = self.label_type.encode_labels(rows, self.config.label_column)
-        return FittingLabels(labels, self.get_weights(rows), self.encode_probabilities(rows, labels))
+        return FittingLabels(labels, get_weights(self, rows), self.encode_probabilities(rows, labels))
 
     def get_labels(self, rows: Rows) -> list[Any]:
         encoded = self.label_type.encode_labels(rows, self.config.label_column)
         return [self.label_type.decode_label(label) for label in encoded]
-
-    def get_label_agreement(self, rows: Rows) -> np.ndarray | None:
-        labels = self.label_type.encode_labels(rows, self.config.label_column)
-        targets = self.encode_probabilities(rows, labels)
-        return None if targets is None else compute_agreement(targets, labels)
 
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         column = self.config.label_column
