@@ -32,7 +32,7 @@ import numpy as np
 
 from bertkit.commands.label_ranking import rank_rows
 from bertkit.data.features import build_features
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.models import loading
 from bertkit.models.encoder import FrozenEncoder
 from bertkit.stats.calibration import Decisions
@@ -144,7 +144,7 @@ def simulate(data: VectorData, strategy: str, seed: int, max_rows: int) -> list[
     chosen = rng.permutation(len(data.pool))[:START]
     num_classes, accuracy = int(data.pool_labels.max()) + 1, []
     while True:
-        layer = fit_linear_layer(data.pool[chosen], FittingLabels(data.pool_labels[chosen]), num_classes)
+        layer = fit_linear_layer(data.pool[chosen], TrainingLabels(data.pool_labels[chosen]), num_classes)
         accuracy.append(float((layer.compute_logits(data.test).argmax(1) == data.test_labels).mean()))
         if len(chosen) >= max_rows:
             return accuracy

@@ -66,7 +66,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self.__dict__.update(dict.fromkeys(SETTINGS) | settings)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's names
-        """Fine-tune on texts `X` and their labels `y`; a tenth of the rows is held out for validation.
+        """Fine-tune on texts `X` and their labels `y`; a part of the rows is held out for validation.
 
         `sample_weight` has a number for each row, as in the column of `weight_column`.
         """
@@ -82,6 +82,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 raise UserError(
                     f"sample_weight: has {count} for {format_count(len(labels), 'row')}; pass one for each"
                 )
+            for number, weight in enumerate(columns[WEIGHT_COLUMN], start=1):
+                if not (isinstance(weight, (int, float)) and 0 <= weight < np.inf):
+                    raise UserError(f"sample_weight: row {number} is {weight!r}; pass a number, 0 or more")
         settings: dict[str, Any] = {
             "data": pd.DataFrame(columns, dtype=object),
             "label_column": LABEL_COLUMN,
@@ -127,6 +130,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """Return the settings and, after `fit`, the files of the model, which contain no rows."""
         state = vars(self).copy()
         if "run_" in state:
+            if not self._folder.is_dir():
+                raise UserError(
+                    f"{self._folder}: does not exist, so the classifier cannot be saved; fit it again"
+                )
             files = RunDir(self._folder).list_uploaded_files()
             contents = {path.relative_to(self._folder).as_posix(): path.read_bytes() for path in files}
             state |= {"_predictor": None, "_temporary": None, "_contents": contents}

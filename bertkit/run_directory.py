@@ -8,7 +8,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -235,25 +235,30 @@ class RunDir:
     def delete_backup(self) -> None:
         shutil.rmtree(self.folder / self.BACKUP_DIR, ignore_errors=True)
 
-    def copy_to(self, folder: Path, overwrite: bool) -> None:
-        """Copy the finished run without checkpoints, exports and logs of trackers; `metrics.json` is last."""
-        target = RunDir(folder)
-        target.create(overwrite, with_checkpoints=False)
+    @contextmanager
+    def copy_to(self, folder: Path, overwrite: bool) -> Iterator["RunDir"]:
+        """Copy the finished run, without checkpoints, exports and logs of trackers, for a block of changes.
+
+        If the block fails, the copy is removed, and the run that it replaces is restored.
+        """
+        copy = RunDir(folder)
+        copy.create(overwrite, with_checkpoints=False)
         left_out = (self.CHECKPOINTS_DIR, self.ONNX_DIR, self.TENSORBOARD_DIR, self.METRICS_FILE)
         patterns = [*(name for name in self.RUN_PATTERNS if name not in left_out), self.METRICS_FILE]
         try:
             with report_creation_errors(folder):
                 for path in self._list_files(patterns):
-                    copy = folder / path.relative_to(self.folder)
-                    copy.parent.mkdir(exist_ok=True)
-                    shutil.copyfile(path, copy)
+                    target = folder / path.relative_to(self.folder)
+                    target.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, target)
+            yield copy
         except BaseException:
-            for path in target._list_files(patterns):
+            for path in copy._list_files(patterns):
                 path.unlink()
             shutil.rmtree(folder / self.POOLING_DIR, ignore_errors=True)
-            target.discard_unstarted()
+            copy.discard_unstarted()
             raise
-        target.delete_backup()
+        copy.delete_backup()
 
     def discard_unstarted(self) -> None:
         """Remove a run that failed before its first checkpoint, and restore the run that it replaced."""

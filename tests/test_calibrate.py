@@ -161,7 +161,8 @@ def test_a_calibrated_copy_equals_a_run_that_is_calibrated_in_place(copied, cli,
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypatch, is_replaced):
+@pytest.mark.parametrize("file", ["metrics.json", "weights"])
+def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypatch, file, is_replaced):
     run, data = copied()
     copy = tmp_path / "calibrated"
     if is_replaced:
@@ -173,7 +174,13 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypa
             raise OSError(28, "No space left on device")
         Path(target).write_bytes(Path(source).read_bytes())
 
-    monkeypatch.setattr("bertkit.run_directory.shutil.copyfile", fail)
+    def fail_later(*args):
+        raise UserError("No space left on device")
+
+    if file == "weights":
+        monkeypatch.setattr(calibrate, "write_divided_weights", fail_later)
+    else:
+        monkeypatch.setattr("bertkit.run_directory.shutil.copyfile", fail)
     with pytest.raises(UserError, match="No space left on device"):
         bertkit.calibrate(run, data=data, output_dir=copy, overwrite=is_replaced)
     if is_replaced:

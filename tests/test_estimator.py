@@ -66,6 +66,12 @@ def test_parameters_are_the_settings_of_classify_without_those_of_the_data():
 # ---- X and y
 
 
+@pytest.mark.parametrize("weights", [[1, -1], [1, float("nan")], [1, "a"], [1, None]])
+def test_wrong_weights_are_refused(weights):
+    with pytest.raises(UserError, match=r"sample_weight: row \d is .*; pass a number, 0 or more"):
+        bertkit.Classifier(model="not read").fit(["good", "bad"], ["a", "b"], sample_weight=weights)
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "words"),
     [
@@ -121,6 +127,8 @@ def test_a_pickle_holds_the_model_and_no_rows(fitted, tiny):
     folder = first.run_.output_dir
     assert len({folder, second.run_.output_dir, fitted.run_.output_dir}) == 3
     shutil.rmtree(second.run_.output_dir.parent)  # each has its own files
+    with pytest.raises(UserError, match="does not exist, so the classifier cannot be saved; fit it again"):
+        pickle.dumps(second)
     np.testing.assert_array_equal(first.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(first)).predict(TEXTS), fitted.predict(TEXTS))
     del first
@@ -151,7 +159,7 @@ def test_rows_of_weight_zero_do_not_count(tiny):
     assert estimator.score(TEXTS, LABELS) > 0.8
     with pytest.raises(UserError, match="sample_weight: has 2 numbers for 240 rows; pass one for each"):
         estimator.fit(TEXTS + TEXTS, LABELS + LABELS, sample_weight=[1, 2])
-    with pytest.raises(UserError, match=r"-1\.0 is not a weight"):
+    with pytest.raises(UserError, match=r"row 1 is -1\.0; pass a number"):
         estimator.fit(TEXTS, LABELS, sample_weight=np.full(len(ROWS), -1.0))
 
 

@@ -120,7 +120,7 @@ def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
     assert f"{shown}</td>" in page.split(f'Compared with <span dir="auto">{worse}</span>')[1]
     assert (judgement["verdict"], judgement["metric"]) == ("better", "f1")
-    assert judgement["text"].endswith("Prefer this one.")
+    assert judgement["text"].endswith("Prefer better.")
     assert judgement["text"] in out.replace("\n", " ")
     status, out, _ = cli("evaluate", worse, "--data", data, "--compare", "better", "--json")
     assert (status, json.loads(out)["judgement"]["verdict"]) == (4, "worse")

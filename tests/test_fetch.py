@@ -97,6 +97,18 @@ def test_the_variable_must_name_a_directory(cli, published, tmp_path, monkeypatc
     assert bertkit.embed(model=MODEL, text=["good"]).vectors.shape == (1, 32)
 
 
+def test_a_model_and_a_dataset_may_have_the_same_name(published, tmp_path):
+    published.add_dataset(MODEL, write_rows(tmp_path / "set" / "train.jsonl", [{"text": "a"}]).parent)
+    records = bertkit.fetch(model=MODEL, data=MODEL, to=tmp_path / "stick").records
+    assert [record["path"].partition("/")[0] for record in records] == ["models", "datasets"]
+
+
+def test_nothing_to_fetch_prints_no_directory(cli, tmp_path):
+    status, out, err = cli("fetch", "minilm", "--to", tmp_path / "stick")
+    assert (status, out) == (0, "")
+    assert "minilm: is in the package" in err
+
+
 def test_known_datasets_keep_their_revision_and_configuration(published, carry, tmp_path):
     spec = load_dataset_specs()[KNOWN]
     assert spec.hub["revision"]

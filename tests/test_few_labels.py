@@ -22,7 +22,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 
 import bertkit
 from bertkit.data.split import to_membership
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.errors import RunInterrupted
 from bertkit.methods.vectors import PairFeatures, choose_repeats, sample_pairs
 from bertkit.models.losses import CosineSimilarityLoss
@@ -213,7 +213,7 @@ def test_linear_layer_predicts_like_scikit_learn(num_classes):
 
     rng = np.random.default_rng(0)
     vectors, labels = rng.normal(size=(40, 5)), np.arange(40) % num_classes
-    layer = fit_linear_layer(vectors, FittingLabels(labels), num_classes)
+    layer = fit_linear_layer(vectors, TrainingLabels(labels), num_classes)
     logits = torch.from_numpy(vectors @ layer.weight.T + layer.bias)
     expected = LogisticRegression(max_iter=1000).fit(vectors, labels).predict_proba(vectors)
     np.testing.assert_allclose(logits.softmax(-1), expected, atol=1e-6)
@@ -225,7 +225,7 @@ def test_linear_layer_of_label_sets_has_one_sigmoid_per_label():
     rng = np.random.default_rng(0)
     vectors, labels = rng.normal(size=(40, 5)), rng.integers(2, size=(40, 3))
     labels[:, 2] = 0
-    layer = fit_linear_layer(vectors, FittingLabels(labels), 3)
+    layer = fit_linear_layer(vectors, TrainingLabels(labels), 3)
     probabilities = torch.from_numpy(vectors @ layer.weight.T + layer.bias).sigmoid()
     expected = LogisticRegression(max_iter=1000).fit(vectors, labels[:, 0]).predict_proba(vectors)[:, 1]
     np.testing.assert_allclose(probabilities[:, 0], expected, atol=1e-6)
@@ -233,7 +233,7 @@ def test_linear_layer_of_label_sets_has_one_sigmoid_per_label():
 
 
 def test_a_class_without_rows_is_never_predicted():
-    layer = fit_linear_layer(np.eye(4), FittingLabels(np.array([0, 2, 0, 2])), 3)
+    layer = fit_linear_layer(np.eye(4), TrainingLabels(np.array([0, 2, 0, 2])), 3)
     assert layer.bias[1] == UNSEEN_LOGIT
     assert not layer.weight[1].any()
 

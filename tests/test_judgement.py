@@ -335,13 +335,19 @@ def test_the_detectable_difference_is_shown_with_a_probability_of_80_percent():
 @pytest.mark.parametrize(
     ("correct", "other", "end"),
     [
-        (160, 100, "Prefer this one."),
+        (160, 100, "Prefer ours."),
         (100, 160, "Prefer other."),
         (150, 151, "with a probability of 0.8."),
+        (150, 150, "Choose by cost, or compare on more rows."),
         (200, 200, "may show a difference."),
     ],
 )
 def test_what_follows_from_a_comparison_of_two_models(correct, other, end):
     scorers = [make_accuracy(number) for number in (correct, other)]
-    judgement = judge(scorers[0], {"other": scorers[1]}, "accuracy", True, rows="200 rows")
+    judgement = judge(scorers[0], {"other": scorers[1]}, "accuracy", True, rows="200 rows", name="ours")
     assert judgement.text.endswith(end)
+    assert (judgement.detectable is None) == (correct == other)
+    few = [make_accuracy(number, 8) for number in (6, 5)]
+    judgement = judge(few[0], {"other": few[1]}, "accuracy", True, rows="8 rows", name="ours")
+    assert judgement.detectable is None
+    assert judgement.text.endswith("Choose by cost, or compare on more rows.")

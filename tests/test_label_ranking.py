@@ -11,7 +11,7 @@ from test_calibrate import train_on_label_sets
 
 import bertkit
 from bertkit.commands import label_ranking
-from bertkit.commands.label_ranking import order_by_coverage, rank_rows
+from bertkit.commands.label_ranking import order_by_facility_location, rank_rows
 from bertkit.stats.calibration import Decisions
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
@@ -24,11 +24,11 @@ def rank(run, rows, **settings):
 # ---- the order
 
 
-def test_the_order_by_coverage_is_the_greedy_one():
+def test_the_order_by_facility_location_is_the_greedy_one():
     """The oracle computes the gain of every row at every step."""
     rng = np.random.default_rng(0)
     weights, vectors = rng.random(30), rng.normal(size=(30, 4)) + 3
-    order = order_by_coverage(weights, vectors)
+    order = order_by_facility_location(weights, vectors)
     centered = vectors - vectors.mean(0)
     centered /= np.linalg.norm(centered, axis=1, keepdims=True)
     similarity = np.maximum(centered @ centered.T, 0) ** 2
@@ -41,7 +41,7 @@ def test_the_order_by_coverage_is_the_greedy_one():
     assert order.tolist() == chosen
 
 
-def test_each_topic_is_asked_before_a_topic_is_asked_twice():
+def test_each_topic_is_chosen_once_before_any_is_chosen_twice():
     rng = np.random.default_rng(0)
     topic = np.repeat([0, 1, 2], [40, 20, 10])
     vectors = np.eye(3)[topic] + rng.normal(scale=0.05, size=(70, 3))
@@ -176,6 +176,19 @@ def test_label_sets_and_named_columns(tiny, tmp_path, monkeypatch):
     )
     assert [row["text"] for row in labeled] == ["a bad film", "a good film"]
     assert "label" not in labeled[0]
+
+
+@pytest.mark.slow
+def test_columns_that_the_task_reads_are_kept_whatever_their_names(runs, tmp_path):
+    """`score` and `answer` are keys of predictions of other tasks, and usual names of labels and of texts."""
+    rows = [
+        {"answer": row["text"], "score": "positive" if number else None, "rank": number, "uncertainty": 0.5}
+        for number, row in enumerate(make_toy_rows(2))
+    ]
+    ranked = rank(runs / "classify", rows, text_column="answer", label_column="score")
+    assert [(row["answer"], row["score"]) for row in ranked] == [
+        (row["answer"], row["score"]) for row in rows
+    ]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.data.features import build_features
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.models import encoder as encoder_module
 from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.stats.linear_probe import fit_linear_probe
@@ -59,7 +59,7 @@ def encode(encoder, texts=TEXTS, **settings):
 def test_cross_validation_chooses_the_pooling(informative):
     labels = np.arange(60) % 3
     vectors = make_vectors(labels, informative)
-    probe = fit_linear_probe(vectors, FittingLabels(labels), 3, accuracy, seed=0)
+    probe = fit_linear_probe(vectors, TrainingLabels(labels), 3, accuracy, seed=0)
     assert probe.pooling == informative
     others = np.arange(30) % 3
     assert accuracy(others, probe.compute_logits(make_vectors(others, informative, seed=1))) > 0.9
@@ -75,7 +75,7 @@ def test_cross_validation_chooses_the_regularization(noise, penalty):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, 1, 20))
     numbers = vectors[:, 0, 0] + noise * rng.normal(size=60)
-    assert fit_linear_probe(vectors, FittingLabels(numbers), 1, score_numbers, 0).penalty == penalty
+    assert fit_linear_probe(vectors, TrainingLabels(numbers), 1, score_numbers, 0).penalty == penalty
 
 
 @pytest.mark.usefixtures("five_folds")
@@ -84,7 +84,7 @@ def test_a_class_may_have_a_single_row(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
     vectors = make_vectors(labels, 1)
     probes = [
-        fit_linear_probe(vectors, FittingLabels(labels), len(counts), accuracy, seed=3) for _ in range(2)
+        fit_linear_probe(vectors, TrainingLabels(labels), len(counts), accuracy, seed=3) for _ in range(2)
     ]
     assert np.array_equal(*(probe.compute_logits(vectors) for probe in probes))
     if sorted(counts)[-2] == 1:
@@ -94,7 +94,7 @@ def test_a_class_may_have_a_single_row(counts):
 @pytest.mark.parametrize("label", [0, 1])
 def test_sampled_rows_may_have_a_single_class(label):
     labels = np.full(6, label)
-    probe = fit_linear_probe(make_vectors(labels, 1), FittingLabels(labels), 2, accuracy, seed=3)
+    probe = fit_linear_probe(make_vectors(labels, 1), TrainingLabels(labels), 2, accuracy, seed=3)
     assert (probe.compute_logits(make_vectors(labels, 1)).argmax(1) == label).all()
 
 
@@ -103,10 +103,10 @@ def test_label_sets_and_numbers_are_learned():
     names = np.arange(80) % 4
     sets = np.stack([names == 0, names == 1, names > 5, names < 5], 1).astype(int)  # of no and of all rows
     vectors = make_vectors(names, 1)
-    probe = fit_linear_probe(vectors, FittingLabels(sets), 4, accuracy, seed=0)
+    probe = fit_linear_probe(vectors, TrainingLabels(sets), 4, accuracy, seed=0)
     assert (probe.pooling, accuracy(sets, probe.compute_logits(vectors))) == (1, pytest.approx(1, abs=0.05))
     numbers = vectors[:, 1, 0].astype(float) * 3
-    probe = fit_linear_probe(vectors, FittingLabels(numbers), 1, score_numbers, 0)
+    probe = fit_linear_probe(vectors, TrainingLabels(numbers), 1, score_numbers, 0)
     assert (probe.pooling, probe.penalty) == (1, 0.1)
     assert np.allclose(probe.compute_logits(vectors)[:, 0], numbers, atol=0.1)
 
@@ -129,7 +129,7 @@ def test_vectors_and_accuracy_equal_those_of_sentence_transformers(tiny):
         ).encode(TEXTS)
         assert np.allclose(vectors[:, index], expected, atol=1e-5)
         model = LogisticRegression(max_iter=1000).fit(expected, labels)
-        probe = fit_linear_probe(vectors[:, [index]], FittingLabels(labels), 2, accuracy, seed=0)
+        probe = fit_linear_probe(vectors[:, [index]], TrainingLabels(labels), 2, accuracy, seed=0)
         logits = probe.compute_logits(vectors[:, [index]])
         assert np.allclose(np.diff(logits)[:, 0], model.decision_function(expected), atol=1e-3)
 

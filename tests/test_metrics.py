@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.scores import score_multi_label, score_regression, score_single_label
 from bertkit.stats.significance import Scorer, compute_intervals
@@ -118,11 +118,11 @@ def test_wilson_interval_of_perfect_accuracy_is_below_one():
 
 def test_baselines():
     labels = np.array([0, 1, 1, 1])
-    assert predict_majority(FittingLabels(labels), 3).tolist() == [1, 1, 1]
-    assert predict_majority(FittingLabels(np.array([1.0, 2.0])), 2).tolist() == [1.5, 1.5]
-    assert predict_majority(FittingLabels(np.array([[0, 1], [1, 1], [0, 0]])), 1).tolist() == [[0, 1]]
+    assert predict_majority(TrainingLabels(labels), 3).tolist() == [1, 1, 1]
+    assert predict_majority(TrainingLabels(np.array([1.0, 2.0])), 2).tolist() == [1.5, 1.5]
+    assert predict_majority(TrainingLabels(np.array([[0, 1], [1, 1], [0, 0]])), 1).tolist() == [[0, 1]]
     train = [["so good", "too bad", "bad bad", "very bad"]]
-    assert predict_tfidf(train, FittingLabels(labels), [["good good", "bad"]]).tolist() == [0, 1]
+    assert predict_tfidf(train, TrainingLabels(labels), [["good good", "bad"]]).tolist() == [0, 1]
 
 
 def test_evaluate_interface_gives_the_same_scores():

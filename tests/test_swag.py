@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.columns import parse_column_names
 from bertkit.data.table import Rows
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy
@@ -162,10 +162,10 @@ def test_the_ending_only_baseline_does_not_read_the_context():
 
     rows = make_swag_rows(60)
     endings, labels = [row["endings"] for row in rows], [row["label"] for row in rows]
-    found = predict_ending_only(endings[:40], FittingLabels(np.array(labels[:40])), endings[40:])
+    found = predict_ending_only(endings[:40], TrainingLabels(np.array(labels[:40])), endings[40:])
     assert (found == labels[40:]).mean() > 0.9
     wordless = [["?", "!"]] * 4
-    assert predict_ending_only(wordless, FittingLabels(np.array([1, 1, 0, 1])), wordless).tolist() == [
+    assert predict_ending_only(wordless, TrainingLabels(np.array([1, 1, 0, 1])), wordless).tolist() == [
         1,
         1,
         1,

@@ -25,7 +25,7 @@ from bertkit.commands import calibrate
 from bertkit.data.features import TARGETS, UNLABELED, WEIGHTS
 from bertkit.data.table import Rows
 from bertkit.data.weights_and_probabilities import (
-    FittingLabels,
+    TrainingLabels,
     compute_agreement,
     encode_probabilities,
     get_probabilities,
@@ -98,6 +98,8 @@ def test_each_label_of_a_set_has_its_probability():
 
 
 PROBLEMS = [
+    ("{a: 0.5}", False, "has no number for each label"),
+    ({"a": "high"}, False, "has no number for each label"),
     ({"a": 0.5, "b": 0.3}, False, "sum to 0.8, not to 1"),
     ({"a": 1.5, "b": 0.5}, False, "sum to 2, not to 1"),
     ({"a": 0, "b": 0}, False, "sum to 0, not to 1"),
@@ -105,6 +107,19 @@ PROBLEMS = [
     ({"a": 3, "b": 1}, True, "above 1"),
     ({"a": -1}, True, "below 0"),
 ]
+
+
+def test_a_dictionary_without_numbers_is_no_label():
+    rows = split_probabilities(make_rows([{"a": 0.6, "b": 0.4}, {}, {"a": None}]), "label", are_sets=False)
+    assert list(rows["label"]) == ["a", None, None]
+
+
+def test_a_column_of_the_data_may_have_the_name_of_soft_labels():
+    rows = Rows.from_columns({"label": ["a"], "label probabilities": ["0.7"]}, "rows.csv")
+    assert get_probabilities(rows, "label") is None
+    rows = rows.with_column("label", [{"a": 1.0}])
+    with pytest.raises(UserError, match=r"rows.csv: column 'label probabilities': .*; rename it"):
+        split_probabilities(rows, "label", are_sets=False)
 
 
 @pytest.mark.parametrize(("cell", "are_sets", "words"), PROBLEMS)
@@ -156,7 +171,9 @@ def test_a_wrong_weight_is_one_line_of_the_command(cli, tmp_path, tiny, value):
     rows = [{**row, "w": "1"} for row in make_toy_rows(40)]
     rows[7]["w"] = value
     data = write_rows(tmp_path / "rows.jsonl", rows)
+    fine = write_rows(tmp_path / "fine.jsonl", [{**row, "w": ""} for row in make_toy_rows(20, seed=1)])
     args = ["--data", data, "--model", tiny, "--weight-column", "w", "-o", tmp_path / "run"]
+    args += ["--validation", fine]  # only training rows need weights
     assert_refused(cli, tmp_path, args, ["rows.jsonl: row 8: column 'w' (--weight-column)"])
 
 
@@ -227,13 +244,13 @@ def test_the_loss_of_probabilities_is_the_mean_over_the_labels(kind):
 
 def test_class_weights_count_rows_by_weight_and_probability():
     labels = np.array([0, 0, 1])
-    repeated = compute_class_weights(FittingLabels(np.array([0, 0, 0, 1])), 2)
-    weighted = compute_class_weights(FittingLabels(labels, np.array([2.0, 1.0, 1.0])), 2)
+    repeated = compute_class_weights(TrainingLabels(np.array([0, 0, 0, 1])), 2)
+    weighted = compute_class_weights(TrainingLabels(labels, np.array([2.0, 1.0, 1.0])), 2)
     torch.testing.assert_close(weighted, repeated)
     targets = np.array([[1.0, 0], [0.5, 0.5], [0, 1]])
-    uncertain = compute_class_weights(FittingLabels(labels, None, targets), 2)
+    uncertain = compute_class_weights(TrainingLabels(labels, None, targets), 2)
     torch.testing.assert_close(uncertain, torch.ones(2))
-    sets = FittingLabels(np.array([[1, 0, 1], [1, 1, 0]]), np.array([3.0, 1.0]))
+    sets = TrainingLabels(np.array([[1, 0, 1], [1, 1, 0]]), np.array([3.0, 1.0]))
     assert compute_class_weights(sets, 3).tolist() == pytest.approx([1, 3, 1 / 3])
 
 
@@ -317,23 +334,23 @@ def test_linear_layers_are_fitted_to_weights_and_probabilities():
         return softmax(layer.compute_logits(VECTORS), axis=1)
 
     expected = LogisticRegression(max_iter=1000).fit(VECTORS, LABELS, ROW_WEIGHTS).predict_proba(VECTORS)
-    layer = fit_linear_layer(VECTORS, FittingLabels(LABELS, ROW_WEIGHTS), 3)
+    layer = fit_linear_layer(VECTORS, TrainingLabels(LABELS, ROW_WEIGHTS), 3)
     np.testing.assert_allclose(predict(layer), expected, atol=1e-4)
     repeated = np.repeat(VECTORS, 3, axis=0), np.tile(np.arange(3), 40)
     weights = (UNCERTAIN * ROW_WEIGHTS[:, None]).ravel()
     expected = LogisticRegression(max_iter=1000).fit(*repeated, weights).predict_proba(VECTORS)
-    layer = fit_linear_layer(VECTORS, FittingLabels(UNCERTAIN.argmax(1), ROW_WEIGHTS, UNCERTAIN), 3)
+    layer = fit_linear_layer(VECTORS, TrainingLabels(UNCERTAIN.argmax(1), ROW_WEIGHTS, UNCERTAIN), 3)
     np.testing.assert_allclose(predict(layer), expected, atol=1e-4)
-    numbers = fit_linear_layer(VECTORS, FittingLabels(VECTORS[:, 0], ROW_WEIGHTS), 1)
-    assert not np.allclose(numbers.weight, fit_linear_layer(VECTORS, FittingLabels(VECTORS[:, 0]), 1).weight)
+    numbers = fit_linear_layer(VECTORS, TrainingLabels(VECTORS[:, 0], ROW_WEIGHTS), 1)
+    assert not np.allclose(numbers.weight, fit_linear_layer(VECTORS, TrainingLabels(VECTORS[:, 0]), 1).weight)
 
 
 @pytest.mark.parametrize("balanced", [False, True])
 def test_certain_probabilities_are_labels(balanced):
     for labels in (LABELS, np.stack([LABELS == 0, LABELS == 1], 1).astype(int)):
         targets = np.eye(3)[labels] if labels.ndim == 1 else labels.astype(float)
-        plain = fit_linear_layer(VECTORS, FittingLabels(labels), 3, balanced=balanced)
-        certain = fit_linear_layer(VECTORS, FittingLabels(labels, None, targets), 3, balanced=balanced)
+        plain = fit_linear_layer(VECTORS, TrainingLabels(labels), 3, balanced=balanced)
+        certain = fit_linear_layer(VECTORS, TrainingLabels(labels, None, targets), 3, balanced=balanced)
         np.testing.assert_allclose(certain.weight, plain.weight, atol=1e-3)
 
 
@@ -343,24 +360,24 @@ TEXTS = [["good one", "bad one", "good two", "bad two", "good bad", "good bad"]]
 def test_baselines_use_weights_and_probabilities():
     labels = np.array([1, 0, 1, 0, 0, 0])
     ask = [["good", "bad", "two"]]
-    assert predict_tfidf(TEXTS, FittingLabels(labels), ask).tolist() == [1, 0, 0]
-    flipped = FittingLabels(1 - labels, np.array([0.0, 0, 0, 0, 1, 1]))  # only one class has a weight
+    assert predict_tfidf(TEXTS, TrainingLabels(labels), ask).tolist() == [1, 0, 0]
+    flipped = TrainingLabels(1 - labels, np.array([0.0, 0, 0, 0, 1, 1]))  # only one class has a weight
     assert predict_tfidf(TEXTS, flipped, ask).tolist() == [1, 1, 1]
     targets = np.eye(2)[1 - labels] * 0.8 + 0.1  # contradict the labels
-    assert predict_tfidf(TEXTS, FittingLabels(labels, None, targets), ask).tolist() == [0, 1, 1]
+    assert predict_tfidf(TEXTS, TrainingLabels(labels, None, targets), ask).tolist() == [0, 1, 1]
     sets = np.stack([labels, np.ones(6, int)], 1)
-    assert predict_tfidf(TEXTS, FittingLabels(sets, np.ones(6)), ask).tolist() == [[1, 1], [0, 1], [0, 1]]
+    assert predict_tfidf(TEXTS, TrainingLabels(sets, np.ones(6)), ask).tolist() == [[1, 1], [0, 1], [0, 1]]
     heavy = np.array([9.0, 1, 9, 1, 1, 1])
-    assert predict_majority(FittingLabels(labels), 1).tolist() == [0]
-    assert predict_majority(FittingLabels(labels, heavy), 1).tolist() == [1]
-    assert predict_majority(FittingLabels(sets, heavy), 1).tolist() == [[1, 1]]
-    assert predict_majority(FittingLabels(labels.astype(float), heavy), 1) == pytest.approx(18 / 22)
+    assert predict_majority(TrainingLabels(labels), 1).tolist() == [0]
+    assert predict_majority(TrainingLabels(labels, heavy), 1).tolist() == [1]
+    assert predict_majority(TrainingLabels(sets, heavy), 1).tolist() == [[1, 1]]
+    assert predict_majority(TrainingLabels(labels.astype(float), heavy), 1) == pytest.approx(18 / 22)
     tags = predict_frequent_tag(["a", "a", "a"], np.array([0, 0, 1]), ["a"], 0, np.array([1.0, 1, 3]))
     assert tags.tolist() == [1]
 
 
 def test_rows_that_all_have_the_weight_0_count_alike():
-    part = FittingLabels(LABELS, np.arange(40) / 20.0).select(np.array([0]))
+    part = TrainingLabels(LABELS, np.arange(40) / 20.0).select(np.array([0]))
     assert part.weights is None
 
 

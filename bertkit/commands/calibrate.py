@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,8 +133,10 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
             "fingerprint": fingerprint_splits({"validation": rows})["validation"], "rows": len(rows),
         }  # fmt: skip
-        with locks.lock_directory(target) if is_copy else nullcontext():
-            _write_calibration(run, target, config.overwrite, predictor, evaluation, calibration)
+        if is_copy:
+            _write_calibrated_copy(run, target, config.overwrite, predictor, evaluation, calibration)
+        else:
+            _write_calibration(run, predictor, evaluation, calibration)
     return CalibrationResult(target, calibration.get("temperature"), calibration)
 
 
@@ -431,28 +432,33 @@ def _score(label_type: LabelType, gold: np.ndarray, predicted: np.ndarray) -> Sc
 # ---- files of the run
 
 
-def _write_calibration(
-    trained: Path,
-    run: Path,
+def _write_calibrated_copy(
+    source: Path,
+    target: Path,
     overwrite: bool,
     predictor: Predictor,
     evaluation: RowEvaluation,
     calibration: Mapping[str, Any],
 ) -> None:
+    """Write a copy of the run `source` with this calibration to the directory `target`, or nothing."""
+    with locks.lock_directory(target), RunDir(source).copy_to(target, overwrite) as copy:
+        if (card := copy.read_card()) is not None:
+            copy.write_card(rewrite_for_copy(card, target))
+        _write_calibration(target, predictor, evaluation, calibration)
+
+
+def _write_calibration(
+    run: Path, predictor: Predictor, evaluation: RowEvaluation, calibration: Mapping[str, Any]
+) -> None:
     """Write the weights, `config.json`, `calibration.json`, the model card and the page.
 
-    If `run` is not the directory `trained`, it becomes a copy of it first. The run is valid at any time.
-    `calibration.json` and the values in `config.json` belong to the weights.
+    The run is valid at any time. `calibration.json` and the values in `config.json` belong to the weights.
     They are removed before the weights are replaced, and written after them.
     """
-    run_dir, previous = RunDir(run), read_temperature(trained)
+    run_dir, previous = RunDir(run), read_temperature(run)
     divisor = calibration.get("temperature", previous) / previous
-    names = [] if divisor == 1 else _divide_and_verify(trained, predictor, evaluation, divisor)
-    if run.resolve() != trained.resolve():
-        RunDir(trained).copy_to(run, overwrite)
-        if (card := run_dir.read_card()) is not None:
-            run_dir.write_card(rewrite_for_copy(card, run))
     if divisor != 1:
+        names = _divide_and_verify(run, predictor, evaluation, divisor)
         with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
             write_divided_weights(run, staging, names, divisor, calibration["temperature"])
             run_dir.delete_calibration()

@@ -403,7 +403,7 @@ class FetchConfig(Settings):
         is_positional=True, completion="data",
     )  # fmt: skip
     models: list[str] = setting(
-        (), "Further model, or the only one. Repeatable.", Panel.COMMON, flags=("--model", "-m"),
+        (), "Another model on the Hub. Repeatable.", Panel.COMMON, flags=("--model", "-m"),
         completion="models",
     )  # fmt: skip
     datasets: list[str] = setting(

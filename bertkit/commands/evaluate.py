@@ -284,7 +284,7 @@ def _score(
         metrics["compared"] = modules.describe_difference(
             str(config.compare), other_evaluation, validation, task.config.seed
         )
-    metrics |= summarize_judgement(task, validation, others)
+    metrics |= summarize_judgement(task, validation, others, model=config.run if other else None)
     metrics |= summarize_slices(task, validation, slices)
     if config.output_dir:
         folder = Path(config.output_dir)

@@ -46,10 +46,10 @@ def fetch(settings: Mapping[str, Any]) -> FetchResult:
     if os.environ.get(VARIABLE):
         raise UserError(f"{VARIABLE}: is set, so that the Hub is not used; unset it for bertkit fetch")
     contents = [*(_resolve_model(name) for name in models), *(_resolve_dataset(name) for name in datasets)]
-    names = dict(zip([*models, *datasets], contents, strict=True))
+    named = zip([*models, *datasets], contents, strict=True)
     if any(contents) and (reason := explain_unreachable()):
         raise HubUnreachable(f"fetch: {reason}; run it where there is a network")
-    return FetchResult(root, [_fetch(name, content, root) for name, content in names.items() if content])
+    return FetchResult(root, [_fetch(name, content, root) for name, content in named if content])
 
 
 def _resolve_model(name: str) -> HubContent | None:
@@ -105,4 +105,5 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         return
     for record in result.records:
         typer.echo(f"{record['name']:<24} {record['megabytes']:>8,.1f} MB  {record['path']}")
-    typer.echo(f"Copy {result.output_dir}, and set {VARIABLE} to the copy.")
+    if result.records:
+        typer.echo(f"Copy {result.output_dir}, and set {VARIABLE} to the copy.")

@@ -27,7 +27,7 @@ from bertkit.run.predictor import Predictor
 from bertkit.tasks.base import Evaluation, Task
 from bertkit.utils.reporting import report_info, report_warning
 
-# The most uncertain rows, which are ordered by coverage; their similarities take 100 MB.
+# The most uncertain rows, which are ordered by facility location; their similarities take 100 MB.
 MAX_CANDIDATES = 5_000
 RANK_EXPONENT = 4  # of the weight by rank: the median row counts a sixteenth of the most uncertain one
 BIAS_WARNING = (
@@ -57,7 +57,7 @@ def rank_rows(
         uncertainty: [n] uncertainty of each prediction, from 0 to 1.
         compute_vectors: Returns the vectors [k, size] of the rows with these k indices.
         tier: [n] int. Rows of a higher tier follow all rows of a lower one. Those of tier 0, or of the lowest
-            one that occurs, are ordered by coverage.
+            one that occurs, are ordered by facility location.
     """
     num_rows = len(uncertainty)
     tier = np.zeros(num_rows, int) if tier is None else tier
@@ -69,11 +69,11 @@ def rank_rows(
     # Probabilities of a model of few rows hardly differ, and those of most rows are close to 0 or 1 if it is
     # trained on many. The rank keeps the emphasis on the most uncertain rows in both cases.
     weights = uncertainty[candidates] * (1 - np.arange(len(candidates)) / num_first) ** RANK_EXPONENT
-    covering = order_by_coverage(weights, compute_vectors(candidates))
+    covering = order_by_facility_location(weights, compute_vectors(candidates))
     return np.concatenate([candidates[covering], order[len(candidates) :]])
 
 
-def order_by_coverage(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+def order_by_facility_location(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """Return the greedy order [n] of rows by facility location; the first row wins ties.
 
     The similarity is the squared cosine of the vectors after their mean is subtracted, or 0 if the cosine is
@@ -168,8 +168,13 @@ class LabelRanking:
         """Return the rows without the columns of an earlier ranking, and with a column to fill in labels."""
         columns = dict(rows.columns)
         if {"rank", "uncertainty"} <= columns.keys():
+            schema = self.predictor.task.input_schema
+            read = {*schema.text_columns, *schema.gold_columns, *schema.group_columns, *schema.span_columns}
+            read.update(self.predictor.columns.values())  # that the user named
             earlier = [
-                name for name in columns if name in PREDICTION_KEYS or name.startswith("probability of ")
+                name
+                for name in columns
+                if (name in PREDICTION_KEYS or name.startswith("probability of ")) and name not in read
             ]
             if not self._num_rows:
                 report_info(f"replacing the columns of an earlier ranking: {format_list(earlier)}")
@@ -248,7 +253,7 @@ class LabelRanking:
         first = next(tier for tier, count in enumerate(counts) if count)
         if counts[first] > MAX_CANDIDATES:
             report_info(
-                f"the {MAX_CANDIDATES:,} most uncertain rows are ordered by uncertainty and coverage, the "
+                f"the {MAX_CANDIDATES:,} most uncertain rows are ordered by uncertainty and diversity, the "
                 "others by uncertainty alone"
             )
         names = ("", " with the input of another row", " with a label", " without text")

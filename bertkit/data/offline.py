@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -132,7 +132,8 @@ def store(root: Path, content: HubContent, source: Path, files: Sequence[str], r
     `files` are paths in `source`, with slashes. The result is False if the directory already has them.
     """
     target = root / content.path
-    if read_record(target) == record and verify_checksums(target) is None:
+    stored = read_record(target)  # perhaps under another name of the same files
+    if stored and replace(stored, name=record.name) == record and verify_checksums(target) is None:
         return False
     where, hint = f"--to {root}", "free disk space, or choose a directory on another disk"
     size = sum((source / file).stat().st_size for file in files)

@@ -1,4 +1,4 @@
-"""The weights of rows, and labels that are probabilities of classes, such as those of several annotators."""
+"""Sample weights, and soft labels: probabilities of classes, such as the votes of several annotators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def describe_weights(train: Rows, column: str) -> str:
     )
 
 
-# ---- probabilities of labels
+# ---- soft labels
 
 SUM_TOLERANCE = 0.02  # of rounded probabilities
 
@@ -93,11 +93,25 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
     parsed = [parse_probabilities(cell) for cell in cells]
     if not any(parsed):
         return rows
+    new_column = name_probability_column(column)
+    if new_column in rows.columns:
+        raise UserError(
+            f"{rows.files[0]}: column {new_column!r}: has the name under which the soft labels of column "
+            f"{column!r} are kept; rename it"
+        )
     labels: list[Any] = []
     probabilities: list[dict[str, float] | None] = []
     for code, (cell, numbers) in enumerate(zip(cells, parsed, strict=True)):
+        location = rows.format_location(int(np.argmax(codes == code)))
         if numbers is None:
-            labels.append(cell)
+            is_empty_mapping = isinstance(cell, Mapping) and all(value is None for value in cell.values())
+            is_text = isinstance(cell, str) and cell.lstrip()[:1] == "{"
+            if (isinstance(cell, Mapping) or is_text) and not is_empty_mapping:
+                raise UserError(
+                    f"{location}: column {column!r}: {shorten_repr(cell)} has no number for each label; "
+                    'write it like {"a": 0.7, "b": 0.3}, or write one label'
+                )
+            labels.append(None if is_empty_mapping else cell)
             probabilities.append(None)
             continue
         total = sum(numbers.values())
@@ -113,7 +127,6 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
                 "multi-label if each label has a probability of its own"
             )
         if problem:
-            location = rows.format_location(int(np.argmax(codes == code)))
             raise UserError(f"{location}: column {column!r}: {shorten_repr(cell)} {problem}")
         if are_sets:
             labels.append([label for label, number in numbers.items() if number > 0.5])
@@ -121,7 +134,6 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
         else:
             labels.append(min(numbers, key=lambda label: (-numbers[label], label)))
             probabilities.append({label: number / total for label, number in numbers.items()})
-    new_column = name_probability_column(column)
     return rows.with_column(column, ListColumn(labels).select(codes)).with_column(
         new_column, ListColumn(probabilities).select(codes)
     )
@@ -129,8 +141,9 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
 
 def get_probabilities(rows: Rows, label_column: str) -> Sequence[dict[str, float] | None] | None:
     """Return the probabilities of each row that `split_probabilities` found; None without any."""
-    values = rows.columns.get(name_probability_column(label_column))
-    return values if values is not None and any(values) else None
+    values = rows.columns.get(name_probability_column(label_column), ())
+    first = next(filter(None, values), None)  # a column of the data may have this name
+    return values if isinstance(first, dict) else None
 
 
 def collect_names(rows: Rows, label_column: str) -> set[str]:
@@ -204,36 +217,38 @@ def describe_probabilities(train: Rows, label_column: str, are_sets: bool) -> li
     values = list(filter(None, get_probabilities(train, label_column) or ()))
     if not values:
         return []
-    of_rows = f"{len(values):,} of {format_count(len(train), 'training row')} have label probabilities"
-    use = "loss, nll, brier, ece and calibrate use the probabilities"
+    of_rows = f"{len(values):,} of {format_count(len(train), 'training row')} have soft labels"
+    use = "training, baselines, nll, brier, ece and calibrate use the probabilities"
     if are_sets:
-        return [f"{of_rows}; a row has the labels above 0.5 for other scores, and {use}"]
+        return [f"{of_rows}; for the other scores, a row has the labels above 0.5; {use}"]
     ordered = [sorted(numbers.values(), reverse=True) for numbers in values]
     ties = sum(len(numbers) > 1 and numbers[0] == numbers[1] for numbers in ordered)
-    tie_note = f", or of equal ones the first in sorted order ({format_count(ties, 'row')})" if ties else ""
+    tie_note = f", of equal ones the first in sorted order ({format_count(ties, 'row')})" if ties else ""
     mean = np.mean([numbers[0] for numbers in ordered])
-    label = f"the label is the most probable one{tie_note}"
-    return [f"{of_rows} (mean of the highest: {mean:.2f}); {label}, and {use}"]
+    return [
+        f"{of_rows} (mean of the highest probability: {mean:.2f}); {use}, and the other scores the most "
+        f"probable label{tie_note}"
+    ]
 
 
 # ---- what models are fitted to
 
 
 @dataclass(frozen=True)
-class FittingLabels:
+class TrainingLabels:
     """The labels that a model is fitted to.
 
     Attributes:
         labels: [n] class ids, [n, classes] with 0 and 1, or [n] float.
         weights: [n] float weight of each row; None if all count alike.
-        targets: [n, classes] float probabilities of the labels; None if the labels are certain.
+        targets: [n, classes] float probabilities of the labels; None without soft labels.
     """
 
     labels: np.ndarray
     weights: np.ndarray | None = None
     targets: np.ndarray | None = None
 
-    def select(self, rows: np.ndarray) -> "FittingLabels":
+    def select(self, rows: np.ndarray) -> "TrainingLabels":
         """Return the labels of some rows, given as indices or as [n] bool.
 
         If all their weights are 0, the rows count alike.
@@ -243,15 +258,15 @@ class FittingLabels:
         )
         if weights is not None and not weights.any():
             weights = None
-        return FittingLabels(self.labels[rows], weights, targets)
+        return TrainingLabels(self.labels[rows], weights, targets)
 
     @property
     def are_plain(self) -> bool:
-        """Whether rows count alike, and labels are certain."""
+        """Whether rows count alike, and labels are hard."""
         return self.weights is None and self.targets is None
 
-    def repeat_uncertain(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return certain labels in place of probabilities: a row is repeated for each label that it may have.
+    def expand_soft_labels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return hard labels in place of soft ones: a row is repeated for each label that it may have.
 
         Rows with the weight 0 are left out.
 
@@ -268,11 +283,11 @@ class FittingLabels:
         rows, ids = np.nonzero(self.targets * weights[:, None])
         return rows, ids, weights[rows] * self.targets[rows, ids]
 
-    def get_label(self, label: int) -> "FittingLabels":
+    def get_label(self, label: int) -> "TrainingLabels":
         """Return whether each row has one label of its set, as class ids 0 and 1."""
         probability = None if self.targets is None else self.targets[:, label]
         targets = None if probability is None else np.stack([1 - probability, probability], 1)
-        return FittingLabels(self.labels[:, label].astype(np.int64), self.weights, targets)
+        return TrainingLabels(self.labels[:, label].astype(np.int64), self.weights, targets)
 
     def sum_by_class(self, num_classes: int) -> np.ndarray:
         """Return [classes] the sum of the weights of the rows of each class; of label sets, of each label."""

@@ -60,7 +60,8 @@ class StudySettings(Settings):
         is_saved=False,
     )  # fmt: skip
     against: str | None = setting(
-        None, "Finished study of the same data and folds to compare with; exit status 0 better, 3, 4 worse.",
+        None,
+        "Finished study of the same data and folds. Exit status 0: better, 3: no difference shown, 4: worse.",
         Panel.RUNS, completion="runs", is_path=True, is_saved=False,
     )  # fmt: skip
     jobs: int = jobs_setting()

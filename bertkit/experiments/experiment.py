@@ -664,9 +664,7 @@ def _load_finished(config: RunConfig) -> Run | None:
     """Return the metrics if all runs of the experiment to resume are finished, else None."""
     folder = Path(config.output_dir or "")
     metrics = RunDir(folder).read_metrics() if config.resume else None
-    against = getattr(config, "against", None)  # of a study
-    is_compared = not against or (metrics or {}).get("judgement", {}).get("against") == against
-    if not metrics or metrics.get("failed") or not is_compared:
+    if not metrics or metrics.get("failed") or getattr(config, "against", None):  # which may have changed
         return None
     report_info(f"{folder}: all runs are already finished; showing their scores")
     return Run(folder, metrics)

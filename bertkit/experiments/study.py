@@ -329,7 +329,8 @@ class Study(Experiment):
         judgement = judge(
             predictions.select(common), {self.config.against: others.select(common)}, self.metric,
             self.prepared.task.state.best_metric[1] > 0,
-            rows=format_count(len(common), self.prepared.task.definition.unit), seed=self.config.seed,
+            rows=format_count(len(common), self.prepared.task.definition.unit), name=str(self.folder),
+            seed=self.config.seed,
         )  # fmt: skip
         if judgement is None:
             raise UserError(

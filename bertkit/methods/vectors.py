@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.data.features import TARGETS, WEIGHTS, Features, VectorCollator
 from bertkit.data.split import to_membership
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
@@ -45,7 +45,7 @@ class Contrastive(Method):
 
     def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         task: Any = run.task  # with classes, like every task that has the setting `method`
-        membership = to_membership(_get_fitting_labels(inputs.examples).labels, len(task.labels))
+        membership = to_membership(_get_training_labels(inputs.examples).labels, len(task.labels))
         pairs = PairFeatures.from_rows(inputs.examples, membership, run.config.seed)
         return TrainingInputs(pairs, VectorCollator(inputs.collator), CosineSimilarityLoss())
 
@@ -56,7 +56,7 @@ class Contrastive(Method):
             model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
         layer = distributed.on_main_process(
-            fit_linear_layer, vectors, _get_fitting_labels(features), len(task.labels),
+            fit_linear_layer, vectors, _get_training_labels(features), len(task.labels),
             balanced=config.class_weights == "balanced",
         )  # fmt: skip
         model.set_output_layer(layer.weight, layer.bias)
@@ -78,7 +78,7 @@ class LinearProbe(Method):
             vectors = encoder.compute_vectors(features)
             balanced = config.class_weights == "balanced"
             groups = task.split_keys(run.splits["train"]).column_group
-            return fit_probe(task, vectors, _get_fitting_labels(features), balanced, groups)
+            return fit_probe(task, vectors, _get_training_labels(features), balanced, groups)
 
         probe = distributed.on_main_process(fit)
         pooling = POOLINGS[probe.pooling]
@@ -87,9 +87,9 @@ class LinearProbe(Method):
         model.set_output_layer(*probe.layer)
 
 
-def _get_fitting_labels(features: Features) -> FittingLabels:
+def _get_training_labels(features: Features) -> TrainingLabels:
     assert features.labels is not None
-    return FittingLabels(features.labels, features.weights, features.targets)
+    return TrainingLabels(features.labels, features.weights, features.targets)
 
 
 # ---- pairs

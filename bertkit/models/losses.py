@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from bertkit.data.features import TARGETS, WEIGHTS
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.utils.devices import copy_to_device
 
 
@@ -75,9 +75,9 @@ class CrossEntropy:
 
     For the start and end of an answer, the classes are the positions of the sequence. With class weights,
     each label counts by the weight of its class, as in `torch.nn.CrossEntropyLoss`. Without them, labels of
-    -100 are left out. A batch may have the weights `[examples]` of its rows, which multiply the loss and the
-    number of items. It may also have the probabilities `[examples, num_classes]` of the labels, by which the
-    loss and the number of items are averaged over the classes.
+    -100 are left out. A batch may have weights v `[examples]` and soft labels q `[examples, num_classes]`.
+    With class weights w and predicted probabilities p, the loss of an example is then
+    -v sum_c q_c w_c log p_c, and it counts as v sum_c q_c w_c items.
 
     Args:
         class_weights: `[num_classes]`, or None to count all labels alike.
@@ -196,12 +196,11 @@ class CosineSimilarityLoss(MeanOverLabels):
         return self.sum_items(error.square(), batch)
 
 
-def compute_class_weights(labels: FittingLabels, num_classes: int) -> torch.Tensor:
+def compute_class_weights(labels: TrainingLabels, num_classes: int) -> torch.Tensor:
     """Return the weight of each class `[num_classes]`.
 
-    For classes, it is n / (num_classes * count), as in scikit-learn. For label sets, it is the number of rows
-    without the label per row with it, or 1 if all rows have it. Rows count by their weights, and by the
-    probabilities of their labels.
+    For classes, it is n / (num_classes * count), as in scikit-learn. For label sets, it is `pos_weight`, rows
+    without the label / rows with it, or 1 if all rows have it. Rows count by their weights and soft labels.
     """
     counts = labels.sum_by_class(num_classes)
     total = float(len(labels.labels) if labels.weights is None else labels.weights.sum(dtype=np.float64))

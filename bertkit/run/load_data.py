@@ -38,7 +38,7 @@ from bertkit.data.split import (
     to_membership,
 )
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
-from bertkit.data.weights_and_probabilities import WEIGHT_FLAG, describe_weights
+from bertkit.data.weights_and_probabilities import WEIGHT_FLAG, describe_weights, read_weights
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.run.resolve_settings import fill_data_dir, require_data_objects
 from bertkit.run_directory import RunDir, format_python_call
@@ -47,7 +47,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataObject
 from bertkit.tasks import task_class
-from bertkit.tasks.base import Task, describe_unread_columns, get_weights, list_read_columns
+from bertkit.tasks.base import Task, describe_unread_columns, list_read_columns
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
@@ -134,8 +134,7 @@ def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
             if column in task.input_schema.gold_columns:
                 raise UserError(f"{flag} {column}: is the column of the labels; name another column")
     if weight_column is not None:
-        for rows in splits.values():
-            get_weights(task, rows)
+        read_weights(splits["train"], weight_column)  # refuses values that are no weights
         notes.append(describe_weights(splits["train"], weight_column))
     if group_column is not None:
         notes += check_groups(splits["train"], group_column)

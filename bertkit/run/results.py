@@ -236,10 +236,12 @@ def summarize_judgement(
     others: Mapping[str, Scorer],
     training: TrainingFacts | None = None,
     calibration_command: str | None = None,
+    model: str | None = None,
 ) -> dict[str, Any]:
     """Return the section "judgement" of `metrics.json`: whether the model is better than others.
 
-    It is empty if no other model has a score of the model. The key `calibration` is a sentence on
+    It is empty if no other model has a score of the model. `model` is the name of this one, if the others
+    are trained models, too. The key `calibration` is a sentence on
     overconfidence.
     """
     name, sign = choose_deciding_metric(task, evaluation)
@@ -251,6 +253,7 @@ def summarize_judgement(
         sign > 0,
         rows=format_count(evaluation.scorer.size, unit),
         training=training,
+        name=model,
         seed=task.config.seed,
     )
     if judgement is None:

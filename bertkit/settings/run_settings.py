@@ -295,7 +295,7 @@ class FineTuningConfig(RunConfig):
         Panel.ROWS,
     )  # fmt: skip
     weight_column: str | None = setting(
-        None, "Column of numbers: how much a training row counts, such as trust in its label.", Panel.ROWS
+        None, "Column of sample weights, 0 or more: how much a training row counts.", Panel.ROWS
     )
     metric: list[str] = metric_setting()
     metric_for_best_model: str | None = setting(

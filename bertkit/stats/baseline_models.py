@@ -13,7 +13,7 @@ from sentencex import get_sentence_boundaries
 
 from bertkit.data.language import detect_language, split_words
 from bertkit.data.table import as_column, iter_chunks
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.utils.text import replace_surrogates
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts
@@ -24,7 +24,7 @@ TFIDF_BASELINES = ("tfidf", "hypothesis_only", "ending_only")
 PREDICTED_ROWS = 10_000  # rows whose TF-IDF vectors are in memory at a time
 
 
-def predict_majority(train: FittingLabels, size: int) -> np.ndarray:
+def predict_majority(train: TrainingLabels, size: int) -> np.ndarray:
     """Predict the most frequent label of the training rows for `size` rows, or the mean of numbers.
 
     Of label sets, a label is predicted if more than half of the rows have it.
@@ -41,7 +41,9 @@ def predict_majority(train: FittingLabels, size: int) -> np.ndarray:
     return np.broadcast_to(constant, (size, *np.shape(constant)))
 
 
-def predict_tfidf(train: TextColumns, labels: FittingLabels, texts: TextColumns, seed: int = 0) -> np.ndarray:
+def predict_tfidf(
+    train: TextColumns, labels: TrainingLabels, texts: TextColumns, seed: int = 0
+) -> np.ndarray:
     """Predict rows with a linear model on the TF-IDF vectors of words and word pairs.
 
     The model is a logistic regression, or a ridge regression if the labels are numbers.
@@ -60,7 +62,7 @@ def sample_tfidf_rows(num_rows: int, seed: int) -> np.ndarray:
 
 
 def predict_ending_only(
-    train: Sequence[Sequence[str]], correct: FittingLabels, others: Sequence[Sequence[str]], seed: int = 0
+    train: Sequence[Sequence[str]], correct: TrainingLabels, others: Sequence[Sequence[str]], seed: int = 0
 ) -> np.ndarray:
     """Return [m] the ending that a logistic regression on TF-IDF vectors chooses from the endings alone.
 
@@ -78,7 +80,7 @@ def predict_ending_only(
     weights = labels.weights
     if weights is not None:
         weights = np.repeat(weights, list(map(len, sampled_endings)))
-    model = _fit_tfidf_model([train_endings], FittingLabels(is_correct.astype(np.int64), weights))
+    model = _fit_tfidf_model([train_endings], TrainingLabels(is_correct.astype(np.int64), weights))
     if model is None:
         return predict_majority(correct, len(others))
     scores = model([[ending for endings in others for ending in endings]], "decision_function")
@@ -87,7 +89,7 @@ def predict_ending_only(
 
 
 def _fit_tfidf_model(
-    train: TextColumns, labels: FittingLabels
+    train: TextColumns, labels: TrainingLabels
 ) -> Callable[[TextColumns, str], np.ndarray] | None:
     """Fit a linear model on TF-IDF vectors; None if no text has words.
 
@@ -109,9 +111,9 @@ def _fit_tfidf_model(
         return None
     inputs = hstack(vectors).tocsr()
 
-    def fit(model: Any, part: FittingLabels) -> Any:
+    def fit(model: Any, part: TrainingLabels) -> Any:
         """Return the fitted model, or the class if there is only one."""
-        rows, targets, weights = part.repeat_uncertain()
+        rows, targets, weights = part.expand_soft_labels()
         if targets.dtype.kind != "f" and len(np.unique(targets)) == 1:
             return targets[0]
         return model.fit(inputs if part.are_plain else inputs[rows], targets, weights)

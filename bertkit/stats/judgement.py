@@ -61,7 +61,8 @@ class Judgement:
         difference: Score of the model minus that of the other one.
         interval: 95 % interval of the difference, from the paired bootstrap.
         p: Two-sided p-value of the difference.
-        detectable: Difference that these rows show with a probability of 0.8.
+        detectable: True difference that is shown with a probability of 0.8 on as many rows; None if there are
+            too few rows, or the models do not differ.
         text: One or two sentences: the verdict with its numbers, and what follows or what to try.
     """
 
@@ -71,7 +72,7 @@ class Judgement:
     difference: float
     interval: list[float]
     p: float
-    detectable: float
+    detectable: float | None
     text: str
 
 
@@ -91,6 +92,7 @@ def judge(
     *,
     rows: str,
     training: TrainingFacts | None = None,
+    name: str | None = None,
     seed: int = 0,
 ) -> Judgement | None:
     """Compare a model with others on the same rows.
@@ -100,7 +102,8 @@ def judge(
         others: The scores of other models, or of baselines, by name.
         metric: Name of the score that decides.
         rows: The rows in words, such as "600 rows".
-        training: What the advice depends on; None if two trained models are compared.
+        training: What the advice on training depends on; None for no such advice.
+        name: Name of the model, if it is compared with other trained models; None for baselines.
         seed: Seed of the bootstrap.
 
     Returns:
@@ -147,9 +150,17 @@ def judge(
         has_gain = sign * found.difference > 0
         may_be_short = training.is_last_best or verdict == "worse"
         text += _advise(training, has_learned, may_be_short, has_gain, scorer.size)
-    detectable = estimate_detectable_difference(found)
-    if training is None and not perfect:
-        text += _describe_choice(verdict, against, detectable)
+    detectable = None
+    if scorer.size >= MIN_ROWS and low < high:
+        detectable = estimate_detectable_difference(found)
+    if name is not None and not perfect:
+        if verdict == "no_difference":
+            text += " Choose by cost, or compare on more rows"
+            if detectable is not None:
+                text += f": these show a difference of {detectable:.3f} with a probability of {POWER:g}"
+            text += "."
+        else:
+            text += f" Prefer {against if verdict == 'worse' else name}."
     return Judgement(verdict, against, metric, found.difference, found.interval, found.p, detectable, text)
 
 
@@ -163,18 +174,6 @@ def estimate_detectable_difference(found: ScoreDifference) -> float:
     low, high = found.interval
     standard_error = (high - low) / (2 * norm.ppf(1 - SIGNIFICANCE_LEVEL / 2))
     return float((norm.ppf(1 - SIGNIFICANCE_LEVEL / 2) + norm.ppf(POWER)) * standard_error)
-
-
-def _describe_choice(verdict: Verdict, against: str, detectable: float) -> str:
-    """Return a sentence on what follows from the comparison of two trained models, with a space before it."""
-    if verdict == "better":
-        return " Prefer this one."
-    if verdict == "worse":
-        return f" Prefer {against}."
-    return (
-        f" Choose by cost, or compare on more rows: these show a difference of {detectable:.3f} with a "
-        f"probability of {POWER:g}."
-    )
 
 
 def _describe_verdict(

@@ -9,12 +9,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bertkit.data.split import assign_balanced_folds, assign_folds
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000
-# Elements of a matrix whose products are faster on one thread than on several, which wait for each other.
-# Beside other processes, two threads took 20 times as long as one, for 2,000 rows of 384 numbers.
+# Elements of a matrix whose products are faster on one thread than on several, which wait for each other,
+# above all beside other processes.
 SMALL_MATRIX = 2_000_000
 UNSEEN_LOGIT = -20.0  # logit of a class that no row has
 
@@ -31,7 +31,7 @@ class LinearLayer(NamedTuple):
 
 
 def fit_linear_layer(
-    vectors: np.ndarray, train: FittingLabels, num_outputs: int, penalty: float = 1.0, balanced: bool = False
+    vectors: np.ndarray, train: TrainingLabels, num_outputs: int, penalty: float = 1.0, balanced: bool = False
 ) -> LinearLayer:
     """Fit a linear layer to vectors [n, size], by logistic regression, or by ridge regression for numbers.
 
@@ -58,13 +58,13 @@ def fit_linear_layer(
 
 
 def _fit_classes(
-    vectors: np.ndarray, train: FittingLabels, num_classes: int, penalty: float, balanced: bool
+    vectors: np.ndarray, train: TrainingLabels, num_classes: int, penalty: float, balanced: bool
 ) -> LinearLayer:
     """Fit one output per class; the outputs of classes without rows are constant."""
     from sklearn.linear_model import LogisticRegression
 
     layer = LinearLayer(np.zeros((num_classes, vectors.shape[1])), np.full(num_classes, UNSEEN_LOGIT))
-    rows, labels, weights = train.repeat_uncertain()
+    rows, labels, weights = train.expand_soft_labels()
     classes = np.unique(labels)
     if len(classes) == 1:
         layer.bias[classes] = 0.0
@@ -107,7 +107,7 @@ class LinearProbe:
 
 def fit_linear_probe(
     vectors: np.ndarray,
-    train: FittingLabels,
+    train: TrainingLabels,
     num_outputs: int,
     score: Score,
     seed: int,

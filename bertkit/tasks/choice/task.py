@@ -31,7 +31,7 @@ from bertkit.data.table import (
     hash_values,
     replace_values,
 )
-from bertkit.data.weights_and_probabilities import FittingLabels
+from bertkit.data.weights_and_probabilities import TrainingLabels
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
@@ -312,7 +312,7 @@ class Swag(Task):
         labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
         assert gold is not None
-        correct = FittingLabels(labels, get_weights(self, train))
+        correct = TrainingLabels(labels, get_weights(self, train))
         predicted = predict_ending_only(
             self.parse_endings(train), correct, self.parse_endings(rows), self.config.seed
         )

@@ -34,7 +34,7 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys, sample_rows
 from bertkit.data.table import Rows, Splits, replace_values
 from bertkit.data.weights_and_probabilities import (
-    FittingLabels,
+    TrainingLabels,
     collect_names,
     describe_probabilities,
     encode_probabilities,
@@ -393,10 +393,10 @@ class SequenceTask(Task):
             return None
         return encode_probabilities(rows, self.config.label_column, labels, self.labels)
 
-    def get_fitting_labels(self, rows: Rows) -> FittingLabels:
+    def get_training_labels(self, rows: Rows) -> TrainingLabels:
         """Return the labels of training rows with their weights and probabilities."""
         labels = self.label_type.encode_labels(rows, self.config.label_column)
-        return FittingLabels(labels, get_weights(self, rows), self.encode_probabilities(rows, labels))
+        return TrainingLabels(labels, get_weights(self, rows), self.encode_probabilities(rows, labels))
 
     def get_labels(self, rows: Rows) -> list[Any]:
         encoded = self.label_type.encode_labels(rows, self.config.label_column)
@@ -495,7 +495,7 @@ class SequenceTask(Task):
         if self.config.class_weights == "balanced":
             assert features.labels is not None
             # On the device, to which a CUDA graph could not copy them.
-            labels = FittingLabels(features.labels, features.weights, features.targets)
+            labels = TrainingLabels(features.labels, features.weights, features.targets)
             weights = compute_class_weights(labels, len(self.labels)).to(devices.get_device())
         return self.label_type.make_loss(weights, self.config.label_smoothing)
 
@@ -505,7 +505,7 @@ class SequenceTask(Task):
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
-        labels = self.get_fitting_labels(train)
+        labels = self.get_training_labels(train)
         gold = self.label_type.encode_labels(rows, self.config.label_column)
         name, columns = self.get_tfidf_baseline()
         texts = [[part[column] for column in columns] for part in (train, rows)]
@@ -846,14 +846,14 @@ def predict_by_probe(task: SequenceTask, vectors: Sequence[np.ndarray], parts: S
     """
     gold = task.label_type.encode_labels(parts[1], task.config.label_column)
     groups = task.split_keys(parts[0]).column_group
-    probe = fit_probe(task, vectors[0], task.get_fitting_labels(parts[0]), groups=groups)
+    probe = fit_probe(task, vectors[0], task.get_training_labels(parts[0]), groups=groups)
     return _make_logits_scorer(task, gold, probe.compute_logits(vectors[1]))
 
 
 def fit_probe(
     task: SequenceTask,
     vectors: np.ndarray,
-    train: FittingLabels,
+    train: TrainingLabels,
     balanced: bool = False,
     groups: np.ndarray | None = None,
 ) -> LinearProbe:

@@ -65,7 +65,10 @@ class ClassificationView(View):
         gold, predicted, probabilities = record["gold"], record["predicted"], record["probabilities"]
         return Example(
             record["id"], [gold], [predicted], gold == predicted, probabilities[predicted],
-            negative_log_likelihood(probabilities.get(gold, 0.0)),
+            sum(
+                weight * negative_log_likelihood(probabilities[label])
+                for label, weight in record.get(GOLD_PROBABILITIES, {gold: 1.0}).items()
+            ),
             [*self.build_input_fields(record), *list_label_probabilities(record)],
         )  # fmt: skip
 
@@ -176,10 +179,15 @@ class MultiLabelView(View):
         gold, predicted = set(record["gold"]), set(record["predicted"])
         probabilities = record["probabilities"].items()
         confidence = min(p if label in predicted else 1 - p for label, p in probabilities)
-        gold_probabilities = [p if label in gold else 1 - p for label, p in probabilities]
+        targets = record.get(GOLD_PROBABILITIES, dict.fromkeys(gold, 1.0))
         return Example(
             record["id"], record["gold"] or NO_LABELS, record["predicted"] or NO_LABELS, gold == predicted,
-            confidence, sum(map(negative_log_likelihood, gold_probabilities)),
+            confidence,
+            sum(
+                target * negative_log_likelihood(p) + (1 - target) * negative_log_likelihood(1 - p)
+                for label, p in probabilities
+                for target in [targets.get(label, 0.0)]
+            ),
             [*self.build_input_fields(record), *list_label_probabilities(record)],
         )  # fmt: skip
 
