@@ -27,9 +27,13 @@ from torch.torch_version import TorchVersion
 
 import bertkit
 from bertkit.commands import export as export_module
-from bertkit.commands.configs import ServeConfig
+from bertkit.commands.configs import ExportConfig, ServeConfig
+from bertkit.data.table import Rows
 from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.serve.models import Metrics, load_served_model
+from bertkit.tasks import task_class, task_definition
+from bertkit.tasks.base import Outputs
+from bertkit.tasks.text.label_types import SingleLabel
 from bertkit.utils import devices
 from bertkit.utils.reporting import Reporter, use_reporter
 
@@ -217,13 +221,15 @@ def run(export_head, tmp_path, monkeypatch):
 def test_int8_is_a_separate_model_and_is_measured(run, cli):
     import onnx
 
-    status, out, _ = cli("export", run, "--quantize", "int8", "--json")
+    status, out, _ = cli("export", run, "--quantize", "int8", "--max-drop", 100, "--json")
     measurements = json.loads(out)
     assert status == 0
     for key in ("scores", "rows_per_second", "megabytes"):
         assert {"pytorch", "onnx", "int8"} <= set(measurements[key])
     assert measurements["megabytes"]["int8"] < measurements["megabytes"]["onnx"]
     assert measurements["greatest_difference"]["int8"] > measurements["greatest_difference"]["onnx"]
+    drop = measurements["drop"]["accuracy"]
+    assert drop["points"] <= drop["bound"] < measurements["max_drop"] == 100
     labels = json.loads(
         {p.key: p.value for p in onnx.load(run / "onnx" / "model.onnx").metadata_props}["labels"]
     )
@@ -233,6 +239,61 @@ def test_int8_is_a_separate_model_and_is_measured(run, cli):
     status, out, _ = cli("export", run, "--quantize", "int8", "--overwrite")
     assert status == 0
     assert "times the speed" in out
+
+
+def test_a_drop_that_too_few_rows_exclude_is_refused_with_the_number_of_rows(run, cli, tmp_path):
+    data = write_rows(tmp_path / "new.jsonl", make_toy_rows(30, seed=8))
+    args = ["export", run, "--quantize", "int8", "--max-drop", 0.5, "--data", data]
+    status, _, err = cli(*args)
+    [line] = [line for line in err.splitlines() if line.startswith("bertkit:")]
+    assert status == 3
+    assert re.search(r"accuracy drops by 0.00 points on 30 rows, and by up to 1\d\.\d+ at a", line)
+    needed = re.search(r"about ([\d,]+) rows may show at most 0.5: pass them with --data", line)[1]
+    assert 700 < int(needed) < 800
+    assert not (run / "onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "limit", "message"),
+    [
+        ([], 0.5, None),
+        (range(3), 0.5, None),
+        (range(80), 0.5, "drops by 1.00 points on 8,000 rows.*export without --quantize, or pass a larger"),
+        (range(30), 0.5, r"drops by 0.38 points .* about [\d,]+ rows may show at most 0.5"),
+        (range(30), 1.0, None),
+    ],
+)
+def test_the_gate_needs_rows_that_show_a_small_drop(tmp_path, wrong, limit, message):
+    task = task_class("classify")(task_definition("classify").config(label_column="label"))
+    task.state.label_type = SingleLabel(["a", "b"])
+    gold = np.zeros(8000, int)
+    evaluations = {}
+    for name, errors in (("pytorch", []), ("int8", list(wrong))):
+        logits = np.tile([[2.0, 0.0]], (8000, 1))
+        logits[errors] = [0.0, 2.0]
+        features = types.SimpleNamespace(labels=gold, targets=None)
+        rows = Rows.from_columns({"text": [""] * 8000}, "")
+        evaluations[name] = task.evaluate(Outputs(logits, features, rows))
+    config = ExportConfig(run="run", quantize="int8", max_drop=limit)
+    if message is None:
+        found = export_module._require_small_drop(tmp_path, task, evaluations, config)
+        assert found["drop"]["accuracy"]["points"] == pytest.approx(len(wrong) / 80)
+        return
+    with pytest.raises(export_module.QualityGateError, match=message) as caught:
+        export_module._require_small_drop(tmp_path, task, evaluations, config)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--max-drop", 1], "--max-drop: applies only to --quantize"),
+        (["--quantize", "int8", "--max-drop", -1], "--max-drop"),
+        (["--quantize", "int8", "--encoding", "cp949"], "--encoding"),
+    ],
+)
+def test_gates_that_do_not_apply_are_refused(runs, cli, tmp_path, args, words):
+    assert_refused(cli, tmp_path, [runs / "classify", "-o", tmp_path / "new", *args], [words], "export")
 
 
 def test_fp16_is_a_separate_model_which_is_measured_and_refused_if_it_differs(run, cli, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertkit.stats.significance import Scorer, compare_scorers, mcnemar_test
+from bertkit.stats.significance import Scorer, bound_drop, compare_scorers, mcnemar_test
 
 
 def accuracy(right):
@@ -56,3 +56,52 @@ def test_the_bootstrap_agrees_with_a_paired_t_test():
     ours, theirs = compare_scorers(mean(first), mean(second))["f1"], stats.ttest_rel(second, first)
     assert ours.p == pytest.approx(theirs.pvalue, abs=0.03)
     assert ours.interval == pytest.approx(list(theirs.confidence_interval()), abs=0.03)
+
+
+# ---- the drop of a converted model
+
+
+def make_pair(only_first, only_second, size):
+    first, second = np.ones((2, size), bool)
+    second[:only_first] = False
+    first[only_first : only_first + only_second] = False
+    return [Scorer(lambda rows, c=c: {"accuracy": float(c[rows].mean())}, size, c) for c in (first, second)]
+
+
+def test_without_any_difference_the_bound_is_that_of_the_score_interval():
+    for size in (20, 768, 5000):
+        drop = bound_drop(*make_pair(0, 0, size), "accuracy", True)
+        assert drop.drop == 0
+        assert drop.bound == pytest.approx(1.96**2 / (size + 1.96**2), rel=1e-3)
+    assert bound_drop(*make_pair(0, 0, 100), "accuracy", True).count_needed_rows(0.005) == 765
+
+
+def test_the_bound_of_a_drop_holds_in_most_samples():
+    """The true drop is 1 point; the bound should be below it in 2.5 % of the samples."""
+    rng, misses, bounds = np.random.default_rng(0), 0, []
+    for _ in range(1000):
+        only_first, only_second, _ = rng.multinomial(1000, [0.03, 0.02, 0.95])
+        bounds.append(bound_drop(*make_pair(only_first, only_second, 1000), "accuracy", True).bound)
+        misses += bounds[-1] < 0.01
+    assert 10 <= misses <= 42
+    assert np.mean(bounds) == pytest.approx(0.01 + 1.96 * (0.05 / 1000) ** 0.5, rel=0.05)
+
+
+def test_the_rows_that_are_needed_show_the_drop():
+    drop = bound_drop(*make_pair(30, 22, 4000), "accuracy", True)
+    needed = drop.count_needed_rows(0.004)
+    factor = needed / 4000
+    larger = bound_drop(*make_pair(round(30 * factor), round(22 * factor), needed), "accuracy", True)
+    assert larger.bound == pytest.approx(0.004, rel=0.05)
+    assert drop.count_needed_rows(0.002) is None
+
+
+def test_the_bound_of_other_scores_is_at_least_that_of_an_error_that_no_row_shows():
+    values = np.linspace(0, 100, 400)
+    scorers = [Scorer(lambda rows, v=v: {"f1": float(v[rows].mean())}, 400) for v in (values, values - 1)]
+    drop = bound_drop(*scorers, "f1", True, perfect=100.0)
+    assert (drop.drop, drop.bound) == (pytest.approx(0.01), pytest.approx(0.01))
+    equal = bound_drop(scorers[0], scorers[0], "f1", True, perfect=100.0)
+    assert equal.bound == pytest.approx(3.689 / 400, rel=1e-3)
+    worse = bound_drop(scorers[1], scorers[0], "f1", False, perfect=100.0)  # a loss that rises
+    assert worse.drop == pytest.approx(0.01)

@@ -224,6 +224,15 @@ class ExportConfig(Settings):
         "Also write a model with 8-bit weights (int8, for CPUs) or in fp16 (for GPUs), and compare it.",
         Panel.COMMON,
     )
+    max_drop: float | None = setting(
+        None,
+        "Points that the --quantize model may lose. If it may lose more, nothing is written (exit status 3).",
+        Panel.COMMON, min=0.0, max=100.0, default_text="not checked",
+    )  # fmt: skip
+    data: DataSource | None = setting(
+        None, "Labeled rows to compare on: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
+        completion="data", default_text="the validation rows of the run",
+    )  # fmt: skip
     triton: bool = setting(
         False, "Also write `triton/`, a model repository for the Triton server.", Panel.COMMON
     )
@@ -236,6 +245,10 @@ class ExportConfig(Settings):
         default_text="RUN/onnx",
     )  # fmt: skip
     overwrite: bool = setting(False, "Replace the model in --output-dir.", Panel.OUTPUT)
+    data_dir: str | None = data_dir_setting()
+    encoding: str | None = encoding_setting()
+    delimiter: str | None = delimiter_setting()
+    header: bool | None = header_setting()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.commands.configs import CalibrateConfig, EvaluateConfig
+from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, ExportConfig
 from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.sources import LoadedDataset, load_dataset
@@ -80,7 +80,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
         else:
             inputs = _load_text_inputs(task, config)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None
-        _restore_best_metric(inputs.predictor.task, Path(config.run))
+        restore_best_metric(inputs.predictor.task, Path(config.run))
         sampled_splits = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
             for name, rows in inputs.splits.items()
@@ -110,7 +110,7 @@ def _check_flags(config: EvaluateConfig, task: Task) -> None:
         report_info(f"scores of {format_list(omitted)} are left out; to execute this code, pass {flags}")
 
 
-def _restore_best_metric(task: Task, run: Path) -> None:
+def restore_best_metric(task: Task, run: Path) -> None:
     """Let the score that judged the run decide again; its dataset or a flag may have chosen it."""
     judgement = (RunDir(run).read_metrics() or {}).get("judgement", {})
     if name := judgement.get("metric"):
@@ -203,7 +203,7 @@ def _load_row_inputs(config: EvaluateConfig, columns: Mapping[str, Any]) -> Eval
 
 
 def load_new_rows(
-    predictor: Predictor, config: EvaluateConfig | CalibrateConfig
+    predictor: Predictor, config: EvaluateConfig | CalibrateConfig | ExportConfig
 ) -> tuple[LoadedDataset, Splits]:
     """Load the labeled splits of `--data`, without `train` unless it is the only split."""
     task = predictor.task

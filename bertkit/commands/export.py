@@ -18,9 +18,12 @@ from torch import nn
 
 from bertkit._version import __version__
 from bertkit.commands.configs import ExportConfig
+from bertkit.commands.evaluate import load_new_rows, restore_best_metric
+from bertkit.commands.inputs import require_data_for_format_flags
 from bertkit.data.features import Features
+from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows, combine_fingerprints
-from bertkit.errors import UserError
+from bertkit.errors import UserError, format_count
 from bertkit.models.forward import batch_by_length, compute_logits
 from bertkit.models.layers import list_submodels
 from bertkit.models.loading import (
@@ -34,9 +37,11 @@ from bertkit.models.loading import (
 )
 from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
+from bertkit.run.results import choose_deciding_metric
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.base import Outputs, Task
+from bertkit.stats.significance import bound_drop
+from bertkit.tasks.base import Evaluation, Outputs, Task
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.training.scoring import restore_order
 from bertkit.utils import locks
@@ -85,6 +90,12 @@ class ExportResult:
     measurements: dict[str, Any]
 
 
+class QualityGateError(UserError):
+    """Error for a converted model whose score may drop by more than `--max-drop`."""
+
+    exit_code = 3
+
+
 class ExportMismatchError(UserError):
     """Error for an exported model that computes different logits; its exit status is that of a bug."""
 
@@ -98,7 +109,14 @@ def export(settings: Mapping[str, Any]) -> ExportResult:
     """
     config = ExportConfig(**validate_settings(ExportConfig, settings, "export()"))
     run = expand_home(config.run)
-    load_run_task(run)  # raises unless this is a finished run
+    task = load_run_task(run)  # raises unless this is a finished run
+    if config.max_drop is not None and config.quantize is None:
+        raise UserError("--max-drop: applies only to --quantize; pass both or neither")
+    if not task.definition.predicts_rows:
+        for flag, value in (("--max-drop", config.max_drop), ("--data", config.data)):
+            if value is not None:
+                raise UserError(f"{flag}: a run of {task.definition.name} predicts no rows; omit it")
+    require_data_for_format_flags(config)
     metrics = RunDir(run).read_metrics() or {}
     require_extra("onnx", REQUIRED_PACKAGES, "export")
     folder = expand_home(config.output_dir) if config.output_dir else run / RunDir.ONNX_DIR
@@ -122,7 +140,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
     if name in UNSUPPORTED_ARCHITECTURES and has_full_attention != "original_full":
         raise UserError(f"{name}: cannot be exported; {UNSUPPORTED_ARCHITECTURES[name]}")
     load_tokenizer(source)  # `prepare`, which loads it again, would call the run --model in an error
-    validation = load_validation_set(run, metrics, config.max_eval_samples)
+    validation = load_validation_set(run, metrics, config)
     with stage_files(folder, "the exported model", "free disk space", errors=(OSError,)) as staging:
         folders = {FP32: staging}
         if config.quantize:
@@ -144,7 +162,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             folders[config.quantize].mkdir()
             convert = {INT8: quantize, FP16: convert_to_fp16}[config.quantize]
             convert(files[FP32], files[config.quantize])
-        measurements = _measure(validation, files, run, metrics)
+        measurements = _measure(validation, files, run, metrics, config)
         for variant_folder in folders.values():  # `metrics.json` is the last file that `bertkit.load` reads
             for name in ("config.json", RunDir.SETTINGS_FILE):
                 shutil.copyfile(run / name, variant_folder / name)
@@ -163,7 +181,11 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
 
 
 def _measure(
-    validation: "ValidationSet", files: Mapping[str, Path], run: Path, metrics: Mapping[str, Any]
+    validation: "ValidationSet",
+    files: Mapping[str, Path],
+    run: Path,
+    metrics: Mapping[str, Any],
+    config: ExportConfig,
 ) -> dict[str, Any]:
     """Measure logit differences, scores, speed and size of all variants on the same rows."""
     task = validation.task
@@ -183,10 +205,14 @@ def _measure(
     unit = "examples" if task.definition.resamples_examples else f"{task.definition.unit}s"
     count = len(validation.features)
     scores = {"metrics.json": metrics["validation"]} if validation.matches_metrics else {}
-    for name, variant_logits in logits.items():
-        outputs = Outputs(variant_logits, validation.features, validation.rows)
-        has_labels = validation.features.labels is not None
-        scores[name] = task.evaluate(outputs).scores if has_labels else {}
+    evaluations = {
+        name: task.evaluate(Outputs(variant_logits, validation.features, validation.rows))
+        for name, variant_logits in logits.items()
+    }
+    scores |= {
+        name: evaluation.scores if evaluation.has_gold else {} for name, evaluation in evaluations.items()
+    }
+    gate = {} if config.max_drop is None else _require_small_drop(run, task, evaluations, config)
     weight_files = {PYTORCH: run / WEIGHTS_FILE, **files}
     return {
         "format": "onnx", "opset": OPSET, "rows": count, "rows_from": validation.rows_source,
@@ -200,7 +226,55 @@ def _measure(
             name: sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}*{path.suffix}*")) / 1e6
             for name, path in weight_files.items()
         },
+        **gate,
     }  # fmt: skip
+
+
+def _require_small_drop(
+    run: Path, task: Task, evaluations: Mapping[str, Evaluation], config: ExportConfig
+) -> dict[str, Any]:
+    """Return the drop of the converted model in points, which must be shown to be at most `--max-drop`.
+
+    The score is the one that judged the run. If the run abstains, the accuracy of its answers must not drop
+    further, either, and the fraction of answered rows must not change by more points than that.
+    """
+    first, second = evaluations[PYTORCH], evaluations[str(config.quantize)]
+    flag, limit = f"--max-drop {config.max_drop:g}", float(config.max_drop or 0) / 100
+    if not first.has_gold:
+        raise UserError(f"{flag}: the rows to compare on have no labels; pass labeled rows with --data")
+    restore_best_metric(task, run)
+    metric, sign = choose_deciding_metric(task, first)
+    found, seed = {}, task.config.seed
+    names = [metric, *(name for name in ("answered_accuracy",) if name in first.scores)]
+    for name in names:
+        drop = bound_drop(first.scorer, second.scorer, name, sign > 0, first.perfect_score, seed)
+        found[name] = drop
+        if drop.bound <= limit:
+            continue
+        problem = (
+            f"{run}: with {config.quantize}, {name} drops by {100 * drop.drop:.2f} points on "
+            f"{format_count(drop.num_rows, task.definition.unit)}, and by up to {100 * drop.bound:.2f} at a "
+            "confidence of 97.5 %"
+        )
+        needed = drop.count_needed_rows(limit)
+        fix = (
+            "export without --quantize, or pass a larger --max-drop"
+            if needed is None
+            else f"about {needed:,} rows may show at most {config.max_drop:g}: pass them with --data"
+        )
+        raise QualityGateError(f"{problem}; nothing was written; {fix}")
+    coverage = [evaluation.scores.get("coverage", 1.0) for evaluation in (first, second)]
+    if abs(coverage[0] - coverage[1]) > limit:
+        raise QualityGateError(
+            f"{run}: with {config.quantize}, it answers {coverage[1]:.1%} of the rows instead of "
+            f"{coverage[0]:.1%}; nothing was written; export without --quantize, or pass a larger --max-drop"
+        )
+    return {
+        "max_drop": config.max_drop,
+        "drop": {
+            name: {"points": 100 * drop.drop, "bound": 100 * drop.bound} for name, drop in found.items()
+        },
+    }
 
 
 def _require_fp16_accuracy(run: Path, difference: float, reference: np.ndarray) -> None:
@@ -229,12 +303,21 @@ class ValidationSet:
     matches_metrics: bool = False  # whether the scores in `metrics.json` were computed on exactly these rows
 
 
-def load_validation_set(folder: Path, metrics: dict[str, Any], max_rows: int | None) -> ValidationSet:
-    """Load the validation rows of a run or, if they are not available, the texts in its predictions.
+def load_validation_set(folder: Path, metrics: dict[str, Any], config: ExportConfig) -> ValidationSet:
+    """Load the rows of `--data`, or the validation rows of a run.
 
-    With `max_rows`, as many validation rows are sampled with the run's seed. Predictions have no gold labels.
+    If the latter are not available, the texts in its predictions replace them, which have no gold labels.
+    With `--max-eval-samples`, as many rows are sampled with the run's seed.
     """
-    task = load_run_task(folder)
+    task, max_rows = load_run_task(folder), config.max_eval_samples
+    if config.data is not None:
+        predictor = load_predictor(folder, keep_stock_layers=True)
+        dataset, splits = load_new_rows(predictor, config)
+        rows = sample_rows(splits["validation"], max_rows, task.config.seed)
+        features = predictor.task.featurize(rows, predictor.tokenizer)
+        return ValidationSet(
+            predictor.task, predictor.model, predictor.tokenizer, features, rows, dataset.name
+        )
     try:
         return _reload_validation_rows(folder, task, metrics, max_rows)
     except UserError as error:
@@ -546,6 +629,12 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
             f"{speeds[variant] / speeds[FP32]:.2f} times the speed "
             f"({speeds[variant] / speeds[PYTORCH]:.2f} times that of PyTorch), "
             f"{sizes[variant] / sizes[FP32]:.0%} of the size; {note}",
+            soft_wrap=True,
+        )
+    for name, drop in measurements.get("drop", {}).items():
+        out_console.print(
+            f"{name} drops by {drop['points']:.2f} points, and by at most {drop['bound']:.2f} at a confidence "
+            "of 97.5 %",
             soft_wrap=True,
         )
     model = f"model: {result.output_dir} (opset {measurements['opset']})"

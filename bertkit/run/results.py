@@ -241,8 +241,7 @@ def summarize_judgement(
     """Return the section "judgement" of `metrics.json`: whether the model is better than others.
 
     It is empty if no other model has a score of the model. `model` is the name of this one, if the others
-    are trained models, too. The key `calibration` is a sentence on
-    overconfidence.
+    are trained models, too. The key `calibration` is a sentence on overconfidence.
     """
     name, sign = choose_deciding_metric(task, evaluation)
     unit = task.definition.unit if task.definition.predicts_rows else "example"

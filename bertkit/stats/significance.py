@@ -1,5 +1,6 @@
 """95 % intervals of scores, and tests of the difference between two models on the same rows."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,69 @@ def mcnemar_test(first: np.ndarray, second: np.ndarray) -> float:
     if not only_first + only_second:
         return 1.0
     return float(binomtest(only_first, only_first + only_second).pvalue)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """How much lower the score of a second model is on the same rows, as a fraction of the perfect score.
+
+    Attributes:
+        bound: Upper bound of the drop, with a confidence of 97.5 %.
+    """
+
+    drop: float
+    bound: float
+    num_rows: int
+
+    def count_needed_rows(self, limit: float) -> int | None:
+        """Return with how many rows the bound would be at the limit; None if the drop itself is above it."""
+        if self.drop >= limit:
+            return None
+        if self.drop == 0:  # without any difference, bound / (1 - bound) is proportional to 1 / n
+            return math.ceil(self.num_rows * (1 / limit - 1) / (1 / self.bound - 1))
+        return math.ceil(self.num_rows * ((self.bound - self.drop) / (limit - self.drop)) ** 2)
+
+
+def bound_drop(
+    first: Scorer, second: Scorer, metric: str, is_higher_better: bool, perfect: float = 1.0, seed: int = 0
+) -> Drop:
+    """Return how much lower the score of the second model is, with an upper bound.
+
+    For accuracy, the bound is that of the score interval for paired fractions (Tango 1998). For other scores,
+    it is that of the paired bootstrap, and at least the bound of an error that no row shows, -log(0.025) / n.
+    """
+    if metric == "accuracy" and first.is_correct is not None and second.is_correct is not None:
+        only_first = int((first.is_correct & ~second.is_correct).sum())
+        only_second = int((second.is_correct & ~first.is_correct).sum())
+        drop = (only_first - only_second) / first.size
+        return Drop(drop, _bound_paired_difference(only_first, only_second, first.size), first.size)
+    found = compare_scorers(first, second, seed)[metric]
+    sign = -1 if is_higher_better else 1
+    drop, bound = sign * found.difference / perfect, max(sign * value for value in found.interval) / perfect
+    return Drop(drop, max(bound, drop, -math.log(0.025) / first.size), first.size)
+
+
+def _bound_paired_difference(only_first: int, only_second: int, size: int) -> float:
+    """Return the upper bound of Tango's 95 % interval for a difference of two fractions of the same rows."""
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z = float(norm.ppf(0.975))
+
+    def compute_excess(difference: float) -> float:
+        """Return by how much the score statistic for this difference is below z."""
+        # q is the maximum likelihood estimate of the probability that only the second model is right
+        a = 2 * size
+        b = -only_first - only_second + (2 * size - only_first + only_second) * difference
+        c = -only_second * difference * (1 - difference)
+        q = (math.sqrt(max(b * b - 4 * a * c, 0)) - b) / (2 * a)
+        variance = size * (2 * q + difference * (1 - difference))
+        return z * math.sqrt(max(variance, 0)) - (size * difference - only_first + only_second)
+
+    if compute_excess(1.0) >= 0:
+        return 1.0
+    low = (only_first - only_second) / size
+    return float(brentq(compute_excess, max(low, 1e-12), 1.0))
 
 
 # ---- groups of runs

@@ -308,10 +308,12 @@ class Evaluation(ABC):
 
     Attributes:
         outputs: The model's outputs.
+        perfect_score: Score of correct predictions: 1, or 100 for scores in percent.
         has_comparable_logits: Whether the logits of several models for the same rows can be averaged. If not,
             `merge_records` combines their predictions.
     """
 
+    perfect_score: ClassVar[float] = 1.0
     has_comparable_logits: ClassVar[bool] = True
 
     def __init__(self, outputs: Outputs) -> None:

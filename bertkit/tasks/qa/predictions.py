@@ -436,6 +436,7 @@ class QaEvaluation(RowEvaluation):
         rules: The rules of SQuAD. With v1, every question has an answer; with v2, some questions have none.
     """
 
+    perfect_score = 100.0
     has_comparable_logits = False  # only the best spans of each window are kept
     calibration_method = "answers"
 
