@@ -633,8 +633,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         )
     for name, drop in measurements.get("drop", {}).items():
         out_console.print(
-            f"{name} drops by {drop['points']:.2f} points, and by at most {drop['bound']:.2f} at a confidence "
-            "of 97.5 %",
+            f"{name} drops by {drop['points']:.2f} points, and by at most {drop['bound']:.2f} at a "
+            "confidence of 97.5 %",
             soft_wrap=True,
         )
     model = f"model: {result.output_dir} (opset {measurements['opset']})"

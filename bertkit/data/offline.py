@@ -21,6 +21,7 @@ from bertkit.utils.files import (
     require_disk_space,
     verify_checksums,
     write_checksums,
+    write_text,
 )
 from bertkit.utils.reporting import report_info
 
@@ -146,7 +147,7 @@ def store(root: Path, content: HubContent, source: Path, files: Sequence[str], r
         for file in files:
             (staging / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / file, staging / file)  # the content, where the cache has a link
-        (staging / RECORD_FILE).write_text(json.dumps(asdict(record), indent=2), "utf-8")
+        write_text(staging / RECORD_FILE, json.dumps(asdict(record), indent=2) + "\n")
         write_checksums(staging)
         if target.exists():
             replace_path(target, replaced)

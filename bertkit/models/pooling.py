@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from bertkit.data.hub import summarize_error
 from bertkit.errors import UserError, format_list
 from bertkit.models.loading import POOLING_KEY, WEIGHTS_FILE, ModelSource
+from bertkit.utils.files import write_text
 
 
 def is_causal(config: Any) -> bool:
@@ -223,7 +224,7 @@ def write_sentence_modules(folder: Path, config: Any, max_length: int) -> None:
     }
     (folder / POOLING_DIR).mkdir()
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def read_default_prompt(source: ModelSource) -> str | None:
