@@ -378,6 +378,10 @@ class ServeConfig(Settings):
         None, "File with a token that requests must send: Authorization: Bearer TOKEN.", Panel.ACCESS,
         is_path=True,
     )  # fmt: skip
+    verify: bool = setting(
+        False, "First compare outputs of exported models with those of the export, on validation rows.",
+        Panel.COMMON,
+    )  # fmt: skip
     log_texts: bool = setting(False, "Also log the rows of requests.", Panel.OUTPUT)
 
 

@@ -38,6 +38,7 @@ from bertkit.models.loading import (
 from bertkit.run.predictor import OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
 from bertkit.run.results import choose_deciding_metric
+from bertkit.run.verification import load_rows, record_outputs
 from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
 from bertkit.stats.significance import bound_drop
@@ -168,6 +169,8 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
                 shutil.copyfile(run / name, variant_folder / name)
             validation.tokenizer.save_pretrained(variant_folder)
             RunDir(variant_folder).write_metrics({**metrics, "export": measurements})
+        if validation.task.definition.predicts_rows:
+            _record_outputs(run, folders)
         if config.triton:
             name = run.resolve().name
             models = {
@@ -178,6 +181,20 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
     return measurements
+
+
+def _record_outputs(run: Path, folders: Mapping[str, Path]) -> None:
+    """Store outputs with each variant, for `serve --verify`, if the validation rows are available."""
+    with silence_reports():
+        try:
+            rows = load_rows(run)
+        except UserError as error:
+            problem = f"{run}: serve --verify cannot verify this export ({error})"
+        else:
+            for variant, folder in folders.items():
+                record_outputs(folder, run, rows, "fp32" if variant == FP32 else variant)
+            return
+    report_warning(problem)
 
 
 def _measure(

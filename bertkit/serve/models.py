@@ -15,6 +15,7 @@ from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.models.load_check import depends_on_padding
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
+from bertkit.run.verification import verify_outputs
 from bertkit.run_directory import RunDir
 from bertkit.serve.batcher import Batcher, Job, Records, TokenLimit, compute_jobs, predict_rows
 from bertkit.serve.requests import RowDecoder
@@ -92,6 +93,9 @@ class ServedModel:
 def load_served_model(run: str, name: str, config: ServeConfig, metrics: Metrics) -> ServedModel:
     """Load a run, an exported model or an ensemble; predict example rows, so that no request is slower."""
     predictor = load_predictor(run)
+    if config.verify:
+        num_rows = verify_outputs(expand_home(run), predictor)
+        logger.info("verified %s: %d outputs are those of the export", name, num_rows)
     is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
     tokenizer, max_length = predictor.tokenizer, predictor.task.config.max_length
     if any(depends_on_padding(model, tokenizer, max_length) for model in predictor.loaded_models):
