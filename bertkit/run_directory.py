@@ -9,7 +9,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -564,10 +564,16 @@ def _parse_json(text: bytes, location: object) -> dict[str, Any]:
 # ---- kinds of output directories
 
 
-RUN = OutputKind(
+# Names of files and directories that only experiments write, such as a study.
+EXPERIMENT_NAMES = {"study.json", "out_of_fold.jsonl", "folds", "seeds", "trials", "defaults", "ensemble"}
+EXPERIMENT = OutputKind(
     "a run", "pass --overwrite to replace it, or --resume to resume it",
     lambda names: set() if RunDir.SETTINGS_FILE in names else names,
 )  # fmt: skip
+RUN = replace(
+    EXPERIMENT,
+    find_foreign_files=lambda names: names & EXPERIMENT_NAMES or EXPERIMENT.find_foreign_files(names),
+)
 
 
 def _find_files_unless_evaluation(names: set[str]) -> set[str]:

@@ -711,6 +711,15 @@ def test_a_study_is_compared_with_another_one_on_the_same_held_out_rows(two_stud
     assert cli(*args, trained)[0] == 0
 
 
+def test_a_single_run_does_not_replace_a_study(two_studies, cli, tmp_path, runs):
+    _, trained, options = two_studies
+    target = ["-o", trained.output_dir, "--overwrite"]
+    words = ["contains files that are not part of a run", "study.json", "choose another directory"]
+    args = ["--data", options["data"], "--model", options["model"], *target]
+    assert_refused(cli, tmp_path, args, words)
+    assert_refused(cli, tmp_path, [runs / "classify", "--data", options["data"], *target], words, "calibrate")
+
+
 def test_studies_that_cannot_be_compared_are_refused(two_studies, cli, tmp_path, runs):
     _, trained, options = two_studies
     data = options["data"]

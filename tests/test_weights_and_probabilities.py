@@ -102,11 +102,22 @@ PROBLEMS = [
     ({"a": "high"}, False, "has no number for each label"),
     ({"a": 0.5, "b": 0.3}, False, "sum to 0.8, not to 1"),
     ({"a": 1.5, "b": 0.5}, False, "sum to 2, not to 1"),
-    ({"a": 0, "b": 0}, False, "sum to 0, not to 1"),
+    ({"a": 0, "b": 0}, False, "has no vote or probability above 0"),
+    ("OrderedDict([('a', 0.5)])", False, "has no number for each label"),
+    ("{'a': np.float64(0.5)}", False, "has no number for each label"),
+    ({"a": 10**400}, False, "has no number for each label"),
     ({"a": -0.5, "b": 1.5}, False, "below 0"),
     ({"a": 3, "b": 1}, True, "above 1"),
     ({"a": -1}, True, "below 0"),
 ]
+
+
+@pytest.mark.parametrize("cell", ["{'a': np.float64(0.5)}", '"{\\"a\\": 1}"', "Counter({'a': 3})"])
+def test_a_column_of_texts_that_look_like_dictionaries_is_refused(cell):
+    with pytest.raises(UserError, match=r"row 1: column 'label': .* has no number for each label"):
+        split_probabilities(make_rows([cell, cell]), "label", are_sets=False)
+    plain = make_rows(["{a}", "b: c", "(d: e)"])
+    assert split_probabilities(plain, "label", are_sets=False) is plain
 
 
 def test_a_dictionary_without_numbers_is_no_label():
@@ -115,10 +126,10 @@ def test_a_dictionary_without_numbers_is_no_label():
 
 
 def test_a_column_of_the_data_may_have_the_name_of_soft_labels():
-    rows = Rows.from_columns({"label": ["a"], "label probabilities": ["0.7"]}, "rows.csv")
+    rows = Rows.from_columns({"label": ["a"], "soft labels of label": ["0.7"]}, "rows.csv")
     assert get_probabilities(rows, "label") is None
     rows = rows.with_column("label", [{"a": 1.0}])
-    with pytest.raises(UserError, match=r"rows.csv: column 'label probabilities': .*; rename it"):
+    with pytest.raises(UserError, match=r"rows.csv: column 'soft labels of label': .*; rename it"):
         split_probabilities(rows, "label", are_sets=False)
 
 
@@ -180,7 +191,11 @@ def test_a_wrong_weight_is_one_line_of_the_command(cli, tmp_path, tiny, value):
 def test_the_column_of_weights_must_exist_and_not_hold_labels(cli, tmp_path, tiny):
     data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(40))
     args = ["--data", data, "--model", tiny, "-o", tmp_path / "run", "--weight-column"]
-    assert_refused(cli, tmp_path, [*args, "w"], ["no column 'w' (--weight-column)", "pass one of these"])
+    words = ["no column 'w' (--weight-column)", "it has text, label; pass one of these"]
+    assert_refused(cli, tmp_path, [*args, "w"], words)
+    ner = write_rows(tmp_path / "ner.jsonl", ROW_MAKERS["ner"](20))
+    of_ner = ["--data", ner, "--model", tiny, "-o", tmp_path / "run", "--weight-column"]
+    assert_refused(cli, tmp_path, [*of_ner, "w"], ["it has tokens, tags; pass one of these"], "ner")
     assert_refused(cli, tmp_path, [*args, "label"], ["--weight-column label: is the column of the labels"])
 
 
@@ -461,7 +476,7 @@ def test_a_run_shows_disagreement(run, cli):
     records = read_predictions(run.output_dir)
     record = next(record for record in records if record["gold_probabilities"][record["gold"]] == 0.6)
     assert sum(record["gold_probabilities"].values()) == pytest.approx(1)
-    assert all("label" not in record and "label probabilities" not in record for record in records)
+    assert all("label" not in record and "soft labels of label" not in record for record in records)
     page = (run.output_dir / "report.html").read_text("utf-8")
     assert "agreement" in page
     assert "label probabilities" in page

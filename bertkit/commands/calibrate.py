@@ -97,7 +97,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     run, target = Path(config.run), Path(config.output_dir or config.run)
     is_copy = target.resolve() != run.resolve()
     if is_copy:
-        check_output_directory(target, RUN, config.overwrite)
+        check_output_directory(
+            target, dataclasses.replace(RUN, hint="pass --overwrite to replace it"), config.overwrite
+        )
     devices.request_device(config.device)
     task = _load_task(run)
     criterion = None if config.threshold is None else parse_criterion(config.threshold)

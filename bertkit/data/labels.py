@@ -119,7 +119,7 @@ def parse_number(value: Any) -> float | None:
     text = value.strip() if isinstance(value, str) else ""
     try:
         number = float(value if "_" not in text else "nan")  # Python reads 1_5 as 15
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         if match := PERCENTAGE.fullmatch(text):
             text = match[1]
         elif not DECIMAL_COMMA.fullmatch(text):

@@ -1,5 +1,6 @@
 """Sample weights, and soft labels: probabilities of classes, such as the votes of several annotators."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ def describe_weights(train: Rows, column: str) -> str:
 # ---- soft labels
 
 SUM_TOLERANCE = 0.02  # of rounded probabilities
+# A text that Python or pandas writes for a dictionary, perhaps quoted again; a colon follows its first label.
+DICTIONARY = re.compile(r"""[\s"']*(\{[^{}]*:|(OrderedDict|Counter|defaultdict)\()""")
 
 
 def parse_probabilities(cell: Any) -> dict[str, float] | None:
@@ -74,7 +77,7 @@ def parse_probabilities(cell: Any) -> dict[str, float] | None:
 
 def name_probability_column(label_column: str) -> str:
     """Return the name of the column that holds the probabilities after `split_probabilities`."""
-    return f"{label_column} probabilities"
+    return f"soft labels of {label_column}"
 
 
 def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
@@ -91,7 +94,7 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
         return rows
     codes, cells = rows.factorize(column)
     parsed = [parse_probabilities(cell) for cell in cells]
-    if not any(parsed):
+    if not any(parsed) and not any(isinstance(cell, str) and DICTIONARY.match(cell) for cell in cells):
         return rows
     new_column = name_probability_column(column)
     if new_column in rows.columns:
@@ -105,7 +108,7 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
         location = rows.format_location(int(np.argmax(codes == code)))
         if numbers is None:
             is_empty_mapping = isinstance(cell, Mapping) and all(value is None for value in cell.values())
-            is_text = isinstance(cell, str) and cell.lstrip()[:1] == "{"
+            is_text = isinstance(cell, str) and bool(DICTIONARY.match(cell))
             if (isinstance(cell, Mapping) or is_text) and not is_empty_mapping:
                 raise UserError(
                     f"{location}: column {column!r}: {shorten_repr(cell)} has no number for each label; "
@@ -121,6 +124,8 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
             problem = "has a number below 0; write probabilities from 0 to 1"
         elif are_sets and max(numbers.values()) > 1:
             problem = "has a number above 1; write probabilities from 0 to 1"
+        elif not are_sets and total == 0:
+            problem = "has no vote or probability above 0; write one, or remove the row"
         elif not are_sets and not are_votes and abs(total - 1) > SUM_TOLERANCE:
             problem = (
                 f"has probabilities that sum to {total:g}, not to 1; correct them, or pass --problem "

@@ -47,7 +47,7 @@ from bertkit.run.prepare import PreparedRun, RunOptions, prepare
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import Run
 from bertkit.run.train import require_unchanged_data, train_prepared
-from bertkit.run_directory import RUN, RunDir, create_default_directory
+from bertkit.run_directory import EXPERIMENT, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.judgement import EXIT_STATUSES
@@ -330,7 +330,7 @@ class Experiment(ABC):
                 default = create_default_directory(*self.command.split(), *name_parts)
                 self.folder = stack.enter_context(locks.lock_directory(default, is_new=True))
             if not self.config.resume:
-                check_output_directory(self.folder, RUN, self.config.overwrite)
+                check_output_directory(self.folder, EXPERIMENT, self.config.overwrite)
                 for path in [*self._find_outputs(), *self._find_outputs("/*/")]:
                     locks.require_unlocked(path)
                 RunDir(self.folder).back_up(self.output_names)

@@ -117,10 +117,10 @@ def select_dataset_defaults(dataset: LoadedDataset, task_type: type[Task]) -> di
     return selected
 
 
-def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
+def resolve_row_columns(task: Task, read: Splits, splits: Splits) -> list[str]:
     """Check the columns of groups, times and weights in parsed rows; return notes on them.
 
-    Only training rows need weights.
+    Only training rows need weights. `read` are the rows as they were read, whose columns an error names.
     """
     group_column, time_column, weight_column = (
         task.config.group_column, task.config.time_column, task.config.weight_column,
@@ -129,10 +129,14 @@ def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
     flags = {GROUP_FLAG: group_column, TIME_FLAG: time_column, WEIGHT_FLAG: weight_column}
     for flag, column in flags.items():
         if column is not None:
-            for rows in [splits["train"]] if flag == WEIGHT_FLAG else splits.values():
-                require_column(rows, column, flag)
-            if column in task.input_schema.gold_columns:
+            if column in task.input_schema.gold_columns or (
+                column in read["train"].columns and column not in splits["train"].columns
+            ):
                 raise UserError(f"{flag} {column}: is the column of the labels; name another column")
+            for name in ["train"] if flag == WEIGHT_FLAG else splits:
+                if column not in splits[name].columns:
+                    require_column(read[name], column, flag)
+                require_column(splits[name], column, flag)
     if weight_column is not None:
         read_weights(splits["train"], weight_column)  # refuses values that are no weights
         notes.append(describe_weights(splits["train"], weight_column))
@@ -146,7 +150,9 @@ def resolve_row_columns(task: Task, splits: Splits) -> list[str]:
 def parse_dataset(task: Task, dataset: LoadedDataset) -> LoadedDataset:
     """Return the dataset with parsed rows, and with notes on the columns that split them or are not read."""
     parsed = task.parse_dataset(dataset)
-    parsed = dataclasses.replace(parsed, notes=[*parsed.notes, *resolve_row_columns(task, parsed.splits)])
+    parsed = dataclasses.replace(
+        parsed, notes=[*parsed.notes, *resolve_row_columns(task, dataset.splits, parsed.splits)]
+    )
     if dataset.defaults:  # the registry names the columns of a known dataset
         return parsed
     unread = describe_unread_columns(task, dataset.splits["train"])

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from bertkit.data.sources import resolve_data_dir
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.run_directory import RUN, RunDir, format_python_call
+from bertkit.run_directory import EXPERIMENT, RunDir, format_python_call
 from bertkit.settings.declaration import fill_unset, get_flag, get_settings
 from bertkit.settings.recipes import (
     COMMAND_NAME,
@@ -86,7 +86,7 @@ def resolve_settings(
             raise UserError(
                 f"--output-dir {config.output_dir}: is also the value of --data; choose another directory"
             )
-        check_output_directory(Path(config.output_dir), RUN, config.overwrite)
+        check_output_directory(Path(config.output_dir), EXPERIMENT, config.overwrite)
     return config, None
 
 
