@@ -32,7 +32,7 @@ import numpy as np
 
 from bertkit.commands.label_ranking import rank_rows
 from bertkit.data.features import build_features
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.models import loading
 from bertkit.models.encoder import FrozenEncoder
 from bertkit.stats.calibration import Decisions

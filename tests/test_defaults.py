@@ -116,7 +116,7 @@ def test_label_of_every_row_keeps_a_weight_in_balanced_training(cli, tiny, tmp_p
 
 
 def test_class_weights_of_label_sets():
-    from bertkit.data.weights_and_probabilities import TrainingLabels
+    from bertkit.data.weights_and_soft_labels import TrainingLabels
     from bertkit.models.losses import compute_class_weights
 
     labels = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]])

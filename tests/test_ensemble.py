@@ -67,12 +67,12 @@ def test_ensemble_of_one_member_equals_the_member(make_ensemble, task):
 def test_probabilities_are_the_means_of_the_members(make_ensemble, task):
     study, members = make_ensemble(task)
 
-    def get_probabilities(run):
+    def get_soft_labels(run):
         values = [record["probabilities"] for record in predict(run, task)]
         return [list(row.values()) if isinstance(row, dict) else row for row in values]
 
-    ensemble = get_probabilities(study)
-    separate = zip(*map(get_probabilities, members), strict=True)
+    ensemble = get_soft_labels(study)
+    separate = zip(*map(get_soft_labels, members), strict=True)
     for row, (first, second) in zip(ensemble, separate, strict=True):
         assert row == pytest.approx((np.array(first) + second) / 2, abs=1e-6)
         assert first != pytest.approx(second, abs=1e-5)

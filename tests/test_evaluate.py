@@ -126,6 +126,15 @@ def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     assert (status, json.loads(out)["judgement"]["verdict"]) == (4, "worse")
 
 
+def test_a_run_without_the_score_that_judges_the_other_one_is_refused(cli, tmp_path, tiny):
+    data = write_rows(tmp_path / "rows.jsonl", make_toy_rows(60))
+    options = {"data": data, "model": tiny, "max_steps": 1, "max_length": 32}
+    bertkit.classify(**options, output_dir=tmp_path / "a", metric_for_best_model="positive_f1")
+    bertkit.classify(**options, output_dir=tmp_path / "b", problem="multi-class")
+    args = [tmp_path / "a", "--compare", tmp_path / "b", "-o", tmp_path / "both"]
+    assert_refused(cli, tmp_path, args, ["--compare", "has no positive_f1, which judges"], "evaluate")
+
+
 def test_a_run_does_not_differ_from_itself(runs, cli):
     status, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
     found = json.loads(out)["compared"]["difference"]["f1"]

@@ -22,7 +22,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, RobertaConfig
 
 import bertkit
 from bertkit.data.split import to_membership
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.errors import RunInterrupted
 from bertkit.methods.vectors import PairFeatures, choose_repeats, sample_pairs
 from bertkit.models.losses import CosineSimilarityLoss

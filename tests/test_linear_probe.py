@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.data.features import build_features
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.models import encoder as encoder_module
 from bertkit.models.encoder import POOLINGS, FrozenEncoder
 from bertkit.stats.linear_probe import fit_linear_probe

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.scores import score_multi_label, score_regression, score_single_label
 from bertkit.stats.significance import Scorer, compute_intervals

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.data.columns import parse_column_names
 from bertkit.data.table import Rows
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import CrossEntropy

@@ -28,6 +28,7 @@ from bertkit.run.results import (
     MetricModules,
     Run,
     bind_modules,
+    choose_deciding_metric,
     compute_scores,
     find_slices,
     summarize_baselines,
@@ -285,6 +286,12 @@ def _score(
             str(config.compare), other_evaluation, validation, task.config.seed
         )
     metrics |= summarize_judgement(task, validation, others, model=config.run if other else None)
+    if other and "judgement" not in metrics:
+        name, _ = choose_deciding_metric(task, validation)
+        raise UserError(
+            f"--compare {config.compare}: has no {name}, which judges {config.run}; compare runs with the "
+            "same labels and --positive-label"
+        )
     metrics |= summarize_slices(task, validation, slices)
     if config.output_dir:
         folder = Path(config.output_dir)

@@ -200,7 +200,7 @@ class Features(ABC):
         warnings: Problems of the training labels, for the user.
         weights: [n] float32 weight of each example in the loss; None if all count alike.
         targets: [n, classes] float32 probabilities of the labels, which replace `labels` in the loss; None if
-            the labels are certain.
+            the labels are hard.
         teacher_logits: Logits that another model predicts for the examples; None if the labels are the only
             targets.
     """

@@ -288,6 +288,16 @@ class Study(Experiment):
                 f"{flag}: is a study of {metrics['command']}, this one of {self.task_name}; compare studies "
                 "of one task"
             )
+        if metrics["metric"] != self.metric:
+            raise UserError(
+                f"{flag}: is judged by {metrics['metric']}, this study by {self.metric}; pass the same "
+                "--metric-for-best-model"
+            )
+        if self.metric not in metrics["settings"]["best"]["held_out"]["intervals"]:
+            raise UserError(
+                f"{flag}: {self.metric} is a score of a module of --metric, which has no paired test; omit "
+                "the flag, or --metric-for-best-model"
+            )
         if self.folder is not None and self.folder.resolve() == folder.resolve():
             raise UserError(f"{flag}: is this study; pass another one")
         settings = {"output_dir": str(folder), "resume": True}
@@ -332,11 +342,7 @@ class Study(Experiment):
             rows=format_count(len(common), self.prepared.task.definition.unit), name=str(self.folder),
             seed=self.config.seed,
         )  # fmt: skip
-        if judgement is None:
-            raise UserError(
-                f"--against {self.config.against}: {self.metric} is a score of a module of --metric, which "
-                "has no paired test; omit the flag, or --metric-for-best-model"
-            )
+        assert judgement is not None  # see `_load_other`
         return {"judgement": dataclasses.asdict(judgement)}
 
     def plan_final_runs(self, folder: Path, settings: Mapping[str, Any]) -> list[PlannedRun]:

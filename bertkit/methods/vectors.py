@@ -7,7 +7,7 @@ import numpy as np
 
 from bertkit.data.features import TARGETS, WEIGHTS, Features, VectorCollator
 from bertkit.data.split import to_membership
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from bertkit.data.features import TARGETS, WEIGHTS
 from bertkit.data.masking import IGNORE_INDEX
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.utils.devices import copy_to_device
 
 

@@ -38,7 +38,7 @@ from bertkit.data.split import (
     to_membership,
 )
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, describe_changes, fingerprint_splits
-from bertkit.data.weights_and_probabilities import WEIGHT_FLAG, describe_weights, read_weights
+from bertkit.data.weights_and_soft_labels import WEIGHT_FLAG, describe_weights, read_weights
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.run.resolve_settings import fill_data_dir, require_data_objects
 from bertkit.run_directory import RunDir, format_python_call

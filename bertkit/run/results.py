@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.columns import parse_column_names
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
-from bertkit.data.weights_and_probabilities import compute_agreement
+from bertkit.data.weights_and_soft_labels import compute_agreement
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
 from bertkit.run.load_data import summarize_split_columns
 from bertkit.run_directory import RunDir
@@ -265,7 +265,7 @@ def summarize_judgement(
 
 # ---- slices
 
-# Of the texts, of classes, and of uncertain labels, whatever the columns of the data.
+# Of the texts, of classes, and of soft labels, whatever the columns of the data.
 LENGTH, LABEL, AGREEMENT = "length", "label", "agreement"
 
 

@@ -13,7 +13,7 @@ from sentencex import get_sentence_boundaries
 
 from bertkit.data.language import detect_language, split_words
 from bertkit.data.table import as_column, iter_chunks
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.utils.text import replace_surrogates
 
 TextColumns = Sequence[Sequence[str]]  # one or two columns of n texts

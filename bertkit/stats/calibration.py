@@ -27,7 +27,7 @@ class Decisions:
         gold: [n] int, gold class; -1 if it is not known.
         row: [n] int, index of the row of each decision.
         num_rows: Number of rows; rows may have no decisions.
-        targets: [n, classes] probabilities of the gold classes; None if they are certain.
+        targets: [n, classes] probabilities of the gold classes; None if they are known.
         weights: [n] weight of each decision when a temperature is fitted; None if all count alike.
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bertkit.data.split import assign_balanced_folds, assign_folds
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.stats.calibration import cross_fit
 
 MAX_ITERATIONS = 1000

@@ -26,7 +26,7 @@ from bertkit.data.groups_and_times import (
 from bertkit.data.sources import LoadedDataset, load_dataset, load_split
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
-from bertkit.data.weights_and_probabilities import read_weights
+from bertkit.data.weights_and_soft_labels import read_weights
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
 from bertkit.models.forward import average_probabilities
@@ -69,6 +69,7 @@ class InputSchema:
         example_text: The first text of an example row.
         column_kinds: What those text columns hold that do not hold one text.
         label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
+        further_text_flag: The flag that names one more column of texts; None if the task reads no more.
     """
 
     text_columns: tuple[str, ...]
@@ -80,6 +81,7 @@ class InputSchema:
     example_text: str = "..."
     column_kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     label_key: Literal["word", "label"] | None = None
+    further_text_flag: str | None = None
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """Return rows that combine the texts of several flags (see `columns_by_flag`).
@@ -166,7 +168,7 @@ def describe_unread_columns(task: "Task", train: Rows) -> list[str]:
     ]
     if not unread:
         return []
-    flag = task.further_text_flag
+    flag = task.input_schema.further_text_flag
     texts = [name for name in unread if flag and hold_texts(train[name][:SEEN_ROWS])]
     fix = f"; {flag} {shlex.quote(texts[0])} reads it, too" if texts else ""
     return [f"{UNREAD_NOTE}: {format_list(unread)}{fix}"]
@@ -636,11 +638,6 @@ class Task(ABC):
 
         None if each example is one sequence.
         """
-        return None
-
-    @property
-    def further_text_flag(self) -> str | None:
-        """The flag that names one more column of texts; None if the task reads no more."""
         return None
 
     @property

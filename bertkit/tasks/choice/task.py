@@ -31,7 +31,7 @@ from bertkit.data.table import (
     hash_values,
     replace_values,
 )
-from bertkit.data.weights_and_probabilities import TrainingLabels
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.errors import UserError, format_count, format_list, shorten_repr
 from bertkit.models.heads import CHOICE_HEAD, has_head, has_head_type, load_with_pooling
 from bertkit.models.loading import ModelSource
@@ -111,10 +111,6 @@ class Swag(Task):
     sequence_grouping = "choice"
 
     @property
-    def further_text_flag(self) -> str | None:
-        return None if self.config.start_column else "--start-column"
-
-    @property
     def pipeline(self) -> TransformersPipeline:
         return TransformersPipeline(task="multiple-choice", caveat="has no task for multiple choice")
 
@@ -133,6 +129,7 @@ class Swag(Task):
             column_kinds={endings[0]: "texts"} if len(endings) == 1 else kinds,
             context_columns=contexts,
             ending_columns=endings,
+            further_text_flag=None if config.start_column else "--start-column",
         )
 
     # ---- rows

@@ -33,14 +33,14 @@ from bertkit.data.labels import (
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys, sample_rows
 from bertkit.data.table import Rows, Splits, replace_values
-from bertkit.data.weights_and_probabilities import (
+from bertkit.data.weights_and_soft_labels import (
     TrainingLabels,
     collect_names,
-    describe_probabilities,
-    encode_probabilities,
-    name_probability_column,
-    name_probability_ids,
-    split_probabilities,
+    describe_soft_labels,
+    encode_soft_labels,
+    name_soft_label_column,
+    name_soft_label_ids,
+    split_soft_labels,
 )
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.encoder import FrozenEncoder
@@ -241,7 +241,7 @@ class SequenceTask(Task):
             hidden_columns=frozenset(
                 [
                     self.config.label_column,
-                    name_probability_column(self.config.label_column or ""),
+                    name_soft_label_column(self.config.label_column or ""),
                 ]
             ),
             columns_by_flag=dict(zip(("text", "text_pair"), columns, strict=False)),
@@ -279,17 +279,17 @@ class SequenceTask(Task):
     def _guess_texts(self, train: Rows) -> None:
         """Guess the text columns that the user did not name; raise `UserError` if none looks like a text."""
 
-    def _move_probabilities(self, rows: Rows) -> Rows:
+    def _split_soft_labels(self, rows: Rows) -> Rows:
         """Return the rows with the probabilities of labels in a column of their own."""
         if self._problem == "regression":
             return rows
-        return split_probabilities(rows, self.config.label_column, self._problem == "multi-label")
+        return split_soft_labels(rows, self.config.label_column, self._problem == "multi-label")
 
-    def _move_all_probabilities(self, dataset: LoadedDataset) -> LoadedDataset:
+    def _split_all_soft_labels(self, dataset: LoadedDataset) -> LoadedDataset:
         """Do the same in all splits, with a note on the probabilities."""
-        splits = {name: self._move_probabilities(rows) for name, rows in dataset.splits.items()}
+        splits = {name: self._split_soft_labels(rows) for name, rows in dataset.splits.items()}
         column, are_sets = self.config.label_column, self._problem == "multi-label"
-        notes = describe_probabilities(splits["train"], column, are_sets)
+        notes = describe_soft_labels(splits["train"], column, are_sets)
         return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, *notes])
 
     def _drop_unlabeled(self, dataset: LoadedDataset) -> LoadedDataset:
@@ -339,7 +339,7 @@ class SequenceTask(Task):
             self._check_texts(rows)
             return rows, []
         column = self.config.label_column
-        rows = self._move_probabilities(join_label_columns(rows, column))
+        rows = self._split_soft_labels(join_label_columns(rows, column))
         require_column(rows, column, "the label")
         labels = self.labels or ["-1"]  # a number may be -1
         labeled, notes = drop_unlabeled_rows({"train": rows}, column, labels)
@@ -387,16 +387,16 @@ class SequenceTask(Task):
             return None
         return self.label_type.encode_labels(rows, column)
 
-    def encode_probabilities(self, rows: Rows, labels: np.ndarray) -> np.ndarray | None:
+    def encode_soft_labels(self, rows: Rows, labels: np.ndarray) -> np.ndarray | None:
         """Return [n, classes] the probabilities of labels, given the encoded labels; None without any."""
         if not self.labels:
             return None
-        return encode_probabilities(rows, self.config.label_column, labels, self.labels)
+        return encode_soft_labels(rows, self.config.label_column, labels, self.labels)
 
     def get_training_labels(self, rows: Rows) -> TrainingLabels:
         """Return the labels of training rows with their weights and probabilities."""
         labels = self.label_type.encode_labels(rows, self.config.label_column)
-        return TrainingLabels(labels, get_weights(self, rows), self.encode_probabilities(rows, labels))
+        return TrainingLabels(labels, get_weights(self, rows), self.encode_soft_labels(rows, labels))
 
     def get_labels(self, rows: Rows) -> list[Any]:
         encoded = self.label_type.encode_labels(rows, self.config.label_column)
@@ -405,10 +405,10 @@ class SequenceTask(Task):
     def replace_labels(self, rows: Rows, labels: Mapping[int, Any]) -> Rows:
         column = self.config.label_column
         cells = self.label_type.format_cells(list(labels.values()), rows.factorize(column)[1])
-        probability_column = name_probability_column(column)
-        if probability_column in rows.columns:  # the new labels are certain
-            probabilities = replace_values(rows[probability_column], dict.fromkeys(labels))
-            rows = rows.with_column(probability_column, probabilities)
+        soft_label_column = name_soft_label_column(column)
+        if soft_label_column in rows.columns:  # the new labels are hard
+            probabilities = replace_values(rows[soft_label_column], dict.fromkeys(labels))
+            rows = rows.with_column(soft_label_column, probabilities)
         return rows.with_column(column, replace_values(rows[column], dict(zip(labels, cells, strict=True))))
 
     # ---- model
@@ -456,7 +456,7 @@ class SequenceTask(Task):
             self.config.max_length, self.config.long_texts, cache=self.use_cache,
         )  # fmt: skip
         if labels is not None:
-            features = dataclasses.replace(features, targets=self.encode_probabilities(rows, labels))
+            features = dataclasses.replace(features, targets=self.encode_soft_labels(rows, labels))
         if not training or labels is None:
             return features
         if isinstance(self.label_type, Regression):
@@ -549,10 +549,6 @@ class Classify(SequenceTask):
         return dataclasses.replace(pipeline, example_input=self.input_schema.example_text)
 
     @property
-    def further_text_flag(self) -> str | None:
-        return None if self.config.text_pair_column else "--text-pair-column"
-
-    @property
     def training_phrase(self) -> str:
         return TRAINING_PHRASES.get(self.config.method, super().training_phrase)
 
@@ -564,6 +560,8 @@ class Classify(SequenceTask):
     @property
     def input_schema(self) -> InputSchema:
         schema, columns = super().input_schema, tuple(self._entity_columns)
+        if not self.config.text_pair_column:
+            schema = dataclasses.replace(schema, further_text_flag="--text-pair-column")
         if not columns:
             return schema
         return dataclasses.replace(schema, span_columns=columns, example_text=EXAMPLE_TEXT)
@@ -577,7 +575,7 @@ class Classify(SequenceTask):
             splits = {name: join_label_columns(rows, column) for name, rows in dataset.splits.items()}
             dataset = dataclasses.replace(dataset, splits=splits)
         self._resolve_columns(dataset.splits["train"])
-        dataset = self._move_all_probabilities(dataset)
+        dataset = self._split_all_soft_labels(dataset)
         if self._entity_columns:
             self._check_entity_settings(dataset.splits["train"])
             types = collect_types(dataset.splits["train"], self._entity_columns)
@@ -763,7 +761,7 @@ class Nli(SequenceTask):
     def parse_dataset(self, dataset: LoadedDataset) -> LoadedDataset:
         self.state = SequenceState()
         self._resolve_columns(dataset.splits["train"])
-        dataset = self._name_label_ids(self._drop_unlabeled(self._move_all_probabilities(dataset)))
+        dataset = self._name_label_ids(self._drop_unlabeled(self._split_all_soft_labels(dataset)))
         train, column = dataset.splits["train"], self.config.label_column
         found = {label for value in train[column] if (label := normalize_label(value))}
         found |= collect_names(train, column)
@@ -799,7 +797,7 @@ class Nli(SequenceTask):
             notes=[*dataset.notes, note],
         )
         labeled = {
-            name: name_probability_ids(rows, column, STANDARD_LABELS)
+            name: name_soft_label_ids(rows, column, STANDARD_LABELS)
             for name, rows in dataset.splits.items()
             if has_labels(rows, column)
         }
@@ -819,7 +817,7 @@ class Nli(SequenceTask):
         distinct = set(map(normalize_label, rows.factorize(column)[1]))
         if set(self.labels) != set(STANDARD_LABELS) or not distinct <= ids:
             return rows
-        named = name_probability_ids(rows, column, STANDARD_LABELS)
+        named = name_soft_label_ids(rows, column, STANDARD_LABELS)
         return named.map_column(column, partial(map_label_ids, names=STANDARD_LABELS))
 
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:

@@ -69,7 +69,7 @@ class ClassificationView(View):
                 weight * negative_log_likelihood(probabilities[label])
                 for label, weight in record.get(GOLD_PROBABILITIES, {gold: 1.0}).items()
             ),
-            [*self.build_input_fields(record), *list_label_probabilities(record)],
+            [*self.build_input_fields(record), *list_soft_labels(record)],
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:
@@ -100,12 +100,12 @@ class ClassificationView(View):
         return Scorer(score, len(self.gold), self.gold == self.predicted)
 
 
-def list_label_probabilities(record: Mapping[str, Any]) -> list[Field]:
-    """Return a field with the probabilities of the gold labels, the highest first; [] if they are certain."""
+def list_soft_labels(record: Mapping[str, Any]) -> list[Field]:
+    """Return a field with the probabilities of the gold labels, the highest first; [] without soft labels."""
     probabilities = record.get(GOLD_PROBABILITIES, {})
     positive = sorted((-number, label) for label, number in probabilities.items() if number > 0)
     text = ", ".join(f"{label} {-number:.2g}" for number, label in positive)
-    return [Field("label probabilities", text)] if text else []
+    return [Field("soft label", text)] if text else []
 
 
 def find_label_error(
@@ -188,7 +188,7 @@ class MultiLabelView(View):
                 for label, p in probabilities
                 for target in [targets.get(label, 0.0)]
             ),
-            [*self.build_input_fields(record), *list_label_probabilities(record)],
+            [*self.build_input_fields(record), *list_soft_labels(record)],
         )  # fmt: skip
 
     def build_charts(self) -> list[Chart]:

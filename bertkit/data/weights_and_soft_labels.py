@@ -57,7 +57,7 @@ SUM_TOLERANCE = 0.02  # of rounded probabilities
 DICTIONARY = re.compile(r"""[\s"']*(\{[^{}]*:|(OrderedDict|Counter|defaultdict)\()""")
 
 
-def parse_probabilities(cell: Any) -> dict[str, float] | None:
+def parse_soft_label(cell: Any) -> dict[str, float] | None:
     """Return the number of each label in a cell such as `{"pos": 0.7, "neg": 0.3}`; None for other cells.
 
     The cell is a mapping, or a text with one in the notation of JSON or Python.
@@ -75,12 +75,12 @@ def parse_probabilities(cell: Any) -> dict[str, float] | None:
     return {str(label): float(number or 0.0) for label, number in numbers.items()}
 
 
-def name_probability_column(label_column: str) -> str:
-    """Return the name of the column that holds the probabilities after `split_probabilities`."""
+def name_soft_label_column(label_column: str) -> str:
+    """Return the name of the column that holds the probabilities after `split_soft_labels`."""
     return f"soft labels of {label_column}"
 
 
-def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
+def split_soft_labels(rows: Rows, column: str, are_sets: bool) -> Rows:
     """Move the probabilities in a column of labels to a column of their own.
 
     The column of labels then has the most probable label, of equally probable ones the first in sorted order;
@@ -93,10 +93,10 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
     if column not in rows.columns:
         return rows
     codes, cells = rows.factorize(column)
-    parsed = [parse_probabilities(cell) for cell in cells]
+    parsed = [parse_soft_label(cell) for cell in cells]
     if not any(parsed) and not any(isinstance(cell, str) and DICTIONARY.match(cell) for cell in cells):
         return rows
-    new_column = name_probability_column(column)
+    new_column = name_soft_label_column(column)
     if new_column in rows.columns:
         raise UserError(
             f"{rows.files[0]}: column {new_column!r}: has the name under which the soft labels of column "
@@ -144,20 +144,20 @@ def split_probabilities(rows: Rows, column: str, are_sets: bool) -> Rows:
     )
 
 
-def get_probabilities(rows: Rows, label_column: str) -> Sequence[dict[str, float] | None] | None:
-    """Return the probabilities of each row that `split_probabilities` found; None without any."""
-    values = rows.columns.get(name_probability_column(label_column), ())
+def get_soft_labels(rows: Rows, label_column: str) -> Sequence[dict[str, float] | None] | None:
+    """Return the probabilities of each row that `split_soft_labels` found; None without any."""
+    values = rows.columns.get(name_soft_label_column(label_column), ())
     first = next(filter(None, values), None)  # a column of the data may have this name
     return values if isinstance(first, dict) else None
 
 
 def collect_names(rows: Rows, label_column: str) -> set[str]:
     """Return the labels that have a positive probability in a row."""
-    values = get_probabilities(rows, label_column) or ()
+    values = get_soft_labels(rows, label_column) or ()
     return {label for numbers in values if numbers for label, number in numbers.items() if number > 0}
 
 
-def encode_probabilities(
+def encode_soft_labels(
     rows: Rows, label_column: str, labels: np.ndarray, names: Sequence[str]
 ) -> np.ndarray | None:
     """Return [n, classes] float32 the probability of each label; None if no row has probabilities.
@@ -166,7 +166,7 @@ def encode_probabilities(
         labels: [n] ids or [n, classes] with 0 and 1, which are the probabilities of all other rows.
         names: The labels by id.
     """
-    values = get_probabilities(rows, label_column)
+    values = get_soft_labels(rows, label_column)
     if values is None:
         return None
     targets = labels.astype(np.float32) if labels.ndim == 2 else np.eye(len(names), dtype=np.float32)[labels]
@@ -191,7 +191,7 @@ def compute_agreement(rows: Rows, label_column: str) -> np.ndarray | None:
 
     Of a label set, it is the most doubtful label, among those that the row has or lacks.
     """
-    values = get_probabilities(rows, label_column)
+    values = get_soft_labels(rows, label_column)
     if values is None:
         return None
     agreement = np.ones(len(rows))
@@ -203,7 +203,7 @@ def compute_agreement(rows: Rows, label_column: str) -> np.ndarray | None:
     return agreement
 
 
-def name_probability_ids(rows: Rows, label_column: str, names: Sequence[str]) -> Rows:
+def name_soft_label_ids(rows: Rows, label_column: str, names: Sequence[str]) -> Rows:
     """Replace label ids by names in the probabilities, if there are any."""
     name_by_id = {str(label_id): name for label_id, name in enumerate(names)}
 
@@ -213,13 +213,13 @@ def name_probability_ids(rows: Rows, label_column: str, names: Sequence[str]) ->
             for numbers in values
         ]
 
-    column = name_probability_column(label_column)
+    column = name_soft_label_column(label_column)
     return rows.map_column(column, rename) if column in rows.columns else rows
 
 
-def describe_probabilities(train: Rows, label_column: str, are_sets: bool) -> list[str]:
+def describe_soft_labels(train: Rows, label_column: str, are_sets: bool) -> list[str]:
     """Return a note on the probabilities of the labels of training rows; [] without any."""
-    values = list(filter(None, get_probabilities(train, label_column) or ()))
+    values = list(filter(None, get_soft_labels(train, label_column) or ()))
     if not values:
         return []
     of_rows = f"{len(values):,} of {format_count(len(train), 'training row')} have soft labels"

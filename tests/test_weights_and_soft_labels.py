@@ -1,4 +1,4 @@
-"""Rows with weights and labels with probabilities: how they are read, and what is fitted to them."""
+"""Sample weights and soft labels: how they are read, and what is fitted to them."""
 
 import json
 
@@ -24,14 +24,14 @@ import bertkit
 from bertkit.commands import calibrate
 from bertkit.data.features import TARGETS, UNLABELED, WEIGHTS
 from bertkit.data.table import Rows
-from bertkit.data.weights_and_probabilities import (
+from bertkit.data.weights_and_soft_labels import (
     TrainingLabels,
     compute_agreement,
-    encode_probabilities,
-    get_probabilities,
-    parse_probabilities,
+    encode_soft_labels,
+    get_soft_labels,
+    parse_soft_label,
     read_weights,
-    split_probabilities,
+    split_soft_labels,
 )
 from bertkit.errors import UserError
 from bertkit.methods.distill import DistillationLoss
@@ -64,7 +64,7 @@ def make_rows(values, column="label"):
     ],
 )  # fmt: skip
 def test_cells_with_probabilities(cell, expected):
-    assert parse_probabilities(cell) == expected
+    assert parse_soft_label(cell) == expected
 
 
 def test_the_most_probable_label_becomes_the_label():
@@ -76,23 +76,23 @@ def test_the_most_probable_label_becomes_the_label():
         {"b": 1},
         {"a": 0.99, "b": 0.02},
     ]
-    rows = split_probabilities(make_rows(cells), "label", are_sets=False)
+    rows = split_soft_labels(make_rows(cells), "label", are_sets=False)
     assert list(rows["label"]) == ["b", "a", "a", "a", "b", "a"]
     expected = [{"b": 0.7, "a": 0.3}, None, {"b": 0.5, "a": 0.5}, {"a": 0.75, "b": 0.25}, {"b": 1.0}]
-    assert list(get_probabilities(rows, "label"))[:5] == expected
-    targets = encode_probabilities(rows, "label", np.array([1, 0, 0, 0, 1, 0]), ["a", "b"])
+    assert list(get_soft_labels(rows, "label"))[:5] == expected
+    targets = encode_soft_labels(rows, "label", np.array([1, 0, 0, 0, 1, 0]), ["a", "b"])
     assert targets.tolist() == pytest.approx(
         np.array([[0.3, 0.7], [1, 0], [0.5, 0.5], [0.75, 0.25], [0, 1], [0.99 / 1.01, 0.02 / 1.01]])
     )
-    assert split_probabilities(rows, "label", are_sets=False) is rows
+    assert split_soft_labels(rows, "label", are_sets=False) is rows
 
 
 def test_each_label_of_a_set_has_its_probability():
     cells = [{"x": 0.9, "y": 0.6}, ["y"], {"x": 0.2}]
-    rows = split_probabilities(make_rows(cells), "label", are_sets=True)
+    rows = split_soft_labels(make_rows(cells), "label", are_sets=True)
     assert list(rows["label"]) == [["x", "y"], ["y"], []]
     labels = np.array([[1, 1], [0, 1], [0, 0]])
-    targets = encode_probabilities(rows, "label", labels, ["x", "y"])
+    targets = encode_soft_labels(rows, "label", labels, ["x", "y"])
     np.testing.assert_allclose(targets, [[0.9, 0.6], [0, 1], [0.2, 0]], rtol=1e-6)
     assert compute_agreement(rows, "label").tolist() == [0.6, 1, 0.8]
 
@@ -115,38 +115,38 @@ PROBLEMS = [
 @pytest.mark.parametrize("cell", ["{'a': np.float64(0.5)}", '"{\\"a\\": 1}"', "Counter({'a': 3})"])
 def test_a_column_of_texts_that_look_like_dictionaries_is_refused(cell):
     with pytest.raises(UserError, match=r"row 1: column 'label': .* has no number for each label"):
-        split_probabilities(make_rows([cell, cell]), "label", are_sets=False)
+        split_soft_labels(make_rows([cell, cell]), "label", are_sets=False)
     plain = make_rows(["{a}", "b: c", "(d: e)"])
-    assert split_probabilities(plain, "label", are_sets=False) is plain
+    assert split_soft_labels(plain, "label", are_sets=False) is plain
 
 
 def test_a_dictionary_without_numbers_is_no_label():
-    rows = split_probabilities(make_rows([{"a": 0.6, "b": 0.4}, {}, {"a": None}]), "label", are_sets=False)
+    rows = split_soft_labels(make_rows([{"a": 0.6, "b": 0.4}, {}, {"a": None}]), "label", are_sets=False)
     assert list(rows["label"]) == ["a", None, None]
 
 
 def test_a_column_of_the_data_may_have_the_name_of_soft_labels():
     rows = Rows.from_columns({"label": ["a"], "soft labels of label": ["0.7"]}, "rows.csv")
-    assert get_probabilities(rows, "label") is None
+    assert get_soft_labels(rows, "label") is None
     rows = rows.with_column("label", [{"a": 1.0}])
     with pytest.raises(UserError, match=r"rows.csv: column 'soft labels of label': .*; rename it"):
-        split_probabilities(rows, "label", are_sets=False)
+        split_soft_labels(rows, "label", are_sets=False)
 
 
 @pytest.mark.parametrize(("cell", "are_sets", "words"), PROBLEMS)
 def test_wrong_probabilities_are_refused(cell, are_sets, words):
     with pytest.raises(UserError, match=r"rows.csv: row 2: column 'label'") as caught:
-        split_probabilities(make_rows([{"a": 1.0}, cell]), "label", are_sets)
+        split_soft_labels(make_rows([{"a": 1.0}, cell]), "label", are_sets)
     assert words in str(caught.value)
 
 
 def test_a_label_that_training_rows_lack_is_refused_unless_its_probability_is_0():
-    rows = split_probabilities(make_rows([{"a": 0.6, "b": 0.4, "c": 0.0}]), "label", are_sets=False)
-    assert encode_probabilities(rows, "label", np.array([0]), ["a", "b"]).tolist()[0] == pytest.approx(
+    rows = split_soft_labels(make_rows([{"a": 0.6, "b": 0.4, "c": 0.0}]), "label", are_sets=False)
+    assert encode_soft_labels(rows, "label", np.array([0]), ["a", "b"]).tolist()[0] == pytest.approx(
         [0.6, 0.4]
     )
     with pytest.raises(UserError, match="row 1: label 'b' does not occur in the training rows"):
-        encode_probabilities(rows, "label", np.array([0]), ["a", "d"])
+        encode_soft_labels(rows, "label", np.array([0]), ["a", "d"])
 
 
 # ---- weights
@@ -344,7 +344,7 @@ ROW_WEIGHTS = np.arange(40) % 4 / 2.0
 UNCERTAIN = softmax(np.random.default_rng(1).normal(size=(40, 3)), axis=1)
 
 
-def test_linear_layers_are_fitted_to_weights_and_probabilities():
+def test_linear_layers_are_fitted_to_weights_and_soft_labels():
     def predict(layer):
         return softmax(layer.compute_logits(VECTORS), axis=1)
 
@@ -372,7 +372,7 @@ def test_certain_probabilities_are_labels(balanced):
 TEXTS = [["good one", "bad one", "good two", "bad two", "good bad", "good bad"]]
 
 
-def test_baselines_use_weights_and_probabilities():
+def test_baselines_use_weights_and_soft_labels():
     labels = np.array([1, 0, 1, 0, 0, 0])
     ask = [["good", "bad", "two"]]
     assert predict_tfidf(TEXTS, TrainingLabels(labels), ask).tolist() == [1, 0, 0]
@@ -424,7 +424,7 @@ LOGITS = 3 * np.random.default_rng(2).normal(size=(60, 3))
 GOLD = np.random.default_rng(3).integers(0, 3, 60)
 
 
-def test_a_temperature_is_fitted_to_weights_and_probabilities():
+def test_a_temperature_is_fitted_to_weights_and_soft_labels():
     counts = np.arange(60) % 3
     rows = np.repeat(np.arange(60), counts)
     repeated = fit_temperature(Decisions.from_classes(LOGITS[rows], GOLD[rows]))
@@ -479,7 +479,7 @@ def test_a_run_shows_disagreement(run, cli):
     assert all("label" not in record and "soft labels of label" not in record for record in records)
     page = (run.output_dir / "report.html").read_text("utf-8")
     assert "agreement" in page
-    assert "label probabilities" in page
+    assert "soft label" in page
     assert "positive 0.6, negative 0.4" in page
 
 
@@ -630,11 +630,11 @@ def test_a_corrected_label_is_certain(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", add_votes(make_toy_rows(40)))
     loaded = load_data("classify", task_definition("classify").config(data=str(data)))
     train = loaded.dataset.splits["train"]
-    row = next(row for row, numbers in enumerate(get_probabilities(train, "label")) if numbers)
+    row = next(row for row, numbers in enumerate(get_soft_labels(train, "label")) if numbers)
     changed = loaded.task.replace_labels(train, {row: "negative"})
     assert changed["label"][row] == "negative"
-    assert get_probabilities(changed, "label")[row] is None
-    assert get_probabilities(train, "label")[row] is not None
+    assert get_soft_labels(changed, "label")[row] is None
+    assert get_soft_labels(train, "label")[row] is not None
 
 
 def test_probabilities_are_no_numbers_of_a_regression(cli, tmp_path, tiny):
