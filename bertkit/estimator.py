@@ -74,6 +74,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         text_names = tuple(columns)
         labels, classes = _read_labels(y, len(columns["text"]))
         names = _name_classes(classes)
+        if self.out_of_scope in names:
+            raise UserError(f"out_of_scope {self.out_of_scope!r}: is a class of y; pass a file of texts")
         columns[LABEL_COLUMN] = [names[label] for label in labels]
         if sample_weight is not None:
             columns[WEIGHT_COLUMN] = np.ravel(sample_weight).tolist()

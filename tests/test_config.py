@@ -84,6 +84,7 @@ def test_the_same_settings_are_paths_in_all_commands(config):
         "model",
         "tokenizer",
         "label_fixes",
+        "out_of_scope",
         "teacher",
         "unlabeled",
         "probe",

@@ -26,10 +26,11 @@ from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
 from bertkit.models.loading import find_run_model, load_config
-from bertkit.reports.card import add_calibration, rewrite_for_copy
+from bertkit.reports.card import add_calibration, describe_found, rewrite_for_copy
 from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
 from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
+from bertkit.run.results import NUM_FOLDS, fit_scope_of_texts
 from bertkit.run_directory import RUN, RunDir
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.recipes import list_passed_data
@@ -52,7 +53,18 @@ from bertkit.stats.calibration import (
     score_sets,
 )
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task, get_weights
+from bertkit.tasks.base import (
+    CONFIDENCE_KEY,
+    FittedConfidence,
+    Outputs,
+    RowEvaluation,
+    Task,
+    get_weights,
+    load_out_of_scope,
+    load_shipped_texts,
+    remove_texts_in_scope,
+    require_classes_of_texts,
+)
 from bertkit.tasks.qa.predictions import QaEvaluation, compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.label_types import LabelType
 from bertkit.tasks.text.task import THRESHOLDS_KEY
@@ -62,7 +74,6 @@ from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.files import check_output_directory, stage_files, write_text
 from bertkit.utils.reporting import report_warning, silence_libraries
 
-NUM_FOLDS = 5
 MIN_ROWS = 10
 MIN_RELIABLE_ROWS = 200  # with fewer rows, the fitted numbers depend much on the choice of the rows
 # A smaller relative change of the temperature is rounding, and leaves the weights as they are.
@@ -108,6 +119,8 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             f"--threshold {config.threshold}: {run} predicts the most probable class; leave it out, or pass "
             "a run of classify with a positive label (--problem binary) or with label sets"
         )
+    if config.out_of_scope:
+        require_classes_of_texts(task)
     columns = collect_passed_columns(config, task, config.run)
     if not config.data and columns:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
@@ -120,14 +133,25 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         folds = _assign_folds(predictor.task, rows, f"{dataset.name} ({dataset.source})")
         if len(rows) < MIN_RELIABLE_ROWS:
             report_warning(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
+        outside = _load_texts_out_of_scope(config, predictor, rows)
         evaluation: Any = predictor.task.evaluate(predictor.compute_outputs(rows, "calibrating"))
         if evaluation.calibration_method == "answers":
             calibration = _fit_answers(config, evaluation, folds)
         else:
             weights = get_weights(predictor.task, rows)
-            calibration = _fit_classes(config, evaluation, weights, folds, criterion)
+            confidence = config if outside is None else dataclasses.replace(config, coverage=None)
+            calibration = _fit_classes(confidence, evaluation, weights, folds, criterion)
+        if outside is not None:
+            divisor = calibration["temperature"] / read_temperature(run)
+            parts = rows, outside, load_shipped_texts(predictor.task, rows, outside)
+            features = [
+                predictor.compute_scope_features(part, divisor, "calibrating") for part in parts if len(part)
+            ]
+            calibration["out_of_scope"] = fit_scope_of_texts(
+                predictor.task, evaluation, outside, features, config.coverage
+            )
         if problem := describe_no_gain(calibration["scores"], len(rows)):
-            if not (criterion or config.coverage):
+            if not (criterion or config.coverage or outside is not None):
                 raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
             report_warning(f"{problem}; pass more rows with --data")
         calibration["seed"] = predictor.task.config.seed
@@ -202,6 +226,23 @@ def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDat
             f"{overlap}, about which the model is too confident: the temperature does not fit new rows"
         )
     return dataset, rows, False
+
+
+def _load_texts_out_of_scope(config: CalibrateConfig, predictor: Predictor, rows: Rows) -> Rows | None:
+    """Load the texts of `--out-of-scope`, or else those of the training run; None if there are none.
+
+    Texts that are also rows to calibrate on are left out.
+    """
+    task, source = predictor.task, config.out_of_scope
+    if source is not None:
+        return remove_texts_in_scope(task, load_out_of_scope(task, source, config), [rows], str(source))
+    if task.state.fitted_confidence.scope_weights is None:
+        return None
+    try:
+        outside = reload_run_data(Path(config.run))[0].out_of_scope.get("train")
+    except UserError as error:
+        raise UserError(f"{error}; pass the texts of no class with --out-of-scope") from error
+    return None if outside is None else remove_texts_in_scope(task, outside, [rows], "of the run")
 
 
 def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
@@ -483,10 +524,13 @@ def _write_calibration(
 
 def _write_config(run: Path, calibration: Mapping[str, Any]) -> None:
     """Replace the values of `calibrate` in `config.json`; a value that is empty is removed from the file."""
+    scope = calibration.get("out_of_scope", {})
     fitted = FittedConfidence(
         calibration.get("abstention", {}).get("min_confidence"),
         calibration.get("prediction_sets", {}).get("margin"),
         calibration.get("weights"),
+        scope.get("weights"),
+        scope.get("min_score"),
     )
     thresholds = calibration.get("threshold", {}).get("thresholds", {})
     values = {THRESHOLDS_KEY: thresholds, CONFIDENCE_KEY: fitted.to_dict()}
@@ -547,6 +591,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         lines.append(f"thresholds ({threshold['criterion']}): {values}")
     if abstention:
         lines.append(f"abstains below a confidence of {abstention['min_confidence']:.3f}")
+    if scope := calibration.get("out_of_scope"):
+        lines.append(f"out of scope (cross-fitted): {describe_found(scope)}")
     if sets := calibration.get("prediction_sets"):
         lines.append(
             f"{sets['level']:.0%} prediction sets: {sets['scores']['set_size']:.2f} labels on average; "

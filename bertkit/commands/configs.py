@@ -100,8 +100,15 @@ class CalibrateConfig(Settings):
         default_text="0.5",
     )
     coverage: float | None = setting(
-        None, "Also fit the confidence below which the model abstains, to answer this fraction of rows.",
-        Panel.COMMON, min=0.01, max=0.99, default_text="all rows are answered",
+        None,
+        "Also fit the confidence below which the model abstains, to answer this fraction of rows; with "
+        "--out-of-scope, what fraction to accept.",
+        Panel.COMMON, min=0.01, max=0.99, default_text="all, or 0.95",
+    )  # fmt: skip
+    out_of_scope: DataSource | None = setting(
+        None,
+        "Also fit which texts belong to no class: a file of such texts, or sample for shipped texts.",
+        Panel.COMMON, default_text="as in training",
     )  # fmt: skip
     data_dir: str | None = data_dir_setting()
     encoding: str | None = encoding_setting()

@@ -43,7 +43,8 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import is_lower_better, load_module, make_absolute
-from bertkit.tasks.base import Task
+from bertkit.stats.out_of_scope import summarize_found
+from bertkit.tasks.base import Task, separate_out_of_scope
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils import devices
 from bertkit.utils.files import check_output_directory
@@ -213,13 +214,17 @@ def load_new_rows(
     dataset = load_dataset(config.data, task.definition.name, config.data_dir, dialect)
     splits = {name: rows for name, rows in dataset.splits.items() if name != "train"}
     labeled: Splits = {}
+    outside: Splits = {}
     errors: list[UserError] = []
     if not splits:
         splits = {"validation": dataset.splits["train"]}
     for name, rows in splits.items():
         try:
             predictor.map_columns(rows)
+            rows, rows_outside = separate_out_of_scope(task, rows)
             labeled[name], notes = task.parse_rows(rows, name, require_labels=True)
+            if rows_outside is not None:
+                outside[name] = rows_outside
         except UserError as error:
             errors.append(error)
             continue
@@ -230,7 +235,13 @@ def load_new_rows(
     for split_error in errors:
         report_warning(f"split skipped: {split_error}")
     if "validation" not in labeled:
-        labeled = {"validation": labeled.pop(next(iter(labeled))), **labeled}
+        name = next(iter(labeled))
+        labeled = {"validation": labeled.pop(name), **labeled}
+        outside = {"validation" if split == name else split: rows for split, rows in outside.items()}
+    for name, rows in outside.items():
+        count = format_count(len(rows), f"{name} row")
+        report_info(f"{count} with the label of texts out of scope")
+    dataset = dataclasses.replace(dataset, out_of_scope=outside)
     report_info(f"data: {dataset.name} from {dataset.source}; {format_list(labeled)}")
     return dataset, labeled
 
@@ -262,6 +273,11 @@ def _score(
     for name, evaluation in evaluations.items():
         for warning in evaluation.outputs.features.warnings:
             report_warning(f"{name} split: {warning}")
+    outside: dict[str, Any] = {}
+    for name, rows in inputs.dataset.out_of_scope.items():
+        if name in splits and task.state.fitted_confidence.scope_weights is not None:
+            found: Any = predictor.evaluate_without_labels(rows, "out of scope")
+            outside[name] = summarize_found(found.is_out_of_scope)
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     validation = evaluations["validation"]
     baselines = fit_all_baselines(task, train, rows, predictor.tokenizer) if train else {}
@@ -271,6 +287,7 @@ def _score(
         "data": summarize_data(task, inputs.dataset, fingerprints, splits),
         "model": config.run,
         **compute_scores(task, evaluations, modules),
+        **({"out_of_scope": outside} if outside else {}),
         **summarize_baselines(baselines, len(train or ())),
     }
     if other:  # score it on the same rows, and test how the scores differ

@@ -176,6 +176,7 @@ def _make_score(evaluation: SequenceEvaluation, rows: np.ndarray) -> Any:
     target = evaluation.predicted[rows] if evaluation.has_sets else evaluation.outputs.logits[rows].argmax(1)
 
     def score(logits: torch.Tensor) -> torch.Tensor:
+        logits = logits[:, : evaluation.outputs.logits.shape[1]]  # without that of the scope
         index = torch.from_numpy(np.asarray(target, np.int64)).to(logits.device).unsqueeze(1)
         chosen = logits.gather(1, index).squeeze(1)
         if not evaluation.has_sets:

@@ -35,7 +35,7 @@ from bertkit.models.loading import (
     load_tokenizer,
     takes_token_type_ids,
 )
-from bertkit.run.predictor import OnnxModel, load_predictor
+from bertkit.run.predictor import SCOPE_OUTPUT, OnnxModel, load_predictor
 from bertkit.run.prepare import prepare
 from bertkit.run.results import choose_deciding_metric
 from bertkit.run.verification import load_rows, record_outputs
@@ -43,7 +43,7 @@ from bertkit.run_directory import RunDir
 from bertkit.settings.validation import validate_settings
 from bertkit.stats.significance import bound_drop
 from bertkit.tasks.base import Evaluation, Outputs, Task
-from bertkit.tasks.trained_model import load_run_task
+from bertkit.tasks.trained_model import add_scope_output, load_run_task
 from bertkit.training.scoring import restore_order
 from bertkit.utils import locks
 from bertkit.utils.compat import require_extra
@@ -59,7 +59,7 @@ from bertkit.utils.reporting import (
 
 PYTORCH, FP32, INT8, FP16 = "pytorch", "onnx", "int8", "fp16"  # variants of a model that are measured
 
-TOLERANCE = 1e-4  # maximum absolute difference of a logit
+TOLERANCE = 1e-4  # maximum difference of a logit, as a fraction of the largest logit, or of 1
 FP16_TOLERANCE = 0.02  # maximum difference of a logit in fp16, as a fraction of the largest logit, or of 1
 # Of constants in fp16. If the mask of padding were the largest number, 65,504, added scores would overflow.
 MAX_CONSTANT = 1e4
@@ -158,7 +158,8 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             metadata["labels"] = json.dumps(id2label, ensure_ascii=False)
         fitted_params = validation.task.state.fitted_params
         metadata |= {name: json.dumps(value) for name, value in fitted_params.items()}
-        write_graph(validation.model, has_choices, files[FP32], metadata)
+        has_scope = validation.task.state.fitted_confidence.scope_weights is not None
+        write_graph(validation.model, has_choices, files[FP32], metadata, has_scope)
         if config.quantize:
             folders[config.quantize].mkdir()
             convert = {INT8: quantize, FP16: convert_to_fp16}[config.quantize]
@@ -211,10 +212,11 @@ def _measure(
     batch_size = min(MAX_BATCH_SIZE, task.config.eval_batch_size)
     variants, logits = compare_variants(models, validation.features, collator, batch_size)
     difference = variants[FP32].max_difference
-    if difference > TOLERANCE:  # inf if a logit is not a number
+    largest = float(np.abs(logits[PYTORCH][np.isfinite(logits[PYTORCH])]).max(initial=1.0))
+    if difference > TOLERANCE * largest:  # inf if a logit is not a number
         raise ExportMismatchError(
             f"{run}: the logits of the exported model differ from PyTorch's by "
-            f"{difference:.1e}, more than {TOLERANCE:g}; nothing was written. Please "
+            f"{difference:.1e}, more than {TOLERANCE * largest:g}; nothing was written. Please "
             f"report this bug in the export of {validation.model.config.model_type}"
         )
     if FP16 in files:
@@ -378,6 +380,7 @@ def _reload_validation_rows(
         )
     if prepared.task.definition.predicts_rows:
         prepared.task.load_state(load_config(prepared.model_source))
+        add_scope_output(prepared.task, model)
     features, rows = prepared.features["validation"], prepared.splits["validation"]
     return ValidationSet(prepared.task, model, prepared.tokenizer, features, rows, "validation", is_same)
 
@@ -442,7 +445,10 @@ def _compute_max_difference(reference: Any, other: Any) -> float:
 
 
 class TupleOutputModel(nn.Module):
-    """A model that returns its outputs as a tuple, in the order of `output_names`."""
+    """A model that returns its outputs as a tuple, in the order of `output_names`.
+
+    The last logit is `SCOPE_OUTPUT`, if it is among the names.
+    """
 
     def __init__(self, model: Any, output_names: list[str]) -> None:
         super().__init__()
@@ -456,19 +462,26 @@ class TupleOutputModel(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        output = self.model(**inputs)
+        output = dict(self.model(**inputs))
+        if SCOPE_OUTPUT in self.output_names:
+            logits = output["logits"]
+            output |= {"logits": logits[:, :-1], SCOPE_OUTPUT: logits[:, -1:]}
         return tuple(output[name] for name in self.output_names)
 
 
-def write_graph(model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str]) -> None:
+def write_graph(
+    model: Any, has_choices: bool, path: Path, metadata: Mapping[str, str], has_scope: bool = False
+) -> None:
     """Write an ONNX file whose batch size, number of choices and length are dynamic.
 
-    The model is in evaluation mode and in fp32. With choices, its inputs are `[batch, choices, seq_len]`
+    The model is in evaluation mode and in fp32. With `has_scope`, its last logit, the score that a text is
+    in scope, becomes an output of its own. With choices, its inputs are `[batch, choices, seq_len]`
     instead of `[batch, seq_len]`.
     """
     inputs, dims = _build_example_inputs(model, has_choices)
     with torch.no_grad():
         names = [name for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)]
+    names += [SCOPE_OUTPUT] if has_scope else []
     with _silence_logging():
         try:
             program = torch.onnx.export(

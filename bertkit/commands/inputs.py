@@ -140,9 +140,10 @@ def read_stdin_texts(stdin: BinaryIO | None, alternatives: str, encoding: str | 
 
 
 def require_data_for_format_flags(config: Any) -> None:
-    """Raise a `UserError` for flags on the format of text files without `--data`."""
+    """Raise a `UserError` for flags on the format of text files without `--data` or another file."""
+    has_file = config.data or getattr(config, "out_of_scope", None)
     for name in ("encoding", "delimiter", "header"):
-        if getattr(config, name) is not None and not config.data:
+        if getattr(config, name) is not None and not has_file:
             raise UserError(f"{format_flag(name)}: applies only to --data; pass both or neither")
 
 

@@ -39,7 +39,7 @@ BIAS_WARNING = (
 PREDICTION_KEYS = {
     "id", "predicted", "probability", "probabilities", "abstained", "prediction_set", "entities", "answer",
     "start", "end", "score", "null_odds", "nbest", "scores", "explanation", "completeness_error", "rank",
-    "uncertainty",
+    "uncertainty", "out_of_scope", "scope_score",
 }  # fmt: skip
 
 

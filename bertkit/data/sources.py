@@ -27,6 +27,7 @@ from bertkit.data.readers.formats import (
     find_layout,
     read_file,
     read_json_splits,
+    read_text_lines,
 )
 from bertkit.data.readers.parquet import (
     get_metadata,
@@ -216,6 +217,7 @@ class LoadedDataset:
         best_metric: Metric that selects the checkpoint; None for the task's default.
         label_aliases: Name in `labels` by alternative spelling in some files.
         label_fixes: What the label fixes changed, for the provenance of the run; empty without fixes.
+        out_of_scope: Texts that belong to no class by split, without labels; see `--out-of-scope`.
     """
 
     name: str
@@ -227,6 +229,7 @@ class LoadedDataset:
     notes: list[str] = field(default_factory=list)
     label_aliases: dict[str, str] = field(default_factory=dict)
     label_fixes: dict[str, Any] = field(default_factory=dict)
+    out_of_scope: Splits = field(default_factory=dict)
 
     def get_class_names(self, column: str | None) -> list[str]:
         """Return the names of the label ids 0, 1, ... in a column; empty if they are not declared."""
@@ -315,6 +318,50 @@ def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> 
     if path.is_file():
         return select_split(read_splits(path, dialect)[0], split, str(path))
     return read_file(path, dialect)
+
+
+def load_texts_out_of_scope(
+    source: DataSource, task: str, text_columns: Sequence[str], data_dir: str | None, dialect: Dialect
+) -> Rows:
+    """Load the rows of `--out-of-scope`: all rows of a file, a directory or an object, or `sample`.
+
+    The lines of a `.txt` file are texts in `text_columns`, if this is one column.
+    """
+    if isinstance(source, DataObject):
+        splits = load_dataset(source, task, data_dir, dialect).splits
+        return Rows.concatenate(list(splits.values()))
+    source = str(source)
+    path = expand_home(source)
+    if source == "sample" and not path.exists():
+        return _load_sample_texts(text_columns)
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = suggest_similar(path.name, siblings) or "; check the path"
+        raise UserError(f"--out-of-scope {source}: no such file or folder{hint}")
+    if len(text_columns) == 1 and (
+        lines := read_text_lines(source, None, dialect.encoding, "--out-of-scope")
+    ):
+        return Rows.from_columns({text_columns[0]: [line for line in lines if line.strip()]}, source)
+    splits = load_dataset(source, task, data_dir, dialect).splits
+    return Rows.concatenate(list(splits.values()))
+
+
+# Columns of the shipped samples that hold a text; a pair of texts is a premise with its hypothesis.
+SAMPLE_TEXTS = {"classify": ["text"], "nli": ["premise", "hypothesis"], "swag": ["context"]}
+
+
+def _load_sample_texts(text_columns: Sequence[str]) -> Rows:
+    """Return the texts of the shipped samples, in these columns."""
+    values: dict[str, list[str]] = {column: [] for column in text_columns}
+    for task, columns in SAMPLE_TEXTS.items():
+        for rows in load_dataset("sample", task).splits.values():
+            texts = [list(rows[column]) for column in columns]
+            if len(text_columns) == 1:
+                values[text_columns[0]] += chain.from_iterable(texts)
+            elif len(texts) == len(text_columns):
+                for column, part in zip(text_columns, texts, strict=True):
+                    values[column] += part
+    return Rows.from_columns(values, "the samples shipped with bertkit")
 
 
 def parse_hub_name(data: str) -> dict[str, Any] | None:

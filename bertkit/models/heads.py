@@ -1,6 +1,7 @@
 """Heads: whether that of a checkpoint fits the labels, its output layer, and the layers before that one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,29 @@ def find_output_layer(model: Any) -> tuple[str, nn.Linear]:
             f"{model.config.model_type}: its head has no linear output layer; use another architecture"
         )
     return layers[-1]
+
+
+def append_outputs(model: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Append rows to the output layer: weight [n, hidden_size] and bias [n] of further outputs."""
+    _, layer = find_output_layer(model)
+    own_bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+    parts = (layer.weight, weight), (own_bias, bias)
+    with torch.no_grad():
+        joined = [torch.cat([own, more.to(own)]) for own, more in parts]
+    layer.weight, layer.bias = (nn.Parameter(values, requires_grad=False) for values in joined)
+    layer.out_features = len(layer.weight)
+
+
+@contextmanager
+def append_layer_inputs(model: Any) -> Iterator[int]:
+    """Let the last outputs of a model be the inputs of its output layer; yields their number."""
+    _, layer = find_output_layer(model)
+    weight, bias, size = layer.weight, layer.bias, layer.in_features
+    try:
+        append_outputs(model, torch.eye(size), torch.zeros(size))
+        yield size
+    finally:
+        layer.weight, layer.bias, layer.out_features = weight, bias, len(weight)
 
 
 def set_output_bias(model: Any, value: float) -> None:

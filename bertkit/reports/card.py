@@ -8,6 +8,7 @@ from typing import Any
 from bertkit.errors import format_count
 from bertkit.run_directory import EXTRA_SPLITS
 from bertkit.settings.recipes import serialize_settings
+from bertkit.stats.out_of_scope import RECALL
 from bertkit.stats.slices import MIN_SLICE_ROWS, format_p_value
 from bertkit.tasks.base import Task
 from bertkit.utils.text import dump_yaml
@@ -32,6 +33,7 @@ list(model.predict([{example}]))"""
 QUOTED_STRING = r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` writes it
 PIPELINE_CALL = re.compile(rf"(pipeline\('[\w-]+', ){QUOTED_STRING}")
 CALIBRATION_SECTION = re.compile(r"^## Calibration\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+SCOPE_PARAGRAPH = re.compile(r"^bertkit marks texts that seem to belong to no class.*\n\n", re.MULTILINE)
 STUDY_ADVICE = re.compile(rf"(bertkit study [\w-]+ --recipe )(?:{QUOTED_STRING}|\S+)(?P<end> --folds)")
 CALIBRATION_ADVICE = re.compile(r"(; run bertkit calibrate ).*\.$", re.MULTILINE)
 LOAD_CALL = re.compile(rf"bertkit\.load\({QUOTED_STRING}\)")
@@ -54,6 +56,7 @@ def build_model_card(
         f"{training['precision']}.",
         "## Scores\n\n" + format_score_table(metrics),
         " ".join(list_judgement(metrics)),
+        format_scope(metrics["out_of_scope"]["validation"]) if "out_of_scope" in metrics else "",
         OVERLAP_CAVEAT if settings.get("keep_overlap") else "",
         format_markdown_table(details[0], details[1:]) if details else "",
         format_distillation_table(metrics),
@@ -267,7 +270,7 @@ def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
 
 def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
     """Return the card with a section on the calibration of the run; it replaces an earlier section."""
-    card = CALIBRATION_SECTION.sub("", card)
+    card = SCOPE_PARAGRAPH.sub("", CALIBRATION_SECTION.sub("", card))
     data, scores = calibration["data"], calibration["scores"]
     rows = [
         [name, f"{value:.3f}", f"{scores['after'][name]:.3f}"] for name, value in scores["before"].items()
@@ -297,8 +300,29 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
             f"{abstention['min_confidence']:.3f}. It answers {scores['coverage']:.1%} of the rows, with an "
             f"accuracy of {scores['answered_accuracy']:.3f}.\n\n"
         )
+    if scope := calibration.get("out_of_scope"):
+        section += f"{format_scope(scope)}\n\n"
     before, heading, after = card.partition("## Use\n")
     return f"{before}{section}{heading}{after}" if heading else f"{card.rstrip()}\n\n{section.rstrip()}\n"
+
+
+def describe_found(found: Mapping[str, Any]) -> str:
+    """Return how many texts of no class a model finds, and how many rows of the classes it accepts."""
+    low, high = found["interval"]
+    line = (
+        f"{found[RECALL]:.1%} ({low:.1%} to {high:.1%}) of {format_count(found['texts'], 'text')} are found"
+    )
+    return (
+        f"{line}; {found['coverage']:.1%} of the rows in scope are accepted" if "coverage" in found else line
+    )
+
+
+def format_scope(found: Mapping[str, Any]) -> str:
+    """Return a paragraph on texts out of scope; see `SCOPE_PARAGRAPH`."""
+    return (
+        "bertkit marks texts that seem to belong to no class as `out_of_scope`. Cross-fitted on such texts, "
+        f"{describe_found(found)}. `transformers.pipeline` gives the plain probabilities."
+    )
 
 
 # ---- for a copy, and for the Hub

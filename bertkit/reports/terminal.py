@@ -40,6 +40,9 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object, has_slices: boo
             scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics[split].items())
             line = f"{split} ({format_count(sizes[split], unit)}): {scores}"
             out_console.print(line, markup=False, soft_wrap=True)
+    for split, found in metrics.get("out_of_scope", {}).items():
+        line = f"out of scope ({split}): {card.describe_found(found)}"
+        out_console.print(line, markup=False, soft_wrap=True)
     if "compared" in metrics:
         _print_table(
             f"compared with {metrics['compared']['with']} on the same rows",

@@ -18,7 +18,13 @@ from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_column_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
-from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
+from bertkit.tasks.trained_model import (
+    TrainedModel,
+    add_scope_output,
+    build_trained_model,
+    combine_models,
+    load_run_task,
+)
 from bertkit.utils import devices
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
@@ -27,6 +33,8 @@ from bertkit.utils.system import resume_collection
 
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"  # of onnxruntime
 VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
+
+SCOPE_OUTPUT = "scope_logit"  # separate from the logits, of which other programs take the highest
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,7 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
     onnx_source = find_onnx_model(run_dir)
     if onnx_source is None:
         trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
+        add_scope_output(task, trained.model)
         return Predictor(trained.task, trained.model, trained.tokenizer)
     task.use_cache = False
     with silence_libraries():
@@ -227,6 +236,8 @@ class OnnxModel(nn.Module):
             self.output_names, {name: inputs[name].numpy() for name in self.input_names}
         )
         output = OnnxOutput(zip(self.output_names, map(torch.from_numpy, arrays), strict=True))
+        if SCOPE_OUTPUT in output:  # the last output of the PyTorch model
+            output["logits"] = torch.cat([output["logits"], output.pop(SCOPE_OUTPUT)], dim=-1)
         positions = self.__dict__.pop(MASKED_POSITIONS, None)
         if positions is not None:
             name = next(name for name in VOCABULARY_OUTPUTS if name in output)

@@ -32,7 +32,7 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_definition
-from bertkit.tasks.base import Task, get_weights
+from bertkit.tasks.base import MIN_ROWS_OUT_OF_SCOPE, Task, get_weights
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
@@ -249,6 +249,12 @@ def prepare(
     weights, train = get_weights(task, splits["train"]), prepared.features["train"]
     if weights is not None:
         prepared.features["train"] = dataclasses.replace(train, weights=weights[train.row_index])
+    if dataset.out_of_scope and len(splits["validation"]) < MIN_ROWS_OUT_OF_SCOPE:
+        found = format_count(len(splits["validation"]), "validation row")
+        raise UserError(
+            f"--out-of-scope: {found} to fit on, and at least {MIN_ROWS_OUT_OF_SCOPE} are needed; pass more "
+            "rows, or a higher --validation-fraction"
+        )
     _report_features(prepared)
     prepared.loss = task.make_loss(prepared.features["train"])
     for method in methods:

@@ -11,6 +11,7 @@ import numpy as np
 
 from bertkit.data.columns import parse_column_names
 from bertkit.data.sources import LoadedDataset
+from bertkit.data.split import assign_row_folds
 from bertkit.data.table import UNLABELED_ROWS, Rows, Splits, combine_fingerprints
 from bertkit.data.weights_and_soft_labels import compute_agreement
 from bertkit.errors import UserError, format_count, format_list, shorten_repr, suggest_similar
@@ -21,6 +22,7 @@ from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, judge
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
+from bertkit.stats.out_of_scope import DEFAULT_COVERAGE, RECALL, fit_scope
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import (
     ScoreDifference,
@@ -336,6 +338,34 @@ def summarize_slices(
     )
     columns = {column: [asdict(part) for part in parts] for column, parts in found.items()}
     return {"slices": columns, **({"worst_slice": asdict(worst)} if worst else {})}
+
+
+NUM_FOLDS = 5  # by which fitted numbers are scored on rows that they are not fitted on
+
+
+def fit_scope_of_texts(
+    task: Task, evaluation: RowEvaluation, outside: Rows, features: Sequence[np.ndarray],
+    coverage: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Fit which texts are out of scope; see `fit_scope`, whose result is returned.
+
+    Args:
+        evaluation: The predictions of rows in scope.
+        outside: The texts out of scope.
+        features: Those of these rows, of these texts, and of the shipped texts, if there are any.
+        coverage: Fraction of the rows in scope that are accepted; None for the default.
+    """
+    keys = task.split_keys(evaluation.outputs.rows), task.make_split_keys(outside)
+    first, second = (assign_row_folds(part, NUM_FOLDS, task.config.seed) for part in keys)
+    is_correct = evaluation.compute_correct()
+    found = fit_scope(features, is_correct, (first, second), coverage or DEFAULT_COVERAGE)
+    recall, chance = found[RECALL], 1 - found["coverage"]
+    if recall <= chance:
+        raise UserError(
+            f"--out-of-scope: the model cannot tell these texts from rows in scope: it finds {recall:.1%} "
+            f"of them, and {chance:.1%} of those rows by mistake; pass other texts"
+        )
+    return found
 
 
 def write_predictions(run: RunDir, task: Task, evaluations: Mapping[str, Evaluation]) -> None:

@@ -10,10 +10,12 @@ from transformers import PrinterCallback, set_seed
 
 from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
+from bertkit.data.table import Rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.methods.base import TrainingInputs
 from bertkit.models import layers
 from bertkit.models.cpu import accelerate_on_cpu
+from bertkit.models.heads import append_layer_inputs
 from bertkit.models.load_check import (
     NUM_TEXTS,
     find_precision_error,
@@ -28,8 +30,9 @@ from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.linear_probe import PROBE_PREFIX
+from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import Outputs
+from bertkit.tasks.base import Outputs, load_shipped_texts
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import (
     EvaluateAndSaveCallback,
@@ -391,6 +394,30 @@ class Session:
             elif split != "train":
                 outputs[split] = self._compute_outputs(split)
         return outputs
+
+    def compute_scope_features(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the features of the score that a text is in scope, on all ranks; {} if there is none.
+
+        `inside` and `outside` have those of the rows and of the texts that belong to no class by split, and
+        `shipped` those of the shipped texts.
+        """
+        prepared, task = self.prepared, self.prepared.task
+        outside = prepared.dataset.out_of_scope
+        if not outside:
+            return {}
+        inside = {split: rows for split, rows in prepared.splits.items() if split != "train"}
+        shipped = load_shipped_texts(task, *prepared.splits.values(), *outside.values())
+        rows = {"inside": inside, "outside": outside, "shipped": {"train": shipped} if len(shipped) else {}}
+
+        def compute(rows: Rows) -> np.ndarray:
+            outputs = self._compute_logits(task.featurize(rows, prepared.tokenizer))
+            return compute_scope_features(outputs[:, :-size], outputs[:, -size:])
+
+        with append_layer_inputs(self.model) as size:
+            return {
+                part: {split: compute(split_rows) for split, split_rows in splits.items()}
+                for part, splits in rows.items()
+            }
 
     def _compute_outputs(self, split: str, mean_loss: MeanLoss | None = None) -> Outputs:
         """Run the model with its current weights on a split; `mean_loss` receives the losses."""

@@ -3,9 +3,12 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
@@ -23,6 +26,7 @@ from bertkit.run.results import (
     Run,
     compute_scores,
     find_slices,
+    fit_scope_of_texts,
     summarize_baselines,
     summarize_data,
     summarize_judgement,
@@ -35,8 +39,9 @@ from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.judgement import TrainingFacts
 from bertkit.stats.metric_modules import load_module
+from bertkit.stats.out_of_scope import compute_scope_score, summarize_found
 from bertkit.tasks import task_definition
-from bertkit.tasks.base import Outputs
+from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import check_callbacks, merge_log_history
 from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory
@@ -172,8 +177,11 @@ def train_prepared(prepared: PreparedRun, folder: Path) -> Run:
         if not config.resume:
             distributed.on_main_process(_create_directory, prepared, run_dir)
         training_metrics = _train_with_retry(session)
-        outputs, weights = session.finish(), session.trainer.gather_weights()
-        metrics = distributed.on_main_process(_write_results, session, outputs, training_metrics, weights)
+        outputs, scope_features = session.finish(), session.compute_scope_features()
+        weights = session.trainer.gather_weights()
+        metrics = distributed.on_main_process(
+            _write_results, session, outputs, scope_features, training_metrics, weights
+        )
         return Run(folder, metrics)
     except BaseException as error:
         checkpoint = None if contains_previous_run else run_dir.find_last_checkpoint()
@@ -243,11 +251,16 @@ def _train_with_retry(session: Session) -> dict[str, Any]:
 
 
 def _write_results(
-    session: Session, outputs: dict[str, Outputs], training_metrics: dict[str, Any], weights: Any
+    session: Session,
+    outputs: dict[str, Outputs],
+    scope_features: Mapping[str, Mapping[str, np.ndarray]],
+    training_metrics: dict[str, Any],
+    weights: Any,
 ) -> dict[str, Any]:
     """Write all results into the run directory, with `metrics.json` last, and return its content.
 
-    `weights` is the complete state dict of sharded weights, else None.
+    `scope_features` are those of `Session.compute_scope_features`. `weights` is the complete state dict of
+    sharded weights, else None.
     """
     from bertkit.reports.page import write_page  # charts are slow to import
 
@@ -259,9 +272,17 @@ def _write_results(
     # the evaluated split best.
     validation = task.evaluate(outputs["validation"])
     task.fit_decision(validation)
+    scored, scope = outputs, {}
+    if scope_features and (scope := _fit_scope(session, validation, scope_features)):
+        weights_of_scope = np.array(task.state.fitted_confidence.scope_weights)
+        for split, features in scope_features["inside"].items():  # as the model of the finished run computes
+            linear = features[:, :-1] @ weights_of_scope[:-2, None] + weights_of_scope[-1]
+            logits = np.concatenate([outputs[split].logits, linear], axis=1)
+            scored = {**scored, split: replace(outputs[split], logits=logits)}
+        validation = task.evaluate(scored["validation"])
     evaluations = {
         split: validation if split == "validation" else task.evaluate(split_outputs)
-        for split, split_outputs in outputs.items()
+        for split, split_outputs in scored.items()
     }
     session.model.config.update(task.state.fitted_params)
     for name, value in task.state.fitted_params.items():
@@ -277,6 +298,7 @@ def _write_results(
         **summarize_baselines(baselines, len(splits["train"])),
         **summarize_judgement(task, validation, baselines, collect_training_facts(session), command),
         **summarize_slices(task, validation, slices),
+        **({"out_of_scope": scope} if scope else {}),
         "training": training_metrics,
     }
     state = session.trainer.state
@@ -294,6 +316,32 @@ def _write_results(
         run_dir.write_logits(outputs["test"].logits, task.state.fitted_params)
     run_dir.write_metrics(metrics)
     return metrics
+
+
+def _fit_scope(
+    session: Session, validation: Any, features: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, Any]:
+    """Fit which texts are out of scope, and store the numbers in the model's config.
+
+    `features` are those of `Session.compute_scope_features`. The result is the section "out_of_scope" of
+    `metrics.json`; empty if the score does not find such texts.
+    """
+    task, outside = session.prepared.task, features["outside"]
+    parts = features["inside"]["validation"], outside["train"], *features["shipped"].values()
+    texts = session.prepared.dataset.out_of_scope["train"]
+    try:
+        scope = fit_scope_of_texts(task, validation, texts, parts, coverage=None)
+    except UserError as error:  # training has taken too long to fail
+        report_warning(str(error))
+        return {}
+    weights = scope.pop("weights")
+    fitted = FittedConfidence(scope_weights=weights, min_scope_score=scope["min_score"])
+    task.state.fitted_confidence = fitted
+    session.model.config.update({CONFIDENCE_KEY: fitted.to_dict()})
+    found = {"validation": scope}
+    if "test" in outside:
+        found["test"] = summarize_found(compute_scope_score(outside["test"], weights) < scope["min_score"])
+    return found
 
 
 def collect_training_facts(session: Session) -> TrainingFacts:

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -23,17 +23,19 @@ from bertkit.data.features import Features, PaddingCollator
 from bertkit.data.groups_and_times import (
     TimeColumn,
 )
-from bertkit.data.sources import LoadedDataset, load_dataset, load_split
+from bertkit.data.labels import normalize_label
+from bertkit.data.sources import LoadedDataset, load_dataset, load_split, load_texts_out_of_scope
 from bertkit.data.split import SplitKeys
 from bertkit.data.table import Rows, Splits
 from bertkit.data.weights_and_soft_labels import read_weights
-from bertkit.errors import UserError, format_list
+from bertkit.errors import UserError, format_count, format_list
 from bertkit.models import loading
 from bertkit.models.forward import average_probabilities
 from bertkit.models.loading import ModelSource, takes_token_type_ids
 from bertkit.models.losses import Loss
 from bertkit.settings.declaration import get_column_settings
 from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.validation import DataSource
 from bertkit.stats.calibration import (
     PROBABILITY_SCORES,
     SELECTIVE_SCORES,
@@ -70,6 +72,7 @@ class InputSchema:
         column_kinds: What those text columns hold that do not hold one text.
         label_key: Key of a label fix that selects one of several labels of a row; None for a single label.
         further_text_flag: The flag that names one more column of texts; None if the task reads no more.
+        out_of_scope_label: The label of texts that belong to no class; None if there is none.
     """
 
     text_columns: tuple[str, ...]
@@ -82,6 +85,7 @@ class InputSchema:
     column_kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     label_key: Literal["word", "label"] | None = None
     further_text_flag: str | None = None
+    out_of_scope_label: str | None = None
 
     def build_rows_from_flags(self, texts_by_flag: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """Return rows that combine the texts of several flags (see `columns_by_flag`).
@@ -213,11 +217,20 @@ class FittedConfidence:
         min_confidence: Confidence below which the model abstains.
         set_margin: Margin of the classes in a prediction set; see `bertkit.stats.calibration`.
         answer_weights: Weights of the probability that an answer of `qa` is right.
+        scope_weights: Weights of the score that a text is in scope; see `bertkit.stats.out_of_scope`.
+        min_scope_score: Score below which a text is out of scope.
     """
 
     min_confidence: float | None = None
     set_margin: float | None = None
     answer_weights: Mapping[str, float] | None = None
+    scope_weights: Sequence[float] | None = None
+    min_scope_score: float | None = None
+
+    @property
+    def can_abstain(self) -> bool:
+        """Whether some rows may have no answer."""
+        return self.min_confidence is not None or self.min_scope_score is not None
 
     @classmethod
     def load(cls, model_config: Any) -> "FittedConfidence":
@@ -372,7 +385,10 @@ class RowEvaluation(Evaluation):
 
     Attributes:
         fitted: Numbers that `calibrate` fitted for the run.
+        scope_score: [rows] score from 0 to 1 that the text is in scope; None if it is not fitted.
     """
+
+    scope_score: np.ndarray | None = None
 
     def __init__(self, outputs: Outputs, fitted: FittedConfidence = NOT_FITTED) -> None:
         super().__init__(outputs)
@@ -424,14 +440,24 @@ class RowEvaluation(Evaluation):
         """The confidence in the prediction of each row, [rows]: the lowest confidence of its decisions."""
         return self.make_decisions().compute_row_confidence()[0]
 
+    @property
+    def is_out_of_scope(self) -> np.ndarray:
+        """[rows] bool, whether each text belongs to no class; needs `scope_score`."""
+        assert self.scope_score is not None
+        return self.scope_score < self.fitted.min_scope_score
+
     def compute_uncertainty(self) -> np.ndarray:
         return self.make_decisions().compute_row_uncertainty()
 
     @cached_property
     def abstention_scorer(self) -> SelectiveScorer | None:
-        """The scores of abstention; None if `calibrate` did not fit it."""
-        minimum = self.fitted.min_confidence
-        return None if minimum is None else SelectiveScorer(self.confidence, self.compute_correct(), minimum)
+        """The scores of abstention, also from texts out of scope; None if neither is fitted."""
+        if not self.fitted.can_abstain:
+            return None
+        minimum = np.full(len(self.outputs.rows), self.fitted.min_confidence or 0.0)
+        if self.scope_score is not None:
+            minimum[self.is_out_of_scope] = np.inf
+        return SelectiveScorer(self.confidence, self.compute_correct(), minimum)
 
     @cached_property
     def confidence_scorer(self) -> Scorer:
@@ -457,7 +483,7 @@ class RowEvaluation(Evaluation):
         """The names of the scores of `confidence_scorer`; model outputs are not needed."""
         return [
             *(PROBABILITY_SCORES if self.has_classes else ()),
-            *(SELECTIVE_SCORES if self.fitted.min_confidence is not None else ()),
+            *(SELECTIVE_SCORES if self.fitted.can_abstain else ()),
             *(SET_SCORES if self._set_margin is not None else ()),
         ]
 
@@ -479,11 +505,15 @@ class RowEvaluation(Evaluation):
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         """Yield the predictions, with `abstained` if the run abstains from rows of low confidence.
 
-        With `score_detail="all"`, also `prediction_set` if the run is calibrated.
+        If texts out of scope are fitted, there are also `out_of_scope` and `scope_score`; with
+        `score_detail="all"`, `prediction_set` if the run is calibrated.
         """
-        min_confidence, columns = self.fitted.min_confidence, {}
-        if min_confidence is not None:
-            columns["abstained"] = (self.confidence < min_confidence).tolist()
+        columns: dict[str, Iterable[Any]] = {}
+        if self.fitted.min_confidence is not None:
+            columns["abstained"] = (self.confidence < self.fitted.min_confidence).tolist()
+        if self.scope_score is not None:
+            columns["out_of_scope"] = self.is_out_of_scope.tolist()
+            columns["scope_score"] = self.scope_score.tolist()
         if score_detail == "all" and self._set_margin is not None:
             is_member = find_members(self.make_decisions().logits, self._set_margin)
             columns["prediction_set"] = map(self.decode_set, is_member)
@@ -794,3 +824,78 @@ class Task(ABC):
     @abstractmethod
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         """Return the scorers of simple baselines by name: fitted on `train`, they predict `rows`."""
+
+
+# ---- texts out of scope
+
+MIN_ROWS_OUT_OF_SCOPE = 10
+
+
+def require_classes_of_texts(task: Task) -> None:
+    """Refuse `--out-of-scope` unless each text, or pair of texts, has a class or a set of labels."""
+    has_labels = task.state.label_type is not None and bool(task.state.label_type.labels)
+    if not has_labels or task.input_schema.span_columns:
+        reason = "relations cannot be out of scope" if has_labels else "texts of this task have no classes"
+        raise UserError(f"--out-of-scope: {reason}; omit it")
+
+
+def load_out_of_scope(task: Task, source: DataSource, config: Any) -> Rows:
+    """Return parsed texts that belong to no class, without labels.
+
+    `config` has the settings `data_dir` and those of the format of text files.
+    """
+    require_classes_of_texts(task)
+    schema = task.input_schema
+    dialect = task.definition.make_dialect(config)
+    name = task.definition.name
+    rows = load_texts_out_of_scope(source, name, schema.text_columns, config.data_dir, dialect)
+    reader = type(task)(task.config)  # whose columns become those of these rows
+    reader.state = task.state
+    reader.map_columns(rows, {})
+    rows, _ = reader.parse_rows(rows)
+    columns = zip(schema.text_columns, reader.input_schema.text_columns, strict=True)
+    return select_texts(task, rows.replace_columns({own: rows[column] for own, column in columns}))
+
+
+def select_texts(task: Task, rows: Rows) -> Rows:
+    """Return the texts of rows alone, each once."""
+    texts = rows.replace_columns({column: rows[column] for column in task.input_schema.text_columns})
+    _, first = np.unique(task.make_split_keys(texts).identity, return_index=True)
+    return texts.select(np.sort(first))
+
+
+def separate_out_of_scope(task: Task, rows: Rows) -> tuple[Rows, Rows | None]:
+    """Return the rows in scope, and those whose label says that they are not, if there are any."""
+    label, columns = task.input_schema.out_of_scope_label, task.input_schema.gold_columns
+    column = next((column for column in columns if column in rows.columns), None)
+    if label is None or column is None:
+        return rows, None
+    codes, values = rows.factorize(column)
+    is_outside = np.array([normalize_label(value) == label for value in values], bool)[codes]
+    if not is_outside.any():
+        return rows, None
+    return rows.select(np.flatnonzero(~is_outside)), rows.select(np.flatnonzero(is_outside))
+
+
+def remove_texts_in_scope(task: Task, outside: Rows, inside: Iterable[Rows], source: str) -> Rows:
+    """Return the texts out of scope that no row in scope has; some must be left to fit a score on."""
+    known = np.concatenate([task.make_split_keys(rows).identity for rows in inside])
+    is_known = np.isin(task.make_split_keys(outside).identity, known)
+    kept = outside.select(np.flatnonzero(~is_known))
+    problem = f"{is_known.sum():,} of {format_count(len(outside), 'text')} are also rows of a class"
+    if len(kept) < MIN_ROWS_OUT_OF_SCOPE:
+        found = f"{problem}, so " if is_known.any() else ""
+        raise UserError(
+            f"--out-of-scope {source}: {found}{format_count(len(kept), 'different text')} to fit on, and "
+            f"at least {MIN_ROWS_OUT_OF_SCOPE} are needed; pass more texts that belong to no class"
+        )
+    if is_known.any():
+        report_warning(f"--out-of-scope {source}: {problem} and are left out")
+    return kept
+
+
+def load_shipped_texts(task: Task, *known: Rows) -> Rows:
+    """Return the shipped texts that none of these rows have."""
+    texts = load_out_of_scope(task, "sample", task.config)
+    identity = np.concatenate([task.make_split_keys(rows).identity for rows in known])
+    return texts.select(np.flatnonzero(~np.isin(task.make_split_keys(texts).identity, identity)))

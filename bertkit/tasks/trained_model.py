@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
 from bertkit.models.forward import EnsembleModel, prepare_for_inference
+from bertkit.models.heads import append_layer_inputs, append_outputs
 from bertkit.models.load_check import report_length_errors
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
+from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
 from bertkit.training.scoring import predict_logits
@@ -64,6 +69,12 @@ class TrainedModel:
     model: Any
     tokenizer: Any
 
+    def compute_scope_features(self, rows: Rows, divisor: float, description: str = "scoring") -> np.ndarray:
+        """Return the features of the score that a text is in scope, of parsed rows and divided logits."""
+        with append_layer_inputs(self.model) as size:
+            outputs = self.compute_outputs(rows, description).logits
+        return compute_scope_features(outputs[:, : len(self.task.state.labels)] / divisor, outputs[:, -size:])
+
     def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
         """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
         features = self.task.featurize(rows, self.tokenizer)
@@ -93,6 +104,12 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
         model = model if keep_stock_layers else prepare_for_inference(model)
     resume_collection()
     return TrainedModel(task, model.eval(), tokenizer)
+
+
+def add_scope_output(task: Task, model: Any) -> None:
+    """Append the linear part of the score that a text is in scope to the outputs, if a run has it."""
+    if weights := task.state.fitted_confidence.scope_weights:
+        append_outputs(model, torch.tensor([weights[:-2]]), torch.tensor(weights[-1:]))
 
 
 def serialize_tokenizer(tokenizer: Any) -> str:

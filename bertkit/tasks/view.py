@@ -360,7 +360,7 @@ def _shorten(field: Field, length: int | None) -> Field:
 # ---- views
 
 MAX_BARS = 24  # in a bar chart
-COMMON_KEYS = {"id", "gold", "abstained"}  # of all records; not input columns
+COMMON_KEYS = {"id", "gold", "abstained", "out_of_scope", "scope_score"}  # of all records; not input columns
 
 FiniteNumber = Annotated[float, Meta(ge=-1e300, le=1e300)]  # excludes NaN too
 Probability = Annotated[float, Meta(ge=0, le=1.001)]  # rounding may exceed 1

@@ -440,7 +440,9 @@ def _iter_cells(
 # ---- one text per line
 
 
-def read_text_lines(data: str, column: str | None, encoding: str | None = None) -> Iterator[str] | None:
+def read_text_lines(
+    data: str, column: str | None, encoding: str | None = None, flag: str = "--data"
+) -> Iterator[str] | None:
     """Return an iterator over the lines of a `.txt` file; None for tables and other files."""
     decoding = Decoding(encoding)
     path = expand_home(data)
@@ -451,7 +453,7 @@ def read_text_lines(data: str, column: str | None, encoding: str | None = None) 
         return None
     if detect_delimiter(sample, column, DOCUMENT_COLUMNS) or detect_delimiter(sample, None, DOCUMENT_COLUMNS):
         return None
-    report_info(f"--data {data}: reading one text per line")
+    report_info(f"{flag} {data}: reading one text per line")
     return (line.rstrip("\r") for line in split_lines(read_text(path, decoding), max_chars=None))
 
 

@@ -133,6 +133,8 @@ function showPrediction(record, row, model) {
     if (rows.length) parts.push(createTable("probability of each label", rows));
   }
   if (record.abstained) say("The model abstains: its confidence is low.");
+  // Before the labels, which can be many.
+  if (record.out_of_scope) parts.unshift(createElement("p", "main", "Out of scope: the text seems to belong to no class."));
   const details = createElement("details");
   details.append(createElement("summary", "", "JSON"), createElement("pre", "field", JSON.stringify(record, null, 2)));
   $("result").replaceChildren(...parts, details);

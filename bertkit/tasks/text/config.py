@@ -75,6 +75,15 @@ class ClassifyConfig(SequenceConfig):
         default_text="guessed from the names",
     )  # fmt: skip
 
+    out_of_scope: str | None = setting(
+        None,
+        "Find texts of no class: a file of such texts, the label of such rows, or sample (shipped texts).",
+        Panel.FEW_LABELS, is_path=True, default_text="each text has a class",
+    )  # fmt: skip
+
+    def list_unshardable_flags(self) -> list[str]:
+        return ["--out-of-scope"] if self.out_of_scope else []
+
     def list_ineffective_settings(self) -> dict[str, str]:
         reasons: dict[str, str] = {}
         if self.method in FITTED_HEAD_METHODS:

@@ -42,7 +42,7 @@ from bertkit.data.weights_and_soft_labels import (
     name_soft_label_ids,
     split_soft_labels,
 )
-from bertkit.errors import UserError, format_count, format_list
+from bertkit.errors import UserError, format_count, format_list, suggest_similar
 from bertkit.models.encoder import FrozenEncoder
 from bertkit.models.forward import AVERAGES_BY_PROBLEM, average_probabilities
 from bertkit.models.heads import (
@@ -63,7 +63,8 @@ from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
-from bertkit.stats.scores import Scores
+from bertkit.stats.out_of_scope import compute_negative_energy
+from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks.base import (
     NOT_FITTED,
@@ -76,8 +77,13 @@ from bertkit.tasks.base import (
     TaskState,
     TransformersPipeline,
     get_weights,
+    load_out_of_scope,
     make_label_scorer,
     remove_fitted_confidence,
+    remove_texts_in_scope,
+    require_classes_of_texts,
+    select_texts,
+    separate_out_of_scope,
 )
 from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
 from bertkit.tasks.text.label_types import (
@@ -95,6 +101,7 @@ from bertkit.tasks.text.relations import (
     mark_rows,
 )
 from bertkit.utils import devices
+from bertkit.utils.files import expand_home
 
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 
@@ -483,6 +490,7 @@ class SequenceTask(Task):
         return model
 
     def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits[..., : self._num_outputs]  # the scores of the members differ in scale
         return AVERAGES_BY_PROBLEM.get(self.label_type.problem_type, average_probabilities)(logits)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
@@ -502,7 +510,18 @@ class SequenceTask(Task):
     # ---- results
 
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
-        return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
+        size, fitted = self._num_outputs, self.state.fitted_confidence
+        logits, scope_logits = outputs.logits[:, :size], outputs.logits[:, size:]
+        evaluation = SequenceEvaluation(dataclasses.replace(outputs, logits=logits), self.label_type, fitted)
+        if fitted.scope_weights is not None and scope_logits.shape[1]:
+            energy = fitted.scope_weights[-2] * compute_negative_energy(logits)
+            evaluation.scope_score = sigmoid(scope_logits[:, 0] + energy)
+        return evaluation
+
+    @property
+    def _num_outputs(self) -> int:
+        """The number of outputs without the part of the score that a text is in scope, which may follow."""
+        return max(len(self.labels), 1)
 
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         labels = self.get_training_labels(train)
@@ -560,6 +579,7 @@ class Classify(SequenceTask):
     @property
     def input_schema(self) -> InputSchema:
         schema, columns = super().input_schema, tuple(self._entity_columns)
+        schema = dataclasses.replace(schema, out_of_scope_label=self._out_of_scope_label)
         if not self.config.text_pair_column:
             schema = dataclasses.replace(schema, further_text_flag="--text-pair-column")
         if not columns:
@@ -581,6 +601,14 @@ class Classify(SequenceTask):
             types = collect_types(dataset.splits["train"], self._entity_columns)
             self.state.entity_types, self.state.new_tokens = types, list_markers(types)
         class_names = dataset.get_class_names(self.config.label_column)
+        outside: Splits = {}
+        if (label := self._out_of_scope_label) is not None:
+            parts = {name: separate_out_of_scope(self, rows) for name, rows in dataset.splits.items()}
+            outside = {name: rows for name, (_, rows) in parts.items() if rows is not None}
+            splits = {name: rows for name, (rows, _) in parts.items() if len(rows) or name == "train"}
+            class_names = [name for name in class_names if name != label]
+            labels = [name for name in dataset.labels if name != label]
+            dataset = dataclasses.replace(dataset, splits=splits, labels=labels)
         if class_names:  # then "-", -1 and null mark missing labels
             dataset = self._drop_unlabeled(dataset)
         if self.config.problem is None:
@@ -592,7 +620,39 @@ class Classify(SequenceTask):
             self.resolve(problem=problem)
             dataset = dataclasses.replace(dataset, notes=[*dataset.notes, *filter(None, [note])])
         self._infer_labels(dataset, class_names)
+        if value := self.config.out_of_scope:
+            dataset = self._find_texts_out_of_scope(dataset, outside, value)
         return dataset
+
+    @property
+    def _out_of_scope_label(self) -> str | None:
+        """The label of texts out of scope; None without `--out-of-scope`, or if it is no label."""
+        value = self.config.out_of_scope
+        return None if value in (None, "sample") or expand_home(value).exists() else value
+
+    def _find_texts_out_of_scope(
+        self, dataset: LoadedDataset, outside: Mapping[str, Rows], value: str
+    ) -> LoadedDataset:
+        """Return the dataset with the texts of `--out-of-scope`, the rows of a label or those of a file.
+
+        `outside` are the rows with the label by split, which the dataset has not any more.
+        """
+        require_classes_of_texts(self)
+        if self._out_of_scope_label is None:
+            texts = {"train": load_out_of_scope(self, value, self.config)}
+        elif not outside.keys() - {"test"}:
+            hint = suggest_similar(value, self.labels) or f"; the labels are {format_list(self.labels)}"
+            raise UserError(
+                f"--out-of-scope {value}: neither a file nor a label of column {self.config.label_column!r}"
+                f"{hint}"
+            )
+        else:
+            texts = {name: select_texts(self, rows) for name, rows in outside.items()}
+        fitted = Rows.concatenate([rows for name, rows in texts.items() if name != "test"])
+        texts["train"] = remove_texts_in_scope(self, fitted, dataset.splits.values(), value)
+        texts.pop("validation", None)
+        note = f"{format_count(len(texts['train']), 'text')} of no class (--out-of-scope {value})"
+        return dataclasses.replace(dataset, out_of_scope=texts, notes=[*dataset.notes, note])
 
     def _check_method(self) -> None:
         """Check that the other settings apply to `--method`."""
