@@ -207,7 +207,7 @@ def run(export_head, tmp_path, monkeypatch):
     monkeypatch.setattr(
         export_module,
         "write_graph",
-        lambda _model, _has_choices, path, _metadata: shutil.copy(exported_graph, path),
+        lambda _model, _has_choices, path, *_: shutil.copy(exported_graph, path),
     )
     data = shutil.copy(exported_graph.parents[2] / "toy.jsonl", tmp_path)
     run = shutil.copytree(exported_graph.parents[1], tmp_path / "run", ignore=shutil.ignore_patterns("onnx"))

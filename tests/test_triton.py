@@ -56,7 +56,7 @@ def _trace_once(tmp_path_factory):
     """Trace the graph of each task once; later exports of the task copy it."""
     folder, write_graph = tmp_path_factory.mktemp("graphs"), export.write_graph
 
-    def write(model, has_choices, path, metadata):
+    def write(model, has_choices, path, metadata, *_):
         copy = folder / f"{metadata['task']}.onnx"
         if not copy.exists():
             write_graph(model, has_choices, copy, metadata)
