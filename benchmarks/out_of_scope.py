@@ -389,21 +389,30 @@ def compare_recall(runs: Sequence[Arrays], named: Sequence[Arrays], source: str)
 
 
 def compare_aurc(runs: Sequence[Arrays]) -> list[str]:
-    """Return the AURC of both scores with intervals, for the test rows with texts out of scope."""
-    cells = []
-    for name in (REFERENCE, SHIPPED):
-        groups = []
-        for arrays in runs:
-            is_correct = arrays["test/logits"].argmax(1) == arrays["test/gold"]
-            inside = np.stack([SCORES[name](arrays, "test"), is_correct])
-            groups.append([inside, SCORES[name](arrays, f"unknown/{OWN}")[None]])
+    """Return the AURC with intervals, for the test rows with texts out of scope.
 
-        def measure(inside: np.ndarray, outside: np.ndarray) -> float:
-            return measure_aurc(inside[0], inside[1].astype(bool), outside[0])
+    Rows are ordered by the maximum probability; in the second cell, those out of scope are the last ones.
+    """
+    groups = []
+    for arrays in runs:
+        lowest = np.quantile(SCORES[SHIPPED](arrays, "held_out"), 1 - COVERAGE)
+        is_correct = arrays["test/logits"].argmax(1) == arrays["test/gold"]
+        ranks = []
+        for part in ("test", f"unknown/{OWN}"):
+            probability = compute_max_probability(arrays, part)
+            ranks.append(np.stack([probability, probability - (SCORES[SHIPPED](arrays, part) < lowest)]))
+        groups.append([np.concatenate([ranks[0], is_correct[None]]), ranks[1]])
 
-        value = np.mean([measure(*group) for group in groups])
-        cells.append(f"{value:.3f} ({format_interval(bootstrap(groups, measure), 1, 3)})")
-    return cells
+    def measure(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
+        correct = inside[2].astype(bool)
+        return np.array([measure_aurc(inside[order], correct, outside[order]) for order in (0, 1)])
+
+    values = np.mean([measure(*group) for group in groups], axis=0)
+    samples = np.array(bootstrap(groups, measure))
+    return [
+        f"{value:.3f} ({format_interval(column, 1, 3)})"
+        for value, column in zip(values, samples.T, strict=True)
+    ]
 
 
 def count_kept_promises(arrays: Arrays) -> tuple[int, float]:
