@@ -13,11 +13,12 @@ from torch import nn
 from bertkit.data.table import CHUNK_ROWS, Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
+from bertkit.models.linear_text import LinearTextModel, is_linear_text_model
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_column_settings
-from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
+from bertkit.tasks.base import Evaluation, Outputs, ScoreDetail, Task, merge_prediction
 from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
 from bertkit.utils import devices
 from bertkit.utils.compat import require_extra
@@ -126,6 +127,20 @@ class Predictor(TrainedModel):
             yield merge_prediction(row_id, row, hidden, {**prediction, **further})
 
 
+@dataclass(frozen=True)
+class LinearTextPredictor(Predictor):
+    """A predictor whose model is linear in texts, and has no tokenizer."""
+
+    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
+        task: Any = self.task
+        columns = [list(rows[name]) for name in task.input_schema.text_columns]
+        return Outputs(self.model.compute_logits(columns), task.encode_rows(rows), rows)
+
+    @property
+    def loaded_models(self) -> list[Any]:
+        return []
+
+
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
     """Regroup rows into chunks that never split a group, such as the sentences of a document."""
     pending: Rows | None = None
@@ -158,6 +173,10 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predicto
             f"{run}: is a run of {task.definition.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
+    if is_linear_text_model(run_dir):
+        linear_model = LinearTextModel.load(run_dir)
+        task.load_state(linear_model.config)
+        return LinearTextPredictor(task, linear_model, None)
     onnx_source = find_onnx_model(run_dir)
     if onnx_source is None:
         trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)

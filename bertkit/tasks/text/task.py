@@ -55,6 +55,7 @@ from bertkit.models.heads import (
     set_output_bias,
     verify_label_order,
 )
+from bertkit.models.linear_text import LabeledRows
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss, compute_class_weights
 from bertkit.models.pooling import is_causal
@@ -79,7 +80,13 @@ from bertkit.tasks.base import (
     make_label_scorer,
     remove_fitted_confidence,
 )
-from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
+from bertkit.tasks.text.config import (
+    CLASSIFY,
+    FITTED_HEAD_METHODS,
+    LINEAR_TEXT_METHODS,
+    NLI,
+    ClassifyConfig,
+)
 from bertkit.tasks.text.label_types import (
     LabelType,
     MultiLabel,
@@ -449,6 +456,11 @@ class SequenceTask(Task):
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:
         """Return the kind of the labels of a finished run."""
 
+    def encode_rows(self, rows: Rows) -> LabeledRows:
+        """Return what the evaluation of a linear model of texts reads of the rows."""
+        labels = self.encode_labels(rows)
+        return LabeledRows(labels, None if labels is None else self.encode_soft_labels(rows, labels))
+
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> TextFeatures:
         labels = self.encode_labels(rows)
         features = build_features(
@@ -524,6 +536,7 @@ ENTITY_TYPES_KEY = "bertkit_entity_types"  # the same: types of the subjects, ty
 TRAINING_PHRASES = {
     "contrastive": "trained on pairs of rows for",
     "linear-probe": "with a linear layer on its vectors, fitted for",
+    **dict.fromkeys(LINEAR_TEXT_METHODS, "fitted for"),
 }
 
 
@@ -546,6 +559,8 @@ class Classify(SequenceTask):
         pipeline = super().pipeline
         if self._has_fitted_head:
             pipeline = dataclasses.replace(pipeline, caveat="has no class for the head of this model")
+        if self.config.method in LINEAR_TEXT_METHODS:
+            pipeline = dataclasses.replace(pipeline, caveat="cannot load this model, which has no encoder")
         return dataclasses.replace(pipeline, example_input=self.input_schema.example_text)
 
     @property
