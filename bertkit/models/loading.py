@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.settings.run_settings import PACKAGED_MODELS
-from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
@@ -77,6 +75,8 @@ class ModelSource:
 
 def choose_default_model() -> str:
     """Return `bert-base-uncased` if there is an accelerator, else `minilm`."""
+    from bertkit.utils import devices  # imports torch
+
     return "bert-base-uncased" if devices.has_accelerator() else "minilm"
 
 
@@ -318,7 +318,7 @@ def _load(
     """Return the model, and the names of its parameters that are missing in the file, or have other sizes."""
     try:
         model, info = auto_class.from_pretrained(
-            source.folder, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+            source.folder, config=config, dtype="float32", use_safetensors=True, trust_remote_code=False,
             ignore_mismatched_sizes=ignore_mismatched_sizes, output_loading_info=True,
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:
