@@ -7,7 +7,7 @@ imports neither torch nor scikit-learn, whose imports take longer than the predi
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
@@ -36,8 +36,20 @@ Texts = Sequence[str]
 class LabeledRows:
     """What the evaluation of rows reads of their features; see `bertkit.data.features.Features`."""
 
+    size: int
     labels: np.ndarray | None
     targets: np.ndarray | None = None
+    num_truncated: int = 0  # texts are read as a whole
+    max_untruncated_length: int = 0
+    warnings: Sequence[str] = ()
+
+    @property
+    def logit_offsets(self) -> np.ndarray:
+        """[n + 1] index of the first row of logits of each example: each row has one."""
+        return np.arange(self.size + 1)
+
+    def __len__(self) -> int:
+        return self.size
 
 
 # ---- words and character n-grams
@@ -332,6 +344,26 @@ class LinearTextModel:
                 f"{folder}: the files of the model are damaged ({' '.join(str(error).split())}); train the "
                 "run again"
             ) from error
+
+
+@dataclass(frozen=True)
+class LinearTextEnsemble:
+    """Several models, whose logits `combine` combines, [models, n, outputs] to [n, outputs]."""
+
+    members: list[LinearTextModel]
+    combine: Callable[[Any], Any]
+
+    @property
+    def config(self) -> Any:
+        return self.members[0].config
+
+    def compute_logits(self, columns: Sequence[Texts]) -> np.ndarray:
+        """Return the combined logits [n, outputs] in fp32."""
+        import torch  # by which all tasks combine logits
+
+        logits = np.stack([member.compute_logits(columns) for member in self.members])
+        combined: np.ndarray = self.combine(torch.from_numpy(logits)).numpy()
+        return combined
 
 
 def is_linear_text_model(folder: Path) -> bool:

@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
-from bertkit.models.forward import EnsembleModel, prepare_for_inference
-from bertkit.models.load_check import report_length_errors
+from bertkit.models.linear_text import (
+    LinearTextEnsemble,
+    LinearTextModel,
+    is_linear_text_model,
+    read_config,
+)
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
-from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import silence_libraries
 from bertkit.utils.system import resume_collection
 
@@ -49,6 +52,12 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     return task_type(task_type.definition.config(**recipe.settings))
 
 
+def load_task_state(task: Task, folder: Path) -> None:
+    """Load what a finished run has found: the labels and the fitted parameters, in its `config.json`."""
+    is_linear = is_linear_text_model(folder)
+    task.load_state(read_config(folder) if is_linear else loading.load_config(loading.find_run_model(folder)))
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A task with its trained model and its tokenizer.
@@ -64,9 +73,16 @@ class TrainedModel:
     model: Any
     tokenizer: Any
 
+    def featurize(self, rows: Rows) -> Any:
+        """Return the features of parsed rows."""
+        return self.task.featurize(rows, self.tokenizer)
+
     def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
         """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
-        features = self.task.featurize(rows, self.tokenizer)
+        from bertkit.models.load_check import report_length_errors  # imports torch
+        from bertkit.training.scoring import predict_logits
+
+        features = self.featurize(rows)
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
         with report_length_errors(self.model, features):
@@ -84,6 +100,8 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
 
     With `keep_stock_layers`, the model stays as transformers builds it, on the CPU.
     """
+    from bertkit.models.forward import prepare_for_inference  # imports torch
+
     task.use_cache = False
     with silence_libraries():
         config, tokenizer = loading.load_config(source), loading.load_tokenizer(source)
@@ -110,12 +128,14 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
     thresholds. An ensemble neither abstains nor has prediction sets.
     """
     first = members[0]
+    is_linear = isinstance(first.model, LinearTextModel)
     must_agree: dict[str, Callable[[M], Any]] = {
         "another task": lambda member: member.task.definition.name,
+        "another kind of model": lambda member: isinstance(member.model, LinearTextModel),
         "other labels": lambda member: [
             getattr(member.model.config, name, None) for name in OUTPUT_ATTRIBUTES
         ],
-        "another tokenizer": lambda member: serialize_tokenizer(member.tokenizer),
+        "another tokenizer": lambda member: is_linear or serialize_tokenizer(member.tokenizer),
         "another maximum length": lambda member: member.task.config.max_length,
     }
     for folder, member in zip(folders[1:], members[1:], strict=True):
@@ -126,5 +146,10 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
                     "same"
                 )
     first.task.state.average([member.task.state for member in members])
-    model = EnsembleModel([member.model for member in members], first.task.combine_logits)
+    models = [member.model for member in members]
+    if is_linear:
+        return dataclasses.replace(first, model=LinearTextEnsemble(models, first.task.combine_logits))
+    from bertkit.models.forward import EnsembleModel  # imports torch
+
+    model = EnsembleModel(models, first.task.combine_logits)
     return dataclasses.replace(first, model=model.eval())

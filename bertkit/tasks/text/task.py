@@ -452,7 +452,8 @@ class SequenceTask(Task):
     def encode_rows(self, rows: Rows) -> LabeledRows:
         """Return what the evaluation of a linear model of texts reads of the rows."""
         labels = self.encode_labels(rows)
-        return LabeledRows(labels, None if labels is None else self.encode_soft_labels(rows, labels))
+        targets = None if labels is None else self.encode_soft_labels(rows, labels)
+        return LabeledRows(len(rows), labels, targets)
 
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> TextFeatures:
         labels = self.encode_labels(rows)
