@@ -60,9 +60,8 @@ class LinearText(Method):
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
         labels = task.get_training_labels(rows)
-        model.weight, model.bias = fit_linear_layer(
-            features, labels, len(task.labels) or 1, PENALTY, balanced
-        )
+        layer = fit_linear_layer(features, labels, len(task.labels) or 1, PENALTY, balanced)
+        model.weight, model.bias = (part.astype(np.float32) for part in layer)  # as they are saved
         return model
 
 

@@ -299,7 +299,7 @@ class LinearTextModel:
 
     def save(self, folder: Path, config: dict[str, Any]) -> None:
         """Write the model into a directory; `config` is what `config.json` has in addition."""
-        tensors = {OUTPUT_WEIGHT: self.weight.astype(np.float32), OUTPUT_BIAS: self.bias.astype(np.float32)}
+        tensors = {OUTPUT_WEIGHT: self.weight, OUTPUT_BIAS: self.bias}
         for number, words in enumerate(self.words):
             tensors[f"words.{number}.idf"] = words.idf
         for number, characters in enumerate(self.characters):

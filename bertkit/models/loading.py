@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.models.linear_text import MODEL_TYPE as LINEAR_TEXT_TYPE
+from bertkit.models.linear_text import is_linear_text_model
 from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils.files import expand_home, is_path_syntax
 
@@ -105,6 +105,11 @@ def find_model(
         raise UserError(
             f"{source.flag} {source.folder}: is not a model folder (no config.json); check the path"
         )
+    if is_linear_text_model(source.folder):
+        raise UserError(
+            f"{source.flag} {source.folder}: is a linear model of texts, which has no encoder; pass a run of "
+            "another method"
+        )
     if needs_weights and not any(source.folder.glob("*.safetensors")):
         raise UserError(f"{source.flag} {source.folder}: {_describe_missing_weights(source.folder)}")
     return source
@@ -139,17 +144,10 @@ def load_config(source: ModelSource) -> Any:
         saved = json.loads((source.folder / "config.json").read_text("utf-8"))
         if not isinstance(saved, dict):
             raise ValueError("it is not a JSON object")
-        if saved.get("model_type") == LINEAR_TEXT_TYPE:
-            raise UserError(
-                f"{source.label}: is a linear model of texts, which has no encoder; use a run of another "
-                "method"
-            )
         # Many models name custom code although transformers has their architecture by now, which it uses.
         if saved.get(CUSTOM_CODE_KEY) and saved.get("model_type") not in CONFIG_MAPPING:
             raise _make_custom_code_error(source, "its config.json requires custom code (auto_map)")
         config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
-    except UserError:
-        raise
     except (*LOAD_ERRORS, StrictDataclassError) as error:
         raise UserError(
             f"{source.label}: its config.json cannot be used ({summarize_error(error)}); {source.fix}"
