@@ -27,7 +27,8 @@ INPUTS: Mapping[str, tuple[Input, ...]] = {  # by --method
     "static": ("vectors",),
     "hybrid": ("words", "characters", "vectors"),
 }
-PENALTY = 0.1  # of the weights; that of the baseline `tfidf`
+PENALTY = 0.1  # of the weights: that of the baseline `tfidf`
+CLASSES = 10  # with more, the penalty is lower: a class has fewer rows, and the sum of the losses is the same
 STATIC_SIZE = 256  # dimensions of the static vectors, if the encoder has more
 TOKENS_PER_BATCH = 1024
 
@@ -60,9 +61,15 @@ class LinearText(Method):
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
         labels = task.get_training_labels(rows)
-        layer = fit_linear_layer(features, labels, len(task.labels) or 1, PENALTY, balanced)
+        num_outputs = len(task.labels) or 1
+        penalty = choose_penalty(num_outputs)
+        layer = fit_linear_layer(features, labels, num_outputs, penalty, balanced)
         model.weight, model.bias = (part.astype(np.float32) for part in layer)  # as they are saved
         return model
+
+
+def choose_penalty(num_outputs: int) -> float:
+    return PENALTY * min(1.0, CLASSES / num_outputs)
 
 
 def load_static_vectors(source: ModelSource) -> StaticVectors:
