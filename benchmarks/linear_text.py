@@ -149,7 +149,7 @@ def score_all(args: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
 
 
 def compute_interval(difference: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean of differences [draws, rows] in points, and its 95 % interval by a bootstrap of rows."""
+    """Return the mean of differences [draws, rows] in points, and its 95 % bootstrap interval over rows."""
     rng, num_rows = np.random.default_rng(0), difference.shape[1]
     means = [
         np.mean([draw[rng.integers(num_rows, size=num_rows)].mean() for draw in difference])
