@@ -452,7 +452,7 @@ class Session:
         elif config.long_texts is not None and not (prepared.methods or task.state.new_tokens):
             # a contrastive method and the markers of entities exclude windows
             longer_texts = "--long-texts windows"
-            longer_training = f"--max-steps {2 * state.max_steps}"
+        longer_training = f"--max-steps {2 * state.max_steps}"
         if config.max_steps is None and config.epochs:
             longer_training = f"--epochs {2 * config.epochs:g}"
         is_truncated = not (task.uses_windows or task.definition.resamples_examples)
