@@ -44,7 +44,12 @@ def time_predict(run: Path, rows: list[dict[str, str]], scratch: Path) -> float:
     data, output = scratch / "rows.jsonl", scratch / "predictions.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     command = [sys.executable, "-m", "bertkit", "predict", str(run), "--data", str(data), "-o", str(output)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **dict.fromkeys(THREADS, "1")}
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+        **dict.fromkeys(THREADS, "1"),
+    }
     core = {min(os.sched_getaffinity(0))}
     started = time.perf_counter()
     subprocess.run(
@@ -66,9 +71,11 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(args.rounds):
             for name, run in runs.items():
-                column = json.loads((Path(run) / "predictions.jsonl").read_text("utf-8").split("\n")[0]) if (
-                    Path(run) / "predictions.jsonl"
-                ).exists() else {}
+                column = (
+                    json.loads((Path(run) / "predictions.jsonl").read_text("utf-8").split("\n")[0])
+                    if (Path(run) / "predictions.jsonl").exists()
+                    else {}
+                )
                 key = "sentence" if "sentence" in column else "text"
                 count = args.rows if (Path(run) / "words.json").exists() else args.encoder_rows
                 rows = [{key: text} for text, _ in pairs[:count]]

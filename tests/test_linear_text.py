@@ -193,6 +193,29 @@ def test_a_study_has_an_ensemble_of_linear_models(data, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_linear_model_learns_the_predictions_of_a_run(data, tiny, tmp_path, cli):
+    options = {"model": str(tiny), "epochs": 2, "learning_rate": 1e-2, "max_length": 16}
+    teacher = bertkit.classify(data=str(data), output_dir=str(tmp_path / "teacher"), **options).output_dir
+    unlabeled = write_rows(
+        tmp_path / "more.jsonl", [{"text": row["text"]} for row in make_toy_rows(80, seed=3)]
+    )
+    run = bertkit.distill(
+        teacher, student="hybrid", data=str(unlabeled), alpha=1.0, output_dir=str(tmp_path / "student")
+    )
+    texts = [{"text": row["text"]} for row in make_toy_rows(40, seed=3)]
+    # Labels alone would give probabilities near 0 and 1, unlike those of a teacher of 2 epochs.
+    student, expected = (
+        np.array([row["probabilities"].get("positive", 0.0) for row in bertkit.load(one).predict(texts)])
+        for one in (run.output_dir, teacher)
+    )
+    assert np.abs(np.abs(student - 0.5) - np.abs(expected - 0.5)).max() < 0.2
+    assert run.metrics["distillation"]["unlabeled_rows"] > 0
+    assert run.metrics["distillation"]["models"]["student"]["parameters"] > 0
+    status, _, err = cli("distill", teacher, "--student", "hybrid", "--temperature", 3, "-o", tmp_path / "x")
+    assert (status, "--temperature 3.0" in err) == (2, True)
+
+
+@pytest.mark.slow
 def test_a_linear_model_is_served(runs):
     served = load_served_model(str(runs["hybrid"]), "m", ServeConfig(run=[str(runs["hybrid"])]), Metrics())
     assert (served.info["backend"], served.info["max_length"]) == ("scipy", None)
@@ -226,6 +249,7 @@ def test_settings_without_effect_are_refused(cli, tmp_path, data, args, words):
         (["export", "RUN"], ["is a linear model of texts", "another method"]),
         (["embed", "RUN", "--text", "a", "-o", "v.npy"], ["is a linear model of texts"]),
         (["distill", "RUN", "--num-layers", "1"], ["is a linear model of texts"]),
+        (["distill", "RUN", "--student", "hybrid"], ["is a linear model of texts"]),
         (["predict", "RUN", "--text", "a", "--explain"], ["no gradients"]),
         (["predict", "RUN", "--text", "a", "--rank-for-labeling"], ["no vectors of texts"]),
     ],

@@ -12,6 +12,7 @@ import torch
 
 from bertkit.data.table import Rows
 from bertkit.data.tokens import SequenceTemplate
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.methods.base import Method
 from bertkit.models import loading
 from bertkit.models.encoder import Encoder, fingerprint_weights, load_or_compute, start_cache_key
@@ -47,12 +48,16 @@ class LinearText(Method):
         """Whether the training reads an encoder, from which static vectors are computed."""
         return "vectors" in self.inputs
 
-    def fit(self, task: SequenceTask, model_config: Any, source: ModelSource, rows: Rows) -> LinearTextModel:
+    def fit(
+        self, task: SequenceTask, model_config: Any, source: ModelSource, rows: Rows, labels: TrainingLabels
+    ) -> LinearTextModel:
         """Return the model that is fitted to training rows.
 
         Args:
             model_config: The config of the fitted model, with the labels of the task.
             source: The encoder.
+            rows: [n] rows.
+            labels: [n] labels of the rows.
         """
         columns = [list(rows[column]) for column in task.input_schema.text_columns]
         vectors = load_static_vectors(source) if self.needs_encoder else None
@@ -60,7 +65,6 @@ class LinearText(Method):
         features = model.compute_features(columns)
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
-        labels = task.get_training_labels(rows)
         num_outputs = len(task.labels) or 1
         penalty = choose_penalty(num_outputs)
         layer = fit_linear_layer(features, labels, num_outputs, penalty, balanced)

@@ -292,6 +292,12 @@ class LinearTextModel:
             logits.append((self.compute_features(part) @ self.weight.T + self.bias).astype(np.float32))
         return np.concatenate(logits)
 
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights, including those of the token vectors."""
+        embeddings = 0 if self.vectors is None else self.vectors.embeddings.size
+        return int(self.weight.size + self.bias.size + embeddings)
+
     def divide_output(self, divisor: float) -> list[str]:
         """Divide the linear layer; return the names of its weight and bias in the file of weights."""
         self.weight, self.bias = self.weight / divisor, self.bias / divisor

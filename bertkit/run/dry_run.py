@@ -231,7 +231,8 @@ def _measure_fit(prepared: PreparedRun, method: LinearText) -> dict[str, Any]:
     rows = sample_rows(prepared.splits["train"], MEASURED_ROWS, prepared.config.seed)
     task: Any = prepared.task
     started = time.perf_counter()
-    method.fit(task, prepared.model_config, prepared.model_source, rows)
+    labels = task.get_training_labels(rows)
+    method.fit(task, prepared.model_config, prepared.model_source, rows, labels)
     seconds = time.perf_counter() - started
     scale = len(prepared.splits["train"]) / len(rows)
     return {

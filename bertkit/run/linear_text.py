@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.methods.distill import Distillation
 from bertkit.methods.linear_text import LinearText
 from bertkit.models.linear_text import LinearTextModel
 from bertkit.run.prepare import PreparedRun
@@ -33,7 +34,11 @@ class LinearTextSession:
         prepared, rows = self.prepared, self.prepared.splits["train"]
         task: Any = prepared.task
         started = time.perf_counter()
-        self.model = self.method.fit(task, prepared.model_config, prepared.model_source, rows)
+        labels = task.get_training_labels(rows)
+        for teacher in prepared.methods:
+            if isinstance(teacher, Distillation):
+                rows, labels = teacher.add_predictions(prepared, labels)
+        self.model = self.method.fit(task, prepared.model_config, prepared.model_source, rows, labels)
         seconds = time.perf_counter() - started
         return {
             "seconds": seconds,
@@ -47,6 +52,8 @@ class LinearTextSession:
 
     def finish(self) -> dict[str, Outputs]:
         """Return the outputs for each evaluation split."""
+        for method in self.prepared.methods:
+            method.finish(self.prepared, self.model)
         columns, features = self.prepared.task.input_schema.text_columns, self.prepared.features
         return {
             split: Outputs(

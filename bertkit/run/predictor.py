@@ -10,12 +10,19 @@ from typing import Any
 from bertkit.data.table import CHUNK_ROWS, Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
-from bertkit.models.linear_text import LabeledRows, LinearTextModel, is_linear_text_model, split_words
+from bertkit.models.linear_text import is_linear_text_model, split_words
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_column_settings
-from bertkit.tasks.base import Evaluation, Outputs, ScoreDetail, Task, merge_prediction
-from bertkit.tasks.trained_model import TrainedModel, build_trained_model, combine_models, load_run_task
+from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
+from bertkit.tasks.trained_model import (
+    TrainedLinearText,
+    TrainedModel,
+    build_trained_model,
+    combine_models,
+    load_linear_text,
+    load_run_task,
+)
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection
@@ -153,17 +160,8 @@ class Predictor(TrainedModel):
 
 
 @dataclass(frozen=True)
-class LinearTextPredictor(Predictor):
-    """A predictor whose model is linear in texts, and has no tokenizer."""
-
-    def featurize(self, rows: Rows) -> LabeledRows:
-        task: Any = self.task
-        features: LabeledRows = task.encode_rows(rows)
-        return features
-
-    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
-        columns = [list(rows[name]) for name in self.task.input_schema.text_columns]
-        return Outputs(self.model.compute_logits(columns), self.featurize(rows), rows)
+class LinearTextPredictor(TrainedLinearText, Predictor):
+    """A predictor whose model is a linear model of texts."""
 
     def count_tokens(self, rows: Rows) -> int:
         return sum(
@@ -219,9 +217,8 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False, device: str
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
     if is_linear_text_model(run_dir):
-        linear_model = LinearTextModel.load(run_dir)
-        task.load_state(linear_model.config)
-        return LinearTextPredictor(task, linear_model, None)
+        linear = load_linear_text(task, run_dir)
+        return LinearTextPredictor(linear.task, linear.model, linear.tokenizer)
     if device is not None:
         from bertkit.utils import devices  # imports torch
 

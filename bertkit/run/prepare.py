@@ -218,7 +218,7 @@ def prepare(
     task, dataset, splits = data.task, data.dataset, data.splits
     methods = choose_methods(task.config)
     if linear := find_linear_text(methods):
-        return _prepare_linear_text(data, linear, config, loaded_modules)
+        return _prepare_linear_text(data, methods, linear, config, loaded_modules)
     precision, precision_reason = "fp32", "the encoder is not trained"
     if all(method.has_training_steps for method in methods):
         precision, precision_reason = choose_precision(config)
@@ -269,7 +269,11 @@ def find_linear_text(methods: Sequence[Method]) -> LinearText | None:
 
 
 def _prepare_linear_text(
-    data: LoadedData, method: LinearText, config: RunConfig, loaded_modules: Sequence[MetricModule] | None
+    data: LoadedData,
+    methods: list[Method],
+    method: LinearText,
+    config: RunConfig,
+    loaded_modules: Sequence[MetricModule] | None,
 ) -> PreparedRun:
     """Prepare the run of a linear model of texts; its features are the labels of the rows."""
     task: Any = data.task  # with classes or numbers, like every task that has the setting `method`
@@ -284,7 +288,7 @@ def _prepare_linear_text(
     report_info(f"data: {data.dataset.name} from {data.dataset.source}; {task.describe()}")
     report_info(f"model: {method.name}{encoder}; a linear model, which predicts without an encoder")
     prepared = PreparedRun(
-        task, data.dataset, data.splits, [method], source, model_config, None, "fp32",
+        task, data.dataset, data.splits, methods, source, model_config, None, "fp32",
         is_precision_requested=False, is_model_requested=config.model is not None, requested_max_length=None,
         trained_length=None, probe=None,
     )  # fmt: skip
@@ -292,6 +296,8 @@ def _prepare_linear_text(
         prepared.metric_modules, names = bind_modules(loaded_modules, task, data.splits["validation"])
         set_best_metric(task, names)
     prepared.features = {split: task.encode_rows(rows) for split, rows in data.splits.items()}
+    for each in methods:
+        each.prepare(prepared)
     return prepared
 
 

@@ -10,6 +10,7 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
 from bertkit.models.linear_text import (
+    LabeledRows,
     LinearTextEnsemble,
     LinearTextModel,
     is_linear_text_model,
@@ -88,6 +89,27 @@ class TrainedModel:
         with report_length_errors(self.model, features):
             logits = predict_logits(self.model, features, collator, batch_size, description)
         return Outputs(logits, features, rows)
+
+
+@dataclass(frozen=True)
+class TrainedLinearText(TrainedModel):
+    """A trained linear model of texts; the tokenizer is None."""
+
+    def featurize(self, rows: Rows) -> LabeledRows:
+        task: Any = self.task
+        features: LabeledRows = task.encode_rows(rows)
+        return features
+
+    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
+        columns = [list(rows[name]) for name in self.task.input_schema.text_columns]
+        return Outputs(self.model.compute_logits(columns), self.featurize(rows), rows)
+
+
+def load_linear_text(task: Task, folder: Path) -> TrainedLinearText:
+    """Load a linear model of texts; the task receives its labels and its fitted parameters."""
+    model = LinearTextModel.load(folder)
+    task.load_state(model.config)
+    return TrainedLinearText(task, model, None)
 
 
 def load_trained_model(run: Path) -> TrainedModel:

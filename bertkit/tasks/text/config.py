@@ -44,7 +44,7 @@ WITHOUT_ENCODER = ("tfidf", "tfidf-chars")
 # Settings of the sequences of tokens that an encoder reads, and of its head.
 ENCODER_INPUT_SETTINGS = (
     "max_length", "long_texts", "pooling", "head", "new_head", "label_smoothing", "subject_column",
-    "object_column", "eval_batch_size", "bf16", "nproc",
+    "object_column", "eval_batch_size", "bf16", "nproc", "temperature",
 )  # fmt: skip
 # Settings without effect on such a head, and the reason.
 FITTED_HEAD_CONFLICTS = {
