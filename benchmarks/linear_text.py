@@ -4,7 +4,7 @@
     python benchmarks/linear_text.py --data-dir DATA --systems hybrid finetune --out methods.md
 
 Each system is fitted to the same training rows of a dataset, and scored on the same other rows, for several
-draws. `scikit-learn` stands for logistic regression (C = 10) on TF-IDF vectors of words and word pairs, and
+draws. `scikit-learn` is logistic regression (C = 10) on TF-IDF vectors of words and word pairs, and
 of character n-grams (2 to 5, within words). The other linear models differ in their inputs, and `hybrid` is
 `--method hybrid`. Results are kept in --work, so that the script can be interrupted. Progress goes to
 standard error, the tables to standard output.

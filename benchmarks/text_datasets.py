@@ -76,5 +76,5 @@ def draw_rows(name: str, data_dir: Path, seed: int, num_train: int, num_test: in
     """Return random training rows and test rows; of several rows with one text, one is kept."""
     pairs = list(dict(DATASETS[name](data_dir)).items())
     order = np.random.default_rng(seed).permutation(len(pairs))
-    drawn = [pairs[row] for row in order[: num_train + num_test]]
-    return drawn[:num_train], drawn[num_train:]
+    sampled = [pairs[row] for row in order[: num_train + num_test]]
+    return sampled[:num_train], sampled[num_train:]
