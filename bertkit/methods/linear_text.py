@@ -82,7 +82,7 @@ def load_static_vectors(source: ModelSource) -> StaticVectors:
     loading.require_embeddings(source, config, tokenizer)
     num_tokens = loading.count_token_ids(tokenizer)
     size = min(STATIC_SIZE, config.hidden_size)
-    digest = start_cache_key(config, ["static", size, fingerprint_weights(source)])
+    digest = start_cache_key(config, ["static without unk", size, fingerprint_weights(source)])
     digest.update(tokenizer.backend_tokenizer.to_str().encode())
     embeddings = load_or_compute(
         "static-vectors", digest.hexdigest(), (num_tokens, size), np.float16,
@@ -114,3 +114,5 @@ def _fill_embeddings(embeddings: np.ndarray, source: ModelSource, config: Any, t
     _, directions = np.linalg.eigh(centered.T @ centered)  # ascending by variance
     projected = centered @ directions[:, ::-1][:, : embeddings.shape[1]]
     embeddings[:] = projected * np.log(1 + np.arange(1, len(projected) + 1))[:, None]
+    if tokenizer.unk_token_id is not None:  # which says nothing about a word
+        embeddings[tokenizer.unk_token_id] = 0

@@ -57,7 +57,7 @@ class LabeledRows:
 WORD = re.compile(r"(?u)\b\w+\b")
 MAX_WORDS = 2**18  # words and word pairs, the most frequent ones
 MAX_CHARACTERS = 5  # of an n-gram
-BUCKET_BITS = 16
+BUCKET_BITS = 18  # with 16, hashes of different n-grams of Korean are often equal
 # 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -310,7 +310,7 @@ class LinearTextModel:
             tensors[f"words.{number}.idf"] = words.idf
         for number, characters in enumerate(self.characters):
             tensors[f"characters.{number}.idf"] = characters.idf
-            tensors[f"characters.{number}.buckets"] = characters.buckets.astype(np.uint16)
+            tensors[f"characters.{number}.buckets"] = characters.buckets.astype(np.uint32)
         save_file(tensors, folder / WEIGHTS_FILE)
         if self.words:
             vocabulary = json.dumps([words.words for words in self.words], ensure_ascii=False)
