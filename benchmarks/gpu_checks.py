@@ -30,7 +30,7 @@ from transformers import TrainerCallback
 
 import bertkit
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.run.predictor import CUDA_PROVIDER
+from bertkit.models.exported import CUDA_PROVIDER
 from bertkit.run.prepare import PreparedRun
 from bertkit.run.session import Session
 from bertkit.training.arguments import choose_deterministic_workspace, restore_algorithms

@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import qa_baseline
-from bertkit.data.features import PaddingCollator
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.table import Rows
 from bertkit.tasks.base import Outputs
 from bertkit.tasks.qa.features import Limits, QuestionFeatures, build_question_features

@@ -308,12 +308,10 @@ def load(run: "str | Path", device: str = "auto") -> "Predictor":
     """
     from bertkit.run.predictor import load_predictor
     from bertkit.settings.declaration import describe_unknown_device
-    from bertkit.utils.devices import request_device
 
     if problem := describe_unknown_device(device):
         raise UserError(f"load(): device: {problem}")
-    request_device(device)
-    return load_predictor(run)
+    return load_predictor(run, device=device)
 
 
 @accepts(configs.PredictConfig)

@@ -163,6 +163,7 @@ class RunDir:
     ONNX_DIR = "onnx"  # default output directory of `export`
     ENSEMBLE_DIR = "ensemble"  # of a study
     POOLING_DIR = "1_Pooling"  # of sentence-transformers
+    WORDS_FILE, STATIC_DIR = "words.json", "static"  # of a linear model of texts
     BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
     VALIDATION_PREDICTIONS = ("predictions.jsonl", "masked_samples.jsonl")
     PREDICTION_PATTERNS = (
@@ -173,7 +174,7 @@ class RunDir:
     MODEL_PATTERNS = (
         MODEL_CONFIG_FILE, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
         "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-        "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja",
+        "spiece.model", "spm.model", "sentencepiece*.model", "chat_template.jinja", WORDS_FILE, STATIC_DIR,
     )  # fmt: skip
     # How sentence-transformers turns the last layer into one vector, for a model whose config has a pooling.
     SENTENCE_PATTERNS = ("modules.json", "sentence_bert_config.json", POOLING_DIR)
@@ -255,7 +256,8 @@ class RunDir:
         except BaseException:
             for path in copy._list_files(patterns):
                 path.unlink()
-            shutil.rmtree(folder / self.POOLING_DIR, ignore_errors=True)
+            for name in (self.POOLING_DIR, self.STATIC_DIR):
+                shutil.rmtree(folder / name, ignore_errors=True)
             copy.discard_unstarted()
             raise
         copy.delete_backup()

@@ -333,7 +333,7 @@ def test_run_interrupted_in_final_evaluation_is_not_trained_further(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertkit.run.train._write_model", interrupt)
+    monkeypatch.setattr("bertkit.run.session.Session.write_model", interrupt)
     status, _, err = cli("classify", *args, "-o", interrupted)
     assert (status, "--resume --output-dir" in err) == (130, True)
     monkeypatch.undo()

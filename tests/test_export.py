@@ -29,7 +29,8 @@ import bertkit
 from bertkit.commands import export as export_module
 from bertkit.commands.configs import ExportConfig, ServeConfig
 from bertkit.data.table import Rows
-from bertkit.run.predictor import OnnxModel, load_predictor
+from bertkit.models.exported import OnnxModel
+from bertkit.run.predictor import load_predictor
 from bertkit.serve.models import Metrics, load_served_model
 from bertkit.tasks import task_class, task_definition
 from bertkit.tasks.base import Outputs

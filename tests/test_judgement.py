@@ -10,7 +10,7 @@ from conftest import ROW_MAKERS, make_features, make_toy_rows, write_rows
 from transformers import BertConfig
 
 from bertkit.reports import card
-from bertkit.run.train import collect_training_facts
+from bertkit.run.session import Session
 from bertkit.run_directory import RunDir
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, find_verdict, judge
@@ -221,7 +221,7 @@ def test_only_a_flag_that_is_accepted_is_advised(max_length, methods, new_tokens
     session = SimpleNamespace(
         prepared=prepared, trainer=SimpleNamespace(state=state), run_dir=RunDir(Path("my run"))
     )
-    facts = collect_training_facts(session)
+    facts = Session.collect_training_facts(session)
     assert (facts.longer_texts, facts.longer_training) == (longer_texts, "--epochs 6")
     assert facts.study == "bertkit study classify --recipe 'my run/run.yaml' --folds 5"
 

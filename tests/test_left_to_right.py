@@ -18,7 +18,7 @@ from test_pretrain import COMMAND, pretrained
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bertkit
-from bertkit.data.features import PaddingCollator
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.masking import CausalLmCollator
 from bertkit.models.forward import compute_logits
 from bertkit.models.pretraining import add_masked_position_hook

@@ -22,7 +22,7 @@ from test_words import TOKENIZERS
 from tokenizers import processors
 
 import bertkit
-from bertkit.data.features import PaddingCollator
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models.forward import compute_logits

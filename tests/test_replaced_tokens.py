@@ -27,7 +27,7 @@ from transformers import (
 )
 
 import bertkit
-from bertkit.data.features import PaddingCollator
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.masking import ReplacedTokenCollator, build_masker, build_special_tokens_mask
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import sum_parts

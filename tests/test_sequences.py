@@ -6,7 +6,8 @@ from conftest import NEUTRAL_WORDS, make_features, make_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.features import PaddingCollator, build_features, truncate
+from bertkit.data.collators import PaddingCollator
+from bertkit.data.features import build_features, truncate
 from bertkit.data.tokens import SequenceTemplate, encode
 
 text = st.lists(st.sampled_from([*NEUTRAL_WORDS, "zebra!", "Größe"]), max_size=30).map(" ".join)

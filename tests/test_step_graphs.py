@@ -6,7 +6,7 @@ from conftest import ROW_MAKERS, write_rows
 from test_equivalence import SGD, assert_close, weights
 
 import bertkit
-from bertkit.data.features import BATCH_SHAPE, BatchShape
+from bertkit.data.collators import BATCH_SHAPE, BatchShape
 from bertkit.data.masking import ORIGINAL_IDS
 from bertkit.training import step_graphs
 from bertkit.training.samplers import NUM_PADDED_LENGTHS, LengthPadding

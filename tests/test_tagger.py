@@ -10,7 +10,8 @@ from conftest import NEUTRAL_WORDS, make_tokenizer, save_tiny_model
 from transformers import AutoConfig, AutoModel, DistilBertConfig, RobertaConfig
 
 import bertkit
-from bertkit.data.features import PaddingCollator, TextFeatures, build_features, pad_vectors
+from bertkit.data.collators import PaddingCollator, pad_vectors
+from bertkit.data.features import TextFeatures, build_features
 from bertkit.models.encoder import VectorFeatures, compute_vectors
 from bertkit.models.layers import freeze_layers, map_parameters_to_layers
 from bertkit.models.loading import ModelSource, find_run_model, takes_token_type_ids

@@ -193,7 +193,7 @@ def test_padding_is_measured_on_training_batches(tiny, tmp_path):
 def test_slow_data_loading_is_reported(cli, tiny, toy, tmp_path, monkeypatch):
     import time
 
-    from bertkit.data.features import PaddingCollator
+    from bertkit.data.collators import PaddingCollator
 
     args = ["classify", "--data", toy, "--model", tiny, "--max-steps", 3, "--no-bf16", "-o", tmp_path / "run"]
     collate = PaddingCollator.__call__

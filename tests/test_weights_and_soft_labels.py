@@ -641,3 +641,13 @@ def test_probabilities_are_no_numbers_of_a_regression(cli, tmp_path, tiny):
     data = write_rows(tmp_path / "rows.jsonl", add_votes(make_toy_rows(40)))
     args = ["--data", data, "--model", tiny, "--problem", "regression", "-o", tmp_path / "run"]
     assert_refused(cli, tmp_path, args, ["column 'label' holds", "not a number"])
+
+
+def test_labels_are_mixed_with_predictions():
+    hard = TrainingLabels(np.array([0, 1])).mix(np.array([[0.5, 0.5], [0.2, 0.8], [0.9999, 0.0001]]), 0.5)
+    np.testing.assert_allclose(hard.targets, [[0.75, 0.25], [0.1, 0.9], [1, 0]])
+    assert (hard.labels.tolist(), hard.weights) == ([0, 1, 0], None)
+    numbers = TrainingLabels(np.array([1.0]), np.array([2.0])).mix(np.array([3.0, 5.0]), 0.25)
+    assert (numbers.labels.tolist(), numbers.weights.tolist()) == ([1.5, 5.0], [2.0, 1.0])
+    sets = TrainingLabels(np.array([[1, 0]])).mix(np.array([[0.4, 0.6], [0.7, 0.2]]), 1.0)
+    assert sets.labels.tolist() == [[0, 1], [1, 0]]

@@ -25,7 +25,6 @@ from bertkit.data.split import assign_row_folds, join_groups
 from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
-from bertkit.models.loading import find_run_model, load_config
 from bertkit.reports.card import add_calibration, describe_found, rewrite_for_copy
 from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
@@ -68,7 +67,7 @@ from bertkit.tasks.base import (
 from bertkit.tasks.qa.predictions import QaEvaluation, compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.label_types import LabelType
 from bertkit.tasks.text.task import THRESHOLDS_KEY
-from bertkit.tasks.trained_model import load_run_task
+from bertkit.tasks.trained_model import load_run_task, load_task_state
 from bertkit.utils import devices, locks
 from bertkit.utils.console import out_console, print_json, to_plain_text
 from bertkit.utils.files import check_output_directory, stage_files, write_text
@@ -127,7 +126,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     require_data_for_format_flags(config)
     with locks.lock_directory(run), silence_libraries():
         predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
-        devices.report_device(predictor.model)
+        predictor.report_device()
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
         dataset, rows, is_validation_split = _load_rows(config, predictor)
         folds = _assign_folds(predictor.task, rows, f"{dataset.name} ({dataset.source})")
@@ -184,7 +183,7 @@ def _load_task(run: Path) -> Task:
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
     kind = task.definition.name
     if task.definition.predicts_rows:
-        task.load_state(load_config(find_run_model(run)))
+        load_task_state(task, run)
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
             return task

@@ -490,7 +490,10 @@ class DistillConfig(FineTuningConfig):
         min=1,
     )
     student: str | None = setting(
-        None, "Student: another pre-trained model, in place of --num-layers.", Panel.COMMON,
+        None,
+        "Student: another pre-trained model, or hybrid, static, tfidf or tfidf-chars, in place of "
+        "--num-layers.",
+        Panel.COMMON,
         completion="models",
     )  # fmt: skip
     data: DataSource | None = setting(

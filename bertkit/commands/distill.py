@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bertkit.commands import train
 from bertkit.commands.configs import DistillConfig
@@ -13,6 +13,7 @@ from bertkit.settings.declaration import get_settings
 from bertkit.settings.recipes import apply_overrides, list_passed_data
 from bertkit.settings.run_settings import FineTuningConfig
 from bertkit.settings.validation import validate_settings
+from bertkit.tasks.text.config import LINEAR_TEXT_METHODS
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.files import expand_home
 
@@ -39,8 +40,19 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     _check_teacher(folder, runs, task.config)
     renamed = {"student": "model", "data": "unlabeled"}
     overrides = {renamed.get(name, name): value for name, value in values.items()}
-    if values.get("num_layers") is not None:
-        overrides["model"] = str(runs[0].resolve())
+    student, ineffective = values.get("student"), set[str]()
+    if student in LINEAR_TEXT_METHODS:
+        if student not in get_args(get_settings(type(task.config))["method"].type):
+            raise UserError(
+                f"--student {student}: {task.definition.name} has no linear models of texts; pass a "
+                "pre-trained model, or --num-layers"
+            )
+        overrides["method"] = overrides.pop("model")
+        ineffective = set(type(task.config)(method=student).list_ineffective_settings())
+    if values.get("num_layers") is not None or (
+        student in LINEAR_TEXT_METHODS and "model" not in ineffective
+    ):
+        overrides["model"] = str(runs[0].resolve())  # whose encoder has learned the task
     overrides["teacher"] = str(folder.resolve())
     if values.get("resume"):
         return task.definition.name, overrides
@@ -53,7 +65,8 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
     inherited = {
         name: getattr(task.config, name)
         for name, field in get_settings(type(task.config)).items()
-        if name not in TEACHER_SETTINGS and getattr(task.config, name) not in (field.default, None)
+        if name not in TEACHER_SETTINGS | ineffective
+        and getattr(task.config, name) not in (field.default, None)
     }
     # A seed of the student must not change which rows are held out.
     inherited = {"split_seed": task.config.seed} | inherited

@@ -78,7 +78,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
         loaded_modules = [load_module(value) for value in config.metric]
         if task.definition.predicts_rows:
             inputs = _load_row_inputs(config, columns)
-            devices.report_device(inputs.predictor.model)
+            inputs.predictor.report_device()
         else:
             inputs = _load_text_inputs(task, config)
         other = _load_compared_run(inputs.predictor, config) if config.compare else None

@@ -17,6 +17,7 @@ from bertkit.data.language import WORD_PATTERN
 from bertkit.data.tokens import encode_with_offsets
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, integrate_gradients
+from bertkit.models.linear_text import is_linear_text_model
 from bertkit.run.predictor import Predictor, find_onnx_model
 from bertkit.tasks.base import Task
 from bertkit.tasks.text.task import SequenceEvaluation
@@ -32,6 +33,11 @@ def require_explainable(task: Task, run: str) -> None:
     if find_onnx_model(Path(run)):
         raise UserError(
             f"--explain: {run} is an exported model, which has no gradients; pass the run that was exported"
+        )
+    if is_linear_text_model(Path(run)):
+        raise UserError(
+            f"--explain: {run} is a linear model of texts, which has no gradients; pass a run of another "
+            "method"
         )
     if task.definition.labeled_unit != "text":
         raise UserError(

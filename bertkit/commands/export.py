@@ -24,6 +24,7 @@ from bertkit.data.features import Features
 from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows, combine_fingerprints
 from bertkit.errors import UserError, format_count
+from bertkit.models.exported import SCOPE_OUTPUT, OnnxModel
 from bertkit.models.forward import batch_by_length, compute_logits
 from bertkit.models.layers import list_submodels
 from bertkit.models.loading import (
@@ -35,7 +36,7 @@ from bertkit.models.loading import (
     load_tokenizer,
     takes_token_type_ids,
 )
-from bertkit.run.predictor import SCOPE_OUTPUT, OnnxModel, load_predictor
+from bertkit.run.predictor import load_predictor
 from bertkit.run.prepare import prepare
 from bertkit.run.results import choose_deciding_metric
 from bertkit.run.verification import load_rows, record_outputs

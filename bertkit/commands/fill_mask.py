@@ -12,8 +12,9 @@ from transformers import AutoModelForMaskedLM
 
 from bertkit.commands.configs import FillMaskConfig
 from bertkit.commands.inputs import read_stdin_texts
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.columns import guess_text_columns, require_texts
-from bertkit.data.features import PaddingCollator, TextFeatures, build_features
+from bertkit.data.features import TextFeatures, build_features
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count
 from bertkit.models.forward import compute_logits, prepare_for_inference

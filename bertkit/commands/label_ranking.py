@@ -114,8 +114,8 @@ def require_rankable(predictor: Predictor, run: str) -> None:
     """Refuse models without an encoder, and predictions without an uncertainty."""
     if not predictor.loaded_models:
         raise UserError(
-            f"--rank-for-labeling: {run} is an exported model, which returns no vectors of texts; pass the "
-            "run that was exported"
+            f"--rank-for-labeling: {run} is an exported or a linear model, which returns no vectors of "
+            "texts; pass a run of another method"
         )
     state = predictor.task.state
     if state.label_type and not state.labels:  # of a regression

@@ -13,7 +13,6 @@ import typer
 from rich.text import Text
 
 from bertkit.commands.configs import PREDICT_TEXT_SETTINGS, PredictConfig
-from bertkit.commands.explain import explain, require_explainable
 from bertkit.commands.inputs import (
     TruncationCounter,
     collect_passed_columns,
@@ -22,17 +21,14 @@ from bertkit.commands.inputs import (
     iter_flag_rows,
     iter_stdin_rows,
 )
-from bertkit.commands.label_ranking import LabelRanking, require_rankable
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.models.load_check import warn_about_padding
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail
 from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
-from bertkit.utils import devices
 from bertkit.utils.cache import write_to_temporary
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, print_records
 from bertkit.utils.files import check_output_file, expand_home, write_chunks
@@ -85,7 +81,6 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
     """Predict rows with a finished run. Standard input is read if the settings name no rows."""
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")
-    devices.request_device(config.device)
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
     if config.data and texts_by_flag:
         flag = format_flag(next(iter(texts_by_flag)))
@@ -93,17 +88,21 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
     if config.explain:
+        from bertkit.commands.explain import require_explainable  # imports torch
+
         require_explainable(load_run_task(Path(config.run)), config.run)
     # The faster layers of inference compute no gradients.
-    predictor = load_predictor(config.run, keep_stock_layers=config.explain).use_batch_size(config.batch_size)
+    predictor = load_predictor(config.run, config.explain, config.device).use_batch_size(config.batch_size)
     if config.explain:
+        from bertkit.utils import devices
+
         predictor.model.to(devices.select_device())
     if config.rank_for_labeling:
+        from bertkit.commands.label_ranking import require_rankable  # imports torch
+
         require_rankable(predictor, config.run)
-    devices.report_device(predictor.model)
-    run_config = predictor.task.config
-    for model in predictor.loaded_models if run_config.eval_batch_size > 1 else ():
-        warn_about_padding(model, predictor.tokenizer, run_config.max_length)
+    predictor.report_device()
+    predictor.warn_about_padding()
     predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
     if config.data:
         chunks = iter_data_rows(predictor.task, config)
@@ -118,8 +117,11 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
 def _iter_prediction_chunks(
     predictor: Predictor, row_chunks: Iterable[Rows], config: PredictConfig
 ) -> Iterator[PredictionChunk]:
-    truncation = TruncationCounter()
-    ranking = LabelRanking(predictor) if config.rank_for_labeling else None
+    truncation, ranking = TruncationCounter(), None
+    if config.rank_for_labeling:
+        from bertkit.commands.label_ranking import LabelRanking  # imports torch
+
+        ranking = LabelRanking(predictor)
     scores: ScoreDetail = "all" if config.all_scores else "compact"
     for rows in row_chunks:
         if ranking:
@@ -132,6 +134,8 @@ def _iter_prediction_chunks(
         added = ranking.add(rows, evaluation) if ranking else None
         records = list(predictor.iter_records(rows, evaluation, scores, added))
         if config.explain:
+            from bertkit.commands.explain import explain  # imports torch
+
             explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
             records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
         if ranking:

@@ -91,7 +91,7 @@ def explain_examples(run: FinishedRun) -> dict[int, ExampleExplanation]:
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(run.folder, keep_stock_layers=True)
     predictor.model.to(devices.select_device())
-    devices.report_device(predictor.model)
+    predictor.report_device()
     reserved = view.predicted_keys | COMMON_KEYS  # columns of these names are renamed, see `merge_prediction`
     columns = predictor.task.input_schema.text_columns
     keys = {column: f"input_{column}" if column in reserved else column for column in columns}

@@ -1,4 +1,4 @@
-"""From tokens to batches: truncation and windows, features, collators.
+"""From tokens to features: truncation, windows and features.
 
 The truncation of transformers is not used: it supports neither `head+tail` nor windows, and does not report
 how many tokens it has removed. For `head` and `tail` the result equals `truncation="longest_first"` of
@@ -6,7 +6,7 @@ transformers. `transformers.pipeline()` and bertkit thus give the same predictio
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from bertkit.data.table import Rows, flatten_lists
 from bertkit.data.tokens import SequenceTemplate, compute_unk_fraction, encode
@@ -276,14 +275,13 @@ class Features(ABC):
         """[n + 1] index of the first row of logits of each example; by default an example has one row."""
         return np.arange(len(self) + 1)
 
-    def reduce_logits(
-        self, logits: torch.Tensor, examples: np.ndarray, batch: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+    def reduce_logits(self, logits: Any, examples: np.ndarray, batch: dict[str, Any]) -> Any:
         """Reduce the logits of a batch to what scoring needs; by default, keep all of them.
 
         Args:
-            logits: [predictions, ...] fp32 logits of the examples.
+            logits: Tensor [predictions, ...] of the fp32 logits of the examples.
             examples: [batch] indices of the examples.
+            batch: The collated batch.
 
         Returns:
             One row for each prediction.
@@ -422,112 +420,3 @@ def update_with_tokens(digest: blake2b, features: Features) -> None:
     for number in range(len(features.sequence_lengths)):
         for array in features.get_sequence(number):
             digest.update(np.ascontiguousarray(array).data)
-
-
-# ---- collators
-
-BATCH_SHAPE = "shape"  # key of the `BatchShape` in a batch
-RETURN_VECTORS = "return_vectors"  # key of a batch for which the vectors of texts replace the logits
-GROUPING_KEYS = ("document", "choice")
-
-
-@dataclass(frozen=True)
-class BatchShape:
-    """Sizes of a batch, on the host. To read them from tensors on a GPU would wait for all pending work.
-
-    Attributes:
-        sequences_per_example: Number of sequences of each example; None if each example has one.
-    """
-
-    lengths: tuple[int, ...]
-    sequences_per_example: tuple[int, ...] | None
-
-    @classmethod
-    def measure(cls, batch: dict[str, torch.Tensor]) -> "BatchShape":
-        """Return the shape of a collated batch that is still on the host."""
-        counts = [torch.bincount(batch[key]).tolist() for key in GROUPING_KEYS if key in batch]
-        lengths = batch["attention_mask"].sum(1).tolist()
-        return cls(tuple(lengths), tuple(counts[0]) if counts else None)
-
-
-@dataclass(frozen=True)
-class PaddingCollator:
-    """Collator that pads sequences on the right, to the length of the longest sequence in the batch.
-
-    A batch contains `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, each
-    `[sequences, seq_len]`. If features are precomputed, the batch contains `vectors` instead of ids. Further
-    keys:
-
-    * `labels`: `[examples, ...]`, or `[predictions]` for token classification.
-    * `weights`: weights in the loss, `[examples]`, or `[predictions]` for token classification.
-    * `targets`: `[examples, classes]` probabilities of the labels.
-    * `document` or `choice` (see `sequence_grouping`): `[sequences]` index of the example in the batch.
-    * `teacher_logits`: `[total]` logits of the teacher of all examples, concatenated.
-    * `sequence` and `position`, only for token classification: `[predictions]` index of the sequence in the
-      batch and of the token in the sequence.
-
-    Attributes:
-        return_token_type_ids: Whether the model takes `token_type_ids`.
-        sequence_grouping: Key of the example indices if examples have several sequences; else None.
-    """
-
-    pad_token_id: int
-    return_token_type_ids: bool
-    sequence_grouping: str | None = None
-
-    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        if "vectors" in items[0]:
-            vectors, mask = pad_vectors([sequence for item in items for sequence in item["vectors"]])
-            batch = {"vectors": vectors, "attention_mask": mask}
-        else:
-            input_ids = [sequence for item in items for sequence in item["input_ids"]]
-            mask = _pad([np.ones_like(sequence) for sequence in input_ids], 0)
-            batch = {"input_ids": _pad(input_ids, self.pad_token_id), "attention_mask": mask}
-            if self.return_token_type_ids:
-                type_ids = [sequence for item in items for sequence in item["token_type_ids"]]
-                batch["token_type_ids"] = _pad(type_ids, 0)
-        if self.sequence_grouping:
-            counts = torch.tensor([len(item["input_ids"]) for item in items])
-            batch[self.sequence_grouping] = torch.repeat_interleave(torch.arange(len(items)), counts)
-        if "positions" in items[0]:
-            positions = [sequence_positions for item in items for sequence_positions in item["positions"]]
-            batch["sequence"] = torch.repeat_interleave(torch.tensor(list(map(len, positions))))
-            batch["position"] = torch.from_numpy(np.concatenate(positions).astype(np.int64))
-        if "labels" in items[0]:
-            join = np.concatenate if "positions" in items[0] else np.array
-            batch["labels"] = torch.from_numpy(join([item["labels"] for item in items]))
-        if WEIGHTS in items[0]:
-            weights = np.array([item[WEIGHTS] for item in items])
-            if "positions" in items[0]:
-                weights = np.repeat(weights, [len(item["labels"]) for item in items])
-            batch[WEIGHTS] = torch.from_numpy(weights)
-        if TARGETS in items[0]:
-            batch[TARGETS] = torch.from_numpy(np.array([item[TARGETS] for item in items]))
-        if TEACHER_LOGITS in items[0]:
-            batch[TEACHER_LOGITS] = torch.from_numpy(np.concatenate([item[TEACHER_LOGITS] for item in items]))
-        return batch
-
-
-@dataclass(frozen=True)
-class VectorCollator:
-    """Collator of batches for which the model returns the vectors of texts in place of logits."""
-
-    collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
-
-    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return self.collator(items) | {RETURN_VECTORS: torch.tensor(True)}
-
-
-def _pad(sequences: Sequence[np.ndarray], value: int, dtype: type = np.int64) -> torch.Tensor:
-    """Return `[sequences, longest, ...]`, padded with `value`."""
-    shape = (len(sequences), max(map(len, sequences)), *np.shape(sequences[0])[1:])
-    padded = np.full(shape, value, dtype)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return torch.from_numpy(padded)
-
-
-def pad_vectors(sequences: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return vectors `[sequences, longest, layers, hidden]` in fp32 and their attention mask."""
-    mask = _pad([np.ones(len(sequence), np.int64) for sequence in sequences], 0)
-    return _pad(sequences, 0, np.float32), mask

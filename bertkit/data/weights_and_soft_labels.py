@@ -239,6 +239,9 @@ def describe_soft_labels(train: Rows, label_column: str, are_sets: bool) -> list
 # ---- what models are fitted to
 
 
+MIN_PROBABILITY = 1e-3  # of a label that a row may have, when labels are mixed with predictions
+
+
 @dataclass(frozen=True)
 class TrainingLabels:
     """The labels that a model is fitted to.
@@ -264,6 +267,27 @@ class TrainingLabels:
         if weights is not None and not weights.any():
             weights = None
         return TrainingLabels(self.labels[rows], weights, targets)
+
+    def mix(self, predicted: np.ndarray, alpha: float) -> "TrainingLabels":
+        """Return the labels mixed with predictions, and the predictions of further rows.
+
+        Args:
+            predicted: [m, classes] probabilities or [m] numbers. The first n are those of these rows.
+            alpha: Weight of the predictions; that of the labels is 1 - alpha.
+        """
+        n, num_further = len(self.labels), len(predicted) - len(self.labels)
+        weights = None if self.weights is None else np.append(self.weights, np.ones(num_further))
+        own = self.labels if self.targets is None else self.targets
+        if predicted.ndim == 2 and own.ndim == 1:
+            own = np.eye(predicted.shape[1])[own]
+        mixed = np.concatenate([(1 - alpha) * own + alpha * predicted[:n], predicted[n:]])
+        if predicted.ndim == 1:
+            return TrainingLabels(mixed, weights)
+        if self.labels.ndim == 2:
+            return TrainingLabels((mixed > 0.5).astype(self.labels.dtype), weights, mixed)
+        mixed = np.where(mixed < MIN_PROBABILITY, 0, mixed)  # of many classes, few are probable
+        mixed /= mixed.sum(1, keepdims=True)
+        return TrainingLabels(mixed.argmax(1), weights, mixed)
 
     @property
     def are_plain(self) -> bool:

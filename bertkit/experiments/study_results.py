@@ -210,7 +210,7 @@ def write_ensemble_run(folder: Path, finished: FinishedRuns) -> None:
     RunDir(folder).write_members(runs)
     for pattern in [RunDir.SETTINGS_FILE, *RunDir.MODEL_PATTERNS]:
         for path in runs[0].glob(pattern):
-            if ".safetensors" not in path.name:
+            if path.is_file() and ".safetensors" not in path.name:
                 shutil.copyfile(path, folder / path.name)
     metrics = [finished.metrics[run] for run in runs]
     training = {"seconds": sum(member["training"]["seconds"] for member in metrics)}
@@ -255,7 +255,7 @@ def _score(folder: Path, rows: Rows) -> tuple[Scores, float]:
     """Return the scores of a run or an ensemble, and its seconds for 1,000 tokenized rows."""
     with report_out_of_memory("all members together do not fit into memory"):
         predictor = load_predictor(folder)
-        predictor.task.featurize(rows, predictor.tokenizer)  # stores the tokens, so that all are timed alike
+        predictor.featurize(rows)  # stores the tokens, so that all are timed alike
         started = time.monotonic()
         outputs = predictor.compute_outputs(rows, "scoring the ensemble")
         seconds = time.monotonic() - started

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from bertkit.methods.base import Method
 from bertkit.methods.distill import Distillation
+from bertkit.methods.linear_text import INPUTS, LinearText
 from bertkit.methods.lora import Lora
 from bertkit.methods.vectors import Contrastive, FrozenFeatures, LinearProbe
 from bertkit.settings.run_settings import RunConfig
@@ -19,6 +20,8 @@ def choose_methods(config: RunConfig) -> list[Method]:
         methods.append(Contrastive())
     if config.method == "linear-probe":
         methods.append(LinearProbe())
+    if config.method in INPUTS:
+        methods.append(LinearText(config.method))
     if find_plugin("method", config.method):
         methods.append(load_method(config.method))
     warn_about_hidden("method", config.method)

@@ -31,6 +31,7 @@ from bertkit.data.features import (
 from bertkit.data.sources import load_dataset
 from bertkit.data.split import find_overlap, sample_rows
 from bertkit.data.table import UNLABELED_ROWS, Rows, describe_changes, fingerprint_splits
+from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models import loading
@@ -40,9 +41,11 @@ from bertkit.models.losses import LabelLoss
 from bertkit.run_directory import RunDir
 from bertkit.tasks.base import Evaluation, Outputs
 from bertkit.tasks.trained_model import (
+    TrainedLinearText,
     TrainedModel,
     build_trained_model,
     combine_models,
+    load_linear_text,
     load_trained_model,
     serialize_tokenizer,
 )
@@ -78,6 +81,11 @@ class Distillation(Method):
         member = self.members[0] if self.members else self.folder
         source = loading.find_run_model(member)
         teacher_config, teacher_tokenizer = loading.load_config(source), loading.load_tokenizer(source)
+        if run.tokenizer is None:  # the student is a linear model of texts
+            self.label_order = self._match_labels(teacher_config, run.model_config)
+            if run.config.unlabeled is not None:
+                self.unlabeled_rows = _load_unlabeled_rows(run)
+            return
         self.has_same_tokenizer = serialize_tokenizer(teacher_tokenizer) == serialize_tokenizer(run.tokenizer)
         max_length, max_positions = run.config.max_length, loading.get_max_positions(teacher_config)
         if self.has_same_tokenizer and max_positions is not None and max_length > max_positions:
@@ -176,6 +184,26 @@ class Distillation(Method):
             taught.append(dataclasses.replace(part, teacher_logits=logits))
         return features | {"train": ConcatenatedFeatures.from_parts(taught) if len(taught) > 1 else taught[0]}
 
+    def add_predictions(self, run: PreparedRun, labels: TrainingLabels) -> tuple[Rows, TrainingLabels]:
+        """Return the rows that a linear model of texts learns, and their labels.
+
+        They are the training rows, whose labels are mixed with the predictions of the teacher by `--alpha`,
+        and the unlabeled rows with the predictions of the teacher. All are weighted alike, unless the
+        training rows have weights.
+        """
+        teacher, config = self.load_teacher(), run.config
+        teacher.task.use_cache = True
+        parts = [run.splits["train"], *([] if self.unlabeled_rows is None else [self.unlabeled_rows])]
+        names = run.task.input_schema.text_columns
+        rows = Rows.concatenate(
+            [part.replace_columns({name: part[name] for name in names}) for part in parts]
+        )
+        logits = teacher.compute_outputs(rows, "teacher").logits
+        if self.label_order is not None:
+            logits = logits[:, self.label_order]
+        probabilities = run.task.state.label_type.compute_probabilities(logits)
+        return rows, labels.mix(logits[:, 0] if probabilities is None else probabilities, config.alpha)
+
     # ---- comparison
 
     def finish(self, run: PreparedRun, model: Any) -> bool:
@@ -186,20 +214,28 @@ class Distillation(Method):
 
     def summarize(self, run: PreparedRun, evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         config = run.config
-        student = build_trained_model(type(run.task)(config), loading.find_run_model(folder))
+        task = type(run.task)(config)
+        student: TrainedModel
+        if run.tokenizer is None:
+            student = load_linear_text(task, folder)
+            num_parameters = [_count_parameters(self.teacher.model), student.model.num_parameters]
+        else:
+            student = build_trained_model(task, loading.find_run_model(folder))
+            num_parameters = [_count_parameters(each.model) for each in (self.teacher, student)]
         models = [self.teacher, student]
         folders = [self.members or [self.folder], [folder]]
         sample = sample_rows(run.splits["validation"], SPEED_ROWS, config.seed)
         speeds = measure_speeds(models, sample, config.eval_batch_size)
         sizes = [
             {
-                "parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+                "parameters": count,
                 "megabytes": sum(
-                    path.stat().st_size for member in members for path in member.glob("*.safetensors")
+                    path.stat().st_size for member in members
+                    for pattern in ("*.safetensors", "static/*.safetensors") for path in member.glob(pattern)
                 ) / 1e6,
                 "rows_per_second": speed,
             }
-            for trained, members, speed in zip(models, folders, speeds, strict=True)
+            for count, members, speed in zip(num_parameters, folders, speeds, strict=True)
         ]  # fmt: skip
         teacher_evaluation = self.teacher.task.evaluate(self.teacher_outputs)
         return {
@@ -208,7 +244,7 @@ class Distillation(Method):
             ),
             "distillation": {
                 "teacher": str(self.folder),
-                "temperature": config.temperature,
+                "temperature": 1.0 if run.tokenizer is None else config.temperature,
                 "alpha": config.alpha,
                 "unlabeled_rows": 0 if self.unlabeled_rows is None else len(self.unlabeled_rows),
                 "models": dict(zip(("teacher", "student"), sizes, strict=True)),
@@ -244,11 +280,18 @@ def _load_unlabeled_rows(run: PreparedRun) -> Rows:
     return rows.select(remaining)
 
 
+def _count_parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def measure_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) -> list[float]:
     """Return the rows per second of each model, without tokenization; the best of some rounds.
 
-    The models take turns, so that other load on the machine affects all of them.
+    The models take turns, so that other load on the machine affects all of them. With a linear model of
+    texts, which has no tokens, the tokenization of the other one counts, too.
     """
+    if any(isinstance(model, TrainedLinearText) for model in models):
+        return _measure_speeds_from_texts(models, rows)
     features = [model.task.featurize(rows, model.tokenizer) for model in models]
     collators = [model.task.make_collator(model.tokenizer, model.model) for model in models]
     best = [float("inf")] * len(models)
@@ -261,6 +304,16 @@ def measure_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) 
                 for examples in batch_by_length(inputs, batch_size):
                     batch = collate_on_device(inputs, examples, collators[number], device)
                     inputs.reduce_logits(compute(batch).float(), examples, batch).cpu()
+            best[number] = min(best[number], time.perf_counter() - started)
+    return [len(rows) / seconds for seconds in best]
+
+
+def _measure_speeds_from_texts(models: Sequence[TrainedModel], rows: Rows) -> list[float]:
+    best = [float("inf")] * len(models)
+    for _ in range(SPEED_ROUNDS):
+        for number, model in enumerate(models):
+            started = time.perf_counter()
+            model.compute_outputs(rows)
             best[number] = min(best[number], time.perf_counter() - started)
     return [len(rows) / seconds for seconds in best]
 

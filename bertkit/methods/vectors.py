@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.data.features import TARGETS, WEIGHTS, Features, VectorCollator
+from bertkit.data.collators import VectorCollator
+from bertkit.data.features import TARGETS, WEIGHTS, Features
 from bertkit.data.split import to_membership
 from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.features import Features, PaddingCollator, TextFeatures, update_with_tokens
+from bertkit.data.collators import PaddingCollator
+from bertkit.data.features import Features, TextFeatures, update_with_tokens
 from bertkit.errors import UserError
 from bertkit.models.forward import Collator, batch_by_length, collate_on_device, prepare_for_inference
 from bertkit.models.loading import (

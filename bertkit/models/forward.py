@@ -10,15 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bertkit.data.features import (
-    BATCH_SHAPE,
-    RETURN_VECTORS,
-    TARGETS,
-    TEACHER_LOGITS,
-    WEIGHTS,
-    BatchShape,
-    Features,
-)
+from bertkit.data.collators import BATCH_SHAPE, RETURN_VECTORS, BatchShape
+from bertkit.data.features import TARGETS, TEACHER_LOGITS, WEIGHTS, Features
 from bertkit.data.masking import ORIGINAL_IDS
 from bertkit.models.cpu import replace_modules
 from bertkit.models.layers import compute_first_position_only

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertkit.errors import UserError, format_list
+from bertkit.models.linear_text import LinearTextModel
 from bertkit.models.loading import HEAD_KEY, POOLING_KEY, WEIGHTS_FILE, ModelSource, load_model, read_weights
 from bertkit.models.pooling import compute_mean_vectors, gather_positions, get_pooled_positions, is_causal
 from bertkit.settings.declaration import Pooling
@@ -186,6 +187,8 @@ def read_temperature(run: Path) -> float:
 
 def divide_output_layer(model: Any, divisor: float) -> list[str]:
     """Divide the weight and the bias of the output layer; return the names of both parameters."""
+    if isinstance(model, LinearTextModel):
+        return model.divide_output(divisor)
     name, layer = find_output_layer(model)
     parameters = dict(layer.named_parameters(name))
     with torch.no_grad():

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list, suggest_similar
+from bertkit.models.linear_text import is_linear_text_model
 from bertkit.settings.run_settings import PACKAGED_MODELS
-from bertkit.utils import devices
 from bertkit.utils.files import expand_home, is_path_syntax
 
 WEIGHTS_FILE = "model.safetensors"
@@ -77,6 +76,8 @@ class ModelSource:
 
 def choose_default_model() -> str:
     """Return `bert-base-uncased` if there is an accelerator, else `minilm`."""
+    from bertkit.utils import devices  # imports torch
+
     return "bert-base-uncased" if devices.has_accelerator() else "minilm"
 
 
@@ -103,6 +104,11 @@ def find_model(
     if not (source.folder / "config.json").is_file():
         raise UserError(
             f"{source.flag} {source.folder}: is not a model folder (no config.json); check the path"
+        )
+    if is_linear_text_model(source.folder):
+        raise UserError(
+            f"{source.flag} {source.folder}: is a linear model of texts, which has no encoder; pass a run of "
+            "another method"
         )
     if needs_weights and not any(source.folder.glob("*.safetensors")):
         raise UserError(f"{source.flag} {source.folder}: {_describe_missing_weights(source.folder)}")
@@ -318,7 +324,7 @@ def _load(
     """Return the model, and the names of its parameters that are missing in the file, or have other sizes."""
     try:
         model, info = auto_class.from_pretrained(
-            source.folder, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+            source.folder, config=config, dtype="float32", use_safetensors=True, trust_remote_code=False,
             ignore_mismatched_sizes=ignore_mismatched_sizes, output_loading_info=True,
         )  # fmt: skip
     except (*LOAD_ERRORS, RuntimeError, safetensors.SafetensorError) as error:

@@ -243,7 +243,9 @@ def _format_kwargs(kwargs: Mapping[str, Any]) -> list[str]:
 
 def _describe_long_texts(task: Task, settings: Mapping[str, Any]) -> str:
     """Describe how bertkit and transformers handle texts that are longer than the maximum length."""
-    max_length, long_texts = settings["max_length"], settings.get("long_texts", "head")
+    max_length, long_texts = settings.get("max_length"), settings.get("long_texts", "head")
+    if max_length is None:  # a linear model of texts
+        return f"Texts of any length are read as a whole. `transformers.pipeline` {task.pipeline.caveat}."
     if task.definition.resamples_examples:
         return f"Training examples had up to {max_length} tokens."
     if caveat := task.pipeline.caveat:

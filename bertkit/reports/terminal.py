@@ -104,8 +104,8 @@ def _describe_extent(training: Mapping[str, Any], num_rows: int, unit: str) -> s
 
 def print_dry_run(estimate: Mapping[str, Any]) -> None:
     """Print the data, the settings and the estimated cost of a run that was not started."""
-    num_rows, length = estimate["longest_batch"]
     loss = "" if estimate["loss"] is None else f", loss {estimate['loss']:.3f}"
+    longest = estimate["longest_batch"]  # None for a linear model of texts, which has no batches
     sizes = {name: size for name, size in estimate["data"].items() if isinstance(size, int)}
     is_truncated = estimate["windowed"] is None
     fraction = estimate["truncated" if is_truncated else "windowed"]
@@ -122,7 +122,7 @@ def print_dry_run(estimate: Mapping[str, Any]) -> None:
         "model": f"{estimate['model']}, {estimate['precision']}",
         **long_texts,
         "steps": f"{estimate['steps']:,}",
-        "longest batch": f"{num_rows} x {length} tokens{loss}",
+        **({"longest batch": "{} x {} tokens".format(*longest) + loss} if longest else {}),
         "training time": f"about {format_duration(estimate['estimated_seconds'])}",
         "peak memory": f"{estimate['peak_memory_mb']:,.0f} MB",
     }

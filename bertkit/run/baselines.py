@@ -35,8 +35,8 @@ def fit_encoder_baselines(task: Any, train: Rows, rows: Rows, tokenizer: Any) ->
     The model that training started from is loaded again, so it may be missing. A finished training must not
     fail because of this, so the baselines are then left out.
     """
-    # Vectors of tokens that were added for the task are untrained.
-    if task.definition.labeled_unit != "text" or task.state.new_tokens:
+    # A linear model of texts has no tokenizer. Vectors of tokens that were added for the task are untrained.
+    if tokenizer is None or task.definition.labeled_unit != "text" or task.state.new_tokens:
         return {}
     try:
         encoder = FrozenEncoder(task.config.model, tokenizer.pad_token_id)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.split import sample_rows
 from bertkit.errors import UserError, format_count
+from bertkit.methods.linear_text import LinearText
 from bertkit.models.forward import batch_by_length, compute_logits
-from bertkit.run.prepare import PreparedRun
+from bertkit.run.prepare import PreparedRun, find_linear_text
 from bertkit.run.session import Session
 from bertkit.training.arguments import restore_algorithms
 from bertkit.training.failures import (
@@ -188,6 +190,18 @@ def dry_run(prepared: PreparedRun) -> dict[str, Any]:
     the measured step is the second one.
     """
     config, task, features = prepared.config, prepared.task, prepared.features["train"]
+    common = {
+        "task": task.definition.name,
+        "data": {
+            "name": prepared.dataset.name, "source": prepared.dataset.source,
+            **{split: len(rows) for split, rows in prepared.splits.items()},
+        },
+        "model": prepared.model_source.name,
+        "summary": task.describe(),
+    }  # fmt: skip
+    if method := find_linear_text(prepared.methods):
+        cost = _measure_fit(prepared, method)
+        return {**common, **cost, "peak_memory_mb": get_peak_memory_mb(), "precision": prepared.precision}
     with tempfile.TemporaryDirectory() as folder:  # Trainer requires an output directory
         session = Session(prepared, Path(folder))
         plan_time_limit(session)
@@ -199,19 +213,31 @@ def dry_run(prepared: PreparedRun) -> dict[str, Any]:
             measure = _measure_training if prepared.has_training_steps else _measure_forward_pass
             cost = measure(session)
     return {
-        "task": task.definition.name,
-        "data": {
-            "name": prepared.dataset.name, "source": prepared.dataset.source,
-            **{split: len(rows) for split, rows in prepared.splits.items()},
-        },
-        "model": prepared.model_source.name,
-        "summary": task.describe(),
+        **common,
         "truncated": None if task.definition.resamples_examples else features.num_truncated / len(features),
         "windowed": features.windowed_fraction if task.uses_windows else None,
         "max_length": config.max_length,
         **cost,
         "peak_memory_mb": get_peak_memory_mb(),
         "precision": prepared.precision,
+    }  # fmt: skip
+
+
+MEASURED_ROWS = 500
+
+
+def _measure_fit(prepared: PreparedRun, method: LinearText) -> dict[str, Any]:
+    """Return the same for a linear model of texts, which is fitted to a sample of the rows."""
+    rows = sample_rows(prepared.splits["train"], MEASURED_ROWS, prepared.config.seed)
+    task: Any = prepared.task
+    started = time.perf_counter()
+    labels = task.get_training_labels(rows)
+    method.fit(task, prepared.model_config, prepared.model_source, rows, labels)
+    seconds = time.perf_counter() - started
+    scale = len(prepared.splits["train"]) / len(rows)
+    return {
+        "truncated": None, "windowed": None, "max_length": None, "longest_batch": None, "steps": 0,
+        "loss": None, "estimated_seconds": seconds * scale,
     }  # fmt: skip
 
 

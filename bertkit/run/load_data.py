@@ -95,7 +95,10 @@ def load_data(task_name: str, config: RunConfig) -> LoadedData:
     task = create_task(task_name, config)
     requested = task.config
     dataset = task.load_data()
-    task.resolve(**select_unset(task.config, select_dataset_defaults(dataset, type(task))))
+    ineffective = task.config.list_ineffective_settings()
+    defaults = select_dataset_defaults(dataset, type(task))
+    defaults = {name: value for name, value in defaults.items() if name not in ineffective}
+    task.resolve(**select_unset(task.config, defaults))
     dataset = parse_all_rows(task, dataset)
     return LoadedData(task, requested, dataset, dataset.splits)
 

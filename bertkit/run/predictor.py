@@ -7,34 +7,26 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from bertkit.data.table import CHUNK_ROWS, Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
+from bertkit.models.linear_text import is_linear_text_model, split_words
 from bertkit.models.loading import ONNX_FILE, ModelSource
-from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_column_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task, merge_prediction
 from bertkit.tasks.trained_model import (
+    TrainedLinearText,
     TrainedModel,
     add_scope_output,
     build_trained_model,
     combine_models,
+    load_linear_text,
     load_run_task,
 )
-from bertkit.utils import devices
-from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import report_info, report_warning, silence_libraries
+from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection
-
-CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"  # of onnxruntime
-VOCABULARY_OUTPUTS = ("prediction_logits", "logits")  # output names of language modeling heads
-
-SCOPE_OUTPUT = "scope_logit"  # separate from the logits, of which other programs take the highest
 
 
 @dataclass(frozen=True)
@@ -98,11 +90,45 @@ class Predictor(TrainedModel):
             self.task.resolve(eval_batch_size=batch_size)
         return self
 
+    def count_tokens(self, rows: Rows) -> int:
+        """Return the tokens of all sequences of parsed rows, or those of the longest text if it has more.
+
+        The tokens of a linear model of texts are words and pairs of words.
+        """
+        features = self.featurize(rows)
+        return max(int(features.sequence_lengths.sum()), features.max_untruncated_length)
+
     @property
     def loaded_models(self) -> list[Any]:
         """The models with one encoder each: that of the run, or those of an ensemble; not an exported one."""
+        from bertkit.models.exported import OnnxModel  # imports torch
+
         models = getattr(self.model, "members", [self.model])
         return [model for model in models if not isinstance(model, OnnxModel)]
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the model runs on another device than the CPU."""
+        return bool(next(self.model.parameters()).device.type != "cpu")
+
+    @property
+    def backend(self) -> str:
+        """The library that computes the model."""
+        return "pytorch" if self.loaded_models else "onnxruntime"
+
+    def report_device(self) -> None:
+        """Report the device of the model; see `bertkit.utils.devices.report_device`."""
+        from bertkit.utils import devices  # imports torch
+
+        devices.report_device(self.model)
+
+    def warn_about_padding(self) -> None:
+        """Warn if predictions depend on the other rows of a batch."""
+        from bertkit.models.load_check import warn_about_padding  # imports torch
+
+        config = self.task.config
+        for model in self.loaded_models if config.eval_batch_size > 1 else ():
+            warn_about_padding(model, self.tokenizer, config.max_length)
 
     def iter_records(
         self,
@@ -134,6 +160,29 @@ class Predictor(TrainedModel):
             yield merge_prediction(row_id, row, hidden, {**prediction, **further})
 
 
+@dataclass(frozen=True)
+class LinearTextPredictor(TrainedLinearText, Predictor):
+    """A predictor whose model is a linear model of texts."""
+
+    def count_tokens(self, rows: Rows) -> int:
+        return sum(
+            len(split_words(text)) for name in self.task.input_schema.text_columns for text in rows[name]
+        )
+
+    @property
+    def loaded_models(self) -> list[Any]:
+        return []
+
+    is_on_gpu = False
+    backend = "scipy"
+
+    def report_device(self) -> None:
+        """Report nothing: the model is computed on the CPU."""
+
+    def warn_about_padding(self) -> None:
+        """Do not warn: a prediction does not depend on other rows."""
+
+
 def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]:
     """Regroup rows into chunks that never split a group, such as the sentences of a document."""
     pending: Rows | None = None
@@ -152,123 +201,45 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
         yield pending
 
 
-def load_predictor(run: str | Path, keep_stock_layers: bool = False) -> Predictor:
+def load_predictor(run: str | Path, keep_stock_layers: bool = False, device: str | None = None) -> Predictor:
     """Load a finished run, an exported model or an ensemble, also that of a study, for prediction.
 
-    With `keep_stock_layers`, the model stays as transformers builds it, on the CPU, to be exported.
+    With `keep_stock_layers`, the model stays as transformers builds it, on the CPU, to be exported. `device`
+    is the value of `--device`, if the command has not requested it yet. Linear models of texts run on the CPU
+    and are loaded without torch.
     """
     run_dir = expand_home(run)
     if folders := RunDir(run_dir).find_members():
-        return combine_models(folders, [load_predictor(member) for member in folders])
+        return combine_models(folders, [load_predictor(member, device=device) for member in folders])
     task = load_run_task(run_dir)
     if not task.definition.predicts_rows:
         raise UserError(
             f"{run}: is a run of {task.definition.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
+    if is_linear_text_model(run_dir):
+        linear = load_linear_text(task, run_dir)
+        return LinearTextPredictor(linear.task, linear.model, linear.tokenizer)
+    if device is not None:
+        from bertkit.utils import devices  # imports torch
+
+        devices.request_device(device)
     onnx_source = find_onnx_model(run_dir)
     if onnx_source is None:
         trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
         add_scope_output(task, trained.model)
         return Predictor(trained.task, trained.model, trained.tokenizer)
     task.use_cache = False
+    from bertkit.models.exported import load_onnx_model  # imports torch
+
     with silence_libraries():
         task.load_state(loading.load_config(onnx_source))
-        model, tokenizer = _load_onnx_model(onnx_source.folder), loading.load_tokenizer(onnx_source)
+        model, tokenizer = load_onnx_model(onnx_source.folder), loading.load_tokenizer(onnx_source)
     resume_collection()
     return Predictor(task, model, tokenizer)
-
-
-# ---- exported models
-
-
-class OnnxOutput(dict[str, torch.Tensor]):
-    """Output tensors that, as in transformers, are both items and attributes."""
-
-    __getattr__ = dict.__getitem__
-
-
-class OnnxModel(nn.Module):
-    """A model for inference whose forward pass runs an ONNX graph.
-
-    The graph runs on the GPU of this number, if onnxruntime can use it, or else on the CPU with as many
-    threads as PyTorch uses. Inputs and outputs of `forward` are on the CPU. Inputs that the graph does not
-    have are ignored.
-    """
-
-    def __init__(self, path: Path, gpu: int | None = None) -> None:
-        import onnxruntime
-
-        super().__init__()
-        providers: list[Any] = [CPU_PROVIDER]
-        if gpu is not None and CUDA_PROVIDER in onnxruntime.get_available_providers():
-            providers.insert(0, (CUDA_PROVIDER, {"device_id": gpu, "use_tf32": 0}))  # as in PyTorch
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3  # errors
-        self.session = onnxruntime.InferenceSession(path, options, providers=providers)
-        self.input_names = [value.name for value in self.session.get_inputs()]
-        self.output_names = [value.name for value in self.session.get_outputs()]
-        # Callers read the device of a model from its parameters.
-        self.device_anchor = nn.Parameter(torch.empty(0), requires_grad=False)
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether the graph runs on a GPU. onnxruntime falls back to the CPU if it cannot load CUDA."""
-        return CUDA_PROVIDER in self.session.get_providers()
-
-    @property
-    def base_model(self) -> "OnnxModel":
-        """The model itself, because the graph includes the encoder."""
-        return self
-
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None, **_: Any,
-    ) -> OnnxOutput:  # fmt: skip
-        """Compute the outputs; if masked positions are set, vocabulary logits are reduced to them."""
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(input_ids)
-        inputs = {
-            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
-        }  # fmt: skip
-        arrays = self.session.run(
-            self.output_names, {name: inputs[name].numpy() for name in self.input_names}
-        )
-        output = OnnxOutput(zip(self.output_names, map(torch.from_numpy, arrays), strict=True))
-        if SCOPE_OUTPUT in output:  # the last output of the PyTorch model
-            output["logits"] = torch.cat([output["logits"], output.pop(SCOPE_OUTPUT)], dim=-1)
-        positions = self.__dict__.pop(MASKED_POSITIONS, None)
-        if positions is not None:
-            name = next(name for name in VOCABULARY_OUTPUTS if name in output)
-            logits = output[name]
-            output[name] = logits.gather(1, positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-        return output
 
 
 def find_onnx_model(folder: Path) -> ModelSource | None:
     """Return the exported model in a directory; None if there is none."""
     is_exported = (folder / ONNX_FILE).is_file()
     return ModelSource(folder.resolve().name, folder, is_run=True) if is_exported else None
-
-
-def _load_onnx_model(folder: Path) -> OnnxModel:
-    require_extra("onnx", ["onnxruntime"], f"{folder}")
-    from onnxruntime.capi import onnxruntime_pybind11_state as errors
-
-    path, device = folder / ONNX_FILE, devices.get_device()
-    try:
-        model = OnnxModel(path, device.index if device.type == "cuda" else None)
-    except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NoSuchFile) as error:
-        raise UserError(
-            f"{path}: onnxruntime cannot read the file ({str(error).splitlines()[0]}); export the run again"
-        ) from error
-    if model.uses_gpu:
-        report_info(f"device: {devices.describe_device()}, with onnxruntime's CUDA provider")
-    elif device.type == "cuda" or (devices.is_requested() and device.type != "cpu"):
-        report = report_warning if devices.is_requested() else report_info
-        report(
-            f"{path}: runs on the CPU, because this onnxruntime has no provider for {device}; on an NVIDIA "
-            "GPU, install onnxruntime-gpu in place of onnxruntime"
-        )
-    return model.eval()

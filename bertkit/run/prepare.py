@@ -6,19 +6,20 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedConfig
 from transformers.initialization import no_init_weights
 
-from bertkit.data.features import Features
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.table import UNLABELED_ROWS, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count
 from bertkit.methods import choose_methods
 from bertkit.methods.base import Method
+from bertkit.methods.linear_text import LinearText
 from bertkit.models import heads, loading
 from bertkit.models.encoder import Encoder, compute_pooled_vectors
 from bertkit.models.layers import LAYER_LISTS, choose_layers, keep_layers, select_layers_of_config
@@ -155,7 +156,7 @@ class PreparedRun:
     requested_max_length: int | None  # value of `--max-length`, or None if it is not set
     trained_length: int | None  # up to which the positions of the model were trained; None for a new model
     probe: Probe | None  # None without `--probe`
-    features: dict[str, Features] = field(init=False)
+    features: dict[str, Any] = field(init=False)  # `Features`, or `LabeledRows` of a linear model
     loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
@@ -216,6 +217,8 @@ def prepare(
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset))
     task, dataset, splits = data.task, data.dataset, data.splits
     methods = choose_methods(task.config)
+    if linear := find_linear_text(methods):
+        return _prepare_linear_text(data, methods, linear, config, loaded_modules)
     precision, precision_reason = "fp32", "the encoder is not trained"
     if all(method.has_training_steps for method in methods):
         precision, precision_reason = choose_precision(config)
@@ -263,6 +266,44 @@ def prepare(
     if (count := get_num_layers(task.config)) is not None:
         name = f"{source.name}-{format_count(count, 'layer').replace(' ', '-')}"
         prepared.model_source = dataclasses.replace(source, name=name)
+    return prepared
+
+
+def find_linear_text(methods: Sequence[Method]) -> LinearText | None:
+    """Return the method if the model is linear in texts; such a run has neither tokens nor a trainer."""
+    return next((method for method in methods if isinstance(method, LinearText)), None)
+
+
+def _prepare_linear_text(
+    data: LoadedData,
+    methods: list[Method],
+    method: LinearText,
+    config: RunConfig,
+    loaded_modules: Sequence[MetricModule] | None,
+) -> PreparedRun:
+    """Prepare the run of a linear model of texts; its features are the labels of the rows."""
+    task: Any = data.task  # with classes or numbers, like every task that has the setting `method`
+    source = ModelSource(method.name, Path())
+    encoder = ""
+    if method.needs_encoder:
+        source = task.resolve_model(config.model is not None)
+        loading.load_config(source)  # before the fit
+        task.resolve(**select_unset(task.config, {"model": source.name}))
+        encoder, source = f", token vectors of {source.name}", dataclasses.replace(source, name=method.name)
+    model_config = task.configure_model(PreTrainedConfig(), source)
+    report_info(f"data: {data.dataset.name} from {data.dataset.source}; {task.describe()}")
+    report_info(f"model: {method.name}{encoder}; a linear model, which predicts without an encoder")
+    prepared = PreparedRun(
+        task, data.dataset, data.splits, methods, source, model_config, None, "fp32",
+        is_precision_requested=False, is_model_requested=config.model is not None, requested_max_length=None,
+        trained_length=None, probe=None,
+    )  # fmt: skip
+    if loaded_modules is not None and isinstance(config, FineTuningConfig):
+        prepared.metric_modules, names = bind_modules(loaded_modules, task, data.splits["validation"])
+        set_best_metric(task, names)
+    prepared.features = {split: task.encode_rows(rows) for split, rows in data.splits.items()}
+    for each in methods:
+        each.prepare(prepared)
     return prepared
 
 

@@ -1,7 +1,8 @@
 """The model and the trainer of a run."""
 
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows
 from bertkit.errors import NAN_HINT, RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.methods.base import TrainingInputs
-from bertkit.models import layers
+from bertkit.models import layers, loading
 from bertkit.models.cpu import accelerate_on_cpu
 from bertkit.models.heads import append_layer_inputs
 from bertkit.models.load_check import (
@@ -23,12 +24,15 @@ from bertkit.models.load_check import (
     warn_about_padding,
     warn_about_tokenizer,
 )
-from bertkit.models.loading import resize_embeddings
+from bertkit.models.loading import TRAINED_LENGTH_KEY, resize_embeddings, takes_token_type_ids
 from bertkit.models.packing import build_masks_from_lengths, describe_packed_attention, enable_packing
+from bertkit.models.pooling import write_sentence_modules
+from bertkit.models.tagger import save_model
 from bertkit.run.prepare import PreparedRun, build_model, get_num_layers
 from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
+from bertkit.stats.judgement import TrainingFacts
 from bertkit.stats.linear_probe import PROBE_PREFIX
 from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.stats.scores import Scores
@@ -50,6 +54,7 @@ from bertkit.training.failures import (
 )
 from bertkit.training.scoring import MeanLoss, predict_logits
 from bertkit.utils import devices, distributed
+from bertkit.utils.files import stage_files
 from bertkit.utils.reporting import get_reporter, report_info, report_warning
 from bertkit.utils.system import keep_freed_memory, resume_collection
 
@@ -89,6 +94,14 @@ def optimize_model(model: Any, config: RunConfig, precision: str) -> None:
     if config.compile:
         layers.compile_layers(model)
         report_info("the encoder is compiled during the first steps, which therefore take longer")
+
+
+def suggest_study(prepared: PreparedRun, run_dir: RunDir) -> str | None:
+    """Return the command that scores all rows by cross-validation; None if there is none."""
+    name, data = prepared.task.definition.name, prepared.config.data
+    if not (prepared.task.definition.predicts_rows and isinstance(data, str)):
+        return None
+    return f"bertkit study {name} --recipe {shlex.quote(str(run_dir.settings_file))} --folds 5"
 
 
 def check_sharding(prepared: PreparedRun) -> None:
@@ -436,3 +449,74 @@ class Session:
         return predict_logits(
             model, features, self.collator, batch_size, is_sharded=is_sharded, mean_loss=mean_loss
         )
+
+    # ---- results
+
+    def update_config(self, fitted: Mapping[str, Any]) -> None:
+        """Add fitted parameters to the config of the model."""
+        self.model.config.update(fitted)
+
+    @property
+    def best_step(self) -> int | None:
+        return self.trainer.state.best_global_step
+
+    @property
+    def log_history(self) -> list[dict[str, Any]]:
+        return self.trainer.state.log_history
+
+    def gather_weights(self) -> Any:
+        """Return the complete state dict of sharded weights, else None; all ranks must call this."""
+        return self.trainer.gather_weights()
+
+    def collect_training_facts(self) -> TrainingFacts:
+        """Return what the advice on a run depends on."""
+        prepared, config, state = self.prepared, self.prepared.config, self.trainer.state
+        train, task = prepared.features["train"], prepared.task
+        longest = loading.get_max_positions(prepared.model_config) or 2 * config.max_length
+        longer_texts = None
+        if 2 * config.max_length <= min(longest, prepared.trained_length or longest):
+            longer_texts = f"--max-length {2 * config.max_length}"
+        elif config.long_texts is not None and not (prepared.methods or task.state.new_tokens):
+            # a contrastive method and the markers of entities exclude windows
+            longer_texts = "--long-texts windows"
+        longer_training = f"--max-steps {2 * state.max_steps}"
+        if config.max_steps is None and config.epochs:
+            longer_training = f"--epochs {2 * config.epochs:g}"
+        is_truncated = not (task.uses_windows or task.definition.resamples_examples)
+        return TrainingFacts(
+            steps=state.global_step if prepared.has_training_steps else None,
+            longer_training=longer_training,
+            unk_fraction=train.unk_fraction,
+            is_last_best=state.best_global_step == state.global_step,
+            truncated=train.num_truncated / len(train) if is_truncated else 0.0,
+            longer_texts=longer_texts,
+            unit=task.definition.unit,
+            study=suggest_study(prepared, self.run_dir),
+        )
+
+    def write_model(self, weights: Any) -> None:
+        """Save the model and the tokenizer in the format of transformers.
+
+        `weights` is the complete state dict of sharded weights, else None.
+
+        The tokenizer is saved with the maximum length and the truncation side of the run. It returns token
+        type ids if and only if the model uses them. Without them, `pipeline()` would read both texts of a
+        pair as one text; a model with one token type cannot read the ids of a second text.
+        """
+        prepared, tokenizer, config = self.prepared, self.prepared.tokenizer, self.prepared.config
+        tokenizer.model_max_length = config.max_length
+        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        token_types = ["token_type_ids"] if takes_token_type_ids(self.model) else []
+        if set(tokenizer.model_input_names) != {*names, *token_types}:
+            tokenizer.model_input_names = [*names, *token_types]
+            tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
+        trained_length: int | None = config.max_training_length()
+        if not prepared.model_source.is_new:  # None: the positions have no limit
+            known_length = prepared.trained_length
+            trained_length = None if known_length is None else max(trained_length or 0, known_length)
+        if trained_length:
+            self.model.config.update({TRAINED_LENGTH_KEY: trained_length})
+        tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
+        with stage_files(self.folder) as staging:
+            save_model(self.model, staging, weights, tokenizer)
+            write_sentence_modules(staging, self.model.config, config.max_length)

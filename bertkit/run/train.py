@@ -12,15 +12,12 @@ import numpy as np
 
 from bertkit.data.table import describe_changes
 from bertkit.errors import RunInterrupted, UserError
-from bertkit.models import loading
-from bertkit.models.loading import TRAINED_LENGTH_KEY, takes_token_type_ids
-from bertkit.models.pooling import write_sentence_modules
-from bertkit.models.tagger import save_model
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.baselines import fit_validation_baselines
 from bertkit.run.dry_run import dry_run, plan_time_limit
-from bertkit.run.prepare import PreparedRun, prepare
+from bertkit.run.linear_text import LinearTextSession
+from bertkit.run.prepare import PreparedRun, find_linear_text, prepare
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import (
     Run,
@@ -37,7 +34,6 @@ from bertkit.run.session import Session
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
-from bertkit.stats.judgement import TrainingFacts
 from bertkit.stats.metric_modules import load_module
 from bertkit.stats.out_of_scope import compute_scope_score, summarize_found
 from bertkit.tasks import task_definition
@@ -46,7 +42,7 @@ from bertkit.training.arguments import restore_algorithms
 from bertkit.training.callbacks import check_callbacks, merge_log_history
 from bertkit.training.failures import OutOfMemory, get_batch_settings, halve_batch, release_memory
 from bertkit.utils import distributed, locks
-from bertkit.utils.files import check_output_directory, require_disk_space, stage_files
+from bertkit.utils.files import check_output_directory, require_disk_space
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
 
 # Two checkpoints of 12 bytes (fp32 weights and two Adam moments), and the final model of 4 bytes.
@@ -166,19 +162,20 @@ def train_prepared(prepared: PreparedRun, folder: Path) -> Run:
     contains_previous_run = run_dir.is_started
     try:
         with distributed.raise_on_all_ranks():
-            session = Session(prepared, folder)
-        plan_time_limit(session)
-        session.warn_about_long_warmup()
-        if not config.resume:
-            session.verify_label_order()
+            session = create_session(prepared, folder)
+        if isinstance(session, Session):
+            plan_time_limit(session)
+            session.warn_about_long_warmup()
+            if not config.resume:
+                session.verify_label_order()
         if config.push_to_hub:
             distributed.on_main_process(upload.create_hub_repo, config, folder)
         contains_previous_run = False
         if not config.resume:
             distributed.on_main_process(_create_directory, prepared, run_dir)
-        training_metrics = _train_with_retry(session)
+        training_metrics = _train_with_retry(session) if isinstance(session, Session) else session.train()
         outputs, scope_features = session.finish(), session.compute_scope_features()
-        weights = session.trainer.gather_weights()
+        weights = session.gather_weights()
         metrics = distributed.on_main_process(
             _write_results, session, outputs, scope_features, training_metrics, weights
         )
@@ -196,9 +193,18 @@ def train_prepared(prepared: PreparedRun, folder: Path) -> Run:
         raise RunInterrupted(f"interrupted; {session.resume_hint}") from None
 
 
+def create_session(prepared: PreparedRun, folder: Path) -> Session | LinearTextSession:
+    """Return the session of a run whose model is trained in steps, or of a linear model of texts."""
+    if method := find_linear_text(prepared.methods):
+        return LinearTextSession(prepared, folder, method)
+    return Session(prepared, folder)
+
+
 def _check_directory(prepared: PreparedRun, folder: Path) -> None:
     """Check that the run can be written into `folder`, and that the disk has enough space."""
     check_output_directory(folder, RUN, prepared.config.overwrite)
+    if find_linear_text(prepared.methods):
+        return
     num_bytes = prepared.num_encoder_parameters * BYTES_PER_PARAMETER
     require_disk_space(folder, num_bytes, "checkpoints and the model", "choose a directory on another disk")
 
@@ -251,7 +257,7 @@ def _train_with_retry(session: Session) -> dict[str, Any]:
 
 
 def _write_results(
-    session: Session,
+    session: Session | LinearTextSession,
     outputs: dict[str, Outputs],
     scope_features: Mapping[str, Mapping[str, np.ndarray]],
     training_metrics: dict[str, Any],
@@ -284,7 +290,7 @@ def _write_results(
         split: validation if split == "validation" else task.evaluate(split_outputs)
         for split, split_outputs in scored.items()
     }
-    session.model.config.update(task.state.fitted_params)
+    session.update_config(task.state.fitted_params)
     for name, value in task.state.fitted_params.items():
         report_info(f"{name} {value:.3f}: fitted on the validation split, saved in config.json")
     slices = find_slices(task, splits["validation"]) if options.has_report else {}
@@ -296,19 +302,18 @@ def _write_results(
         "model": prepared.model_source.name,
         **compute_scores(task, evaluations, prepared.metric_modules, options.has_report),
         **summarize_baselines(baselines, len(splits["train"])),
-        **summarize_judgement(task, validation, baselines, collect_training_facts(session), command),
+        **summarize_judgement(task, validation, baselines, session.collect_training_facts(), command),
         **summarize_slices(task, validation, slices),
         **({"out_of_scope": scope} if scope else {}),
         "training": training_metrics,
     }
-    state = session.trainer.state
     if prepared.probe is not None:
-        metrics["probe"] = prepared.probe.summarize(state.log_history, state.best_global_step)
-    _write_model(session, weights)
+        metrics["probe"] = prepared.probe.summarize(session.log_history, session.best_step)
+    session.write_model(weights)
     for method in prepared.methods:
         metrics |= method.summarize(prepared, validation, session.folder)
     write_predictions(run_dir, task, evaluations)
-    run_dir.write_log(merge_log_history(state.log_history))
+    run_dir.write_log(merge_log_history(session.log_history))
     if options.has_report:
         run_dir.write_card(build_model_card(session.folder, metrics, task, run_dir.read_provenance()))
         write_page(session.folder, metrics)
@@ -319,7 +324,7 @@ def _write_results(
 
 
 def _fit_scope(
-    session: Session, validation: Any, features: Mapping[str, Mapping[str, np.ndarray]]
+    session: Session | LinearTextSession, validation: Any, features: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, Any]:
     """Fit which texts are out of scope, and store the numbers in the model's config.
 
@@ -337,65 +342,8 @@ def _fit_scope(
     weights = scope.pop("weights")
     fitted = FittedConfidence(scope_weights=weights, min_scope_score=scope["min_score"])
     task.state.fitted_confidence = fitted
-    session.model.config.update({CONFIDENCE_KEY: fitted.to_dict()})
+    session.update_config({CONFIDENCE_KEY: fitted.to_dict()})
     found = {"validation": scope}
     if "test" in outside:
         found["test"] = summarize_found(compute_scope_score(outside["test"], weights) < scope["min_score"])
     return found
-
-
-def collect_training_facts(session: Session) -> TrainingFacts:
-    """Return what the advice on a run depends on."""
-    prepared, config, state = session.prepared, session.prepared.config, session.trainer.state
-    train, task = prepared.features["train"], prepared.task
-    longest = loading.get_max_positions(prepared.model_config) or 2 * config.max_length
-    longer_texts = None
-    if 2 * config.max_length <= min(longest, prepared.trained_length or longest):
-        longer_texts = f"--max-length {2 * config.max_length}"
-    elif config.long_texts is not None and not (prepared.methods or task.state.new_tokens):
-        # a contrastive method and the markers of entities exclude windows
-        longer_texts = "--long-texts windows"
-    study = None
-    if task.definition.predicts_rows and isinstance(config.data, str):
-        recipe = shlex.quote(str(session.run_dir.settings_file))
-        study = f"bertkit study {task.definition.name} --recipe {recipe} --folds 5"
-    longer_training = f"--max-steps {2 * state.max_steps}"
-    if config.max_steps is None and config.epochs:
-        longer_training = f"--epochs {2 * config.epochs:g}"
-    is_truncated = not (task.uses_windows or task.definition.resamples_examples)
-    return TrainingFacts(
-        steps=state.global_step if prepared.has_training_steps else None,
-        longer_training=longer_training,
-        unk_fraction=train.unk_fraction,
-        is_last_best=state.best_global_step == state.global_step,
-        truncated=train.num_truncated / len(train) if is_truncated else 0.0,
-        longer_texts=longer_texts,
-        unit=task.definition.unit,
-        study=study,
-    )
-
-
-def _write_model(session: Session, weights: Any) -> None:
-    """Save the model and the tokenizer in the format of transformers.
-
-    The tokenizer is saved with the maximum length and the truncation side of the run. It returns token type
-    ids if and only if the model uses them. Without them, `pipeline()` would read both texts of a pair as one
-    text; a model with one token type cannot read the ids of a second text.
-    """
-    prepared, tokenizer, config = session.prepared, session.prepared.tokenizer, session.prepared.config
-    tokenizer.model_max_length = config.max_length
-    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    token_types = ["token_type_ids"] if takes_token_type_ids(session.model) else []
-    if set(tokenizer.model_input_names) != {*names, *token_types}:
-        tokenizer.model_input_names = [*names, *token_types]
-        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # what is saved
-    trained_length: int | None = config.max_training_length()
-    if not prepared.model_source.is_new:  # None: the positions have no limit
-        known_length = prepared.trained_length
-        trained_length = None if known_length is None else max(trained_length or 0, known_length)
-    if trained_length:
-        session.model.config.update({TRAINED_LENGTH_KEY: trained_length})
-    tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
-    with stage_files(session.folder) as staging:
-        save_model(session.model, staging, weights, tokenizer)
-        write_sentence_modules(staging, session.model.config, config.max_length)

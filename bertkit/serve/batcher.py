@@ -278,5 +278,4 @@ class TokenLimit:
         table = Rows.from_dicts(rows, REQUEST)
         self._predictor.map_columns(table)
         parsed, _ = self._predictor.task.parse_rows(table)
-        features = self._predictor.task.featurize(parsed, self._predictor.tokenizer)
-        return max(int(features.sequence_lengths.sum()), features.max_untruncated_length)
+        return self._predictor.count_tokens(parsed)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError, format_list, suggest_similar
 from bertkit.models.load_check import depends_on_padding
-from bertkit.run.predictor import Predictor, find_onnx_model, load_predictor
+from bertkit.run.predictor import Predictor, load_predictor
 from bertkit.run.verification import verify_outputs
 from bertkit.run_directory import RunDir
 from bertkit.serve.batcher import Batcher, Job, Records, TokenLimit, compute_jobs, predict_rows
@@ -96,12 +96,11 @@ def load_served_model(run: str, name: str, config: ServeConfig, metrics: Metrics
     if config.verify:
         num_rows = verify_outputs(expand_home(run), predictor)
         logger.info("verified %s: %d outputs are those of the export", name, num_rows)
-    is_on_cpu = next(predictor.model.parameters()).device.type == "cpu"
     tokenizer, max_length = predictor.tokenizer, predictor.task.config.max_length
     if any(depends_on_padding(model, tokenizer, max_length) for model in predictor.loaded_models):
         predictor.use_batch_size(1)  # a response must not depend on other requests
     else:
-        predictor.use_batch_size(CPU_FORWARD_ROWS if is_on_cpu else config.max_batch_size)
+        predictor.use_batch_size(config.max_batch_size if predictor.is_on_gpu else CPU_FORWARD_ROWS)
     decoder = RowDecoder(predictor.task.input_schema, MAX_WAITING_ROWS)
     for count in {1, config.max_batch_size}:
         predict_rows(predictor, [decoder.example] * count, "compact")
@@ -130,7 +129,7 @@ def describe_model(run: Path, name: str, predictor: Predictor, decoder: RowDecod
         "columns": decoder.kinds,
         "labels": task.state.labels,
         "max_length": task.config.max_length,
-        "backend": "onnxruntime" if find_onnx_model(run) else "pytorch",
+        "backend": predictor.backend,
         "members": len(members) or 1,
         "model": metrics["model"],
         "data": metrics["data"]["name"],

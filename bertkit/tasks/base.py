@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from bertkit.data.columns import (
     SEEN_ROWS,
@@ -19,7 +18,7 @@ from bertkit.data.columns import (
     hold_texts,
     require_named_columns,
 )
-from bertkit.data.features import Features, PaddingCollator
+from bertkit.data.features import Features
 from bertkit.data.groups_and_times import (
     TimeColumn,
 )
@@ -30,9 +29,7 @@ from bertkit.data.table import Rows, Splits
 from bertkit.data.weights_and_soft_labels import read_weights
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models import loading
-from bertkit.models.forward import average_probabilities
 from bertkit.models.loading import ModelSource, takes_token_type_ids
-from bertkit.models.losses import Loss
 from bertkit.settings.declaration import get_column_settings
 from bertkit.settings.run_settings import RunConfig
 from bertkit.settings.validation import DataSource
@@ -51,6 +48,11 @@ from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks import TaskDef
 from bertkit.utils.reporting import report_warning
+
+if TYPE_CHECKING:  # linear models of texts predict without torch
+    import torch
+
+    from bertkit.models.losses import Loss
 
 # What a column of a row to predict holds; "words" is a list of words or a text.
 ColumnKind = Literal["text", "words", "texts", "optional text", "optional span"]
@@ -792,12 +794,16 @@ class Task(ABC):
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         """Return the encoder with this task's head; weights that `source` lacks are initialized randomly."""
 
-    def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Combine the logits of several models [models, ...] to those of one; by default by probability."""
+        from bertkit.models.forward import average_probabilities
+
         return average_probabilities(logits)
 
     def make_collator(self, tokenizer: Any, model: Any) -> Callable[..., Any]:
         """Return a function that pads a list of features to a batch."""
+        from bertkit.data.collators import PaddingCollator
+
         return PaddingCollator(tokenizer.pad_token_id, takes_token_type_ids(model), self.sequence_grouping)
 
     def verify_label_order(self, predict_sample: "Callable[[], Outputs]") -> None:
@@ -808,7 +814,7 @@ class Task(ABC):
         return
 
     @abstractmethod
-    def make_loss(self, features: Features) -> Loss:
+    def make_loss(self, features: Features) -> "Loss":
         """Return the loss of predictions, for these training features."""
 
     # ---- results

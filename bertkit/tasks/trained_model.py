@@ -7,21 +7,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
-from bertkit.models.forward import EnsembleModel, prepare_for_inference
-from bertkit.models.heads import append_layer_inputs, append_outputs
-from bertkit.models.load_check import report_length_errors
+from bertkit.models.linear_text import (
+    LabeledRows,
+    LinearTextEnsemble,
+    LinearTextModel,
+    is_linear_text_model,
+    read_config,
+)
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
 from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
-from bertkit.training.scoring import predict_logits
 from bertkit.utils.reporting import silence_libraries
 from bertkit.utils.system import resume_collection
 
@@ -54,6 +56,12 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     return task_type(task_type.definition.config(**recipe.settings))
 
 
+def load_task_state(task: Task, folder: Path) -> None:
+    """Load what a finished run has found: the labels and the fitted parameters, in its `config.json`."""
+    is_linear = is_linear_text_model(folder)
+    task.load_state(read_config(folder) if is_linear else loading.load_config(loading.find_run_model(folder)))
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A task with its trained model and its tokenizer.
@@ -69,20 +77,56 @@ class TrainedModel:
     model: Any
     tokenizer: Any
 
+    def featurize(self, rows: Rows) -> Any:
+        """Return the features of parsed rows."""
+        return self.task.featurize(rows, self.tokenizer)
+
     def compute_scope_features(self, rows: Rows, divisor: float, description: str = "scoring") -> np.ndarray:
         """Return the features of the score that a text is in scope, of parsed rows and divided logits."""
+        from bertkit.models.heads import append_layer_inputs  # imports torch
+
         with append_layer_inputs(self.model) as size:
             outputs = self.compute_outputs(rows, description).logits
         return compute_scope_features(outputs[:, : len(self.task.state.labels)] / divisor, outputs[:, -size:])
 
     def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
         """Compute the logits of parsed rows. The outputs include the gold labels of labeled rows."""
-        features = self.task.featurize(rows, self.tokenizer)
+        from bertkit.models.load_check import report_length_errors  # imports torch
+        from bertkit.training.scoring import predict_logits
+
+        features = self.featurize(rows)
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
         with report_length_errors(self.model, features):
             logits = predict_logits(self.model, features, collator, batch_size, description)
         return Outputs(logits, features, rows)
+
+
+@dataclass(frozen=True)
+class TrainedLinearText(TrainedModel):
+    """A trained linear model of texts; the tokenizer is None."""
+
+    def featurize(self, rows: Rows) -> LabeledRows:
+        task: Any = self.task
+        features: LabeledRows = task.encode_rows(rows)
+        return features
+
+    def compute_scope_features(self, rows: Rows, divisor: float, description: str = "scoring") -> np.ndarray:
+        raise UserError(
+            "--out-of-scope: a linear model of texts has no vectors of texts; omit it, or pass a run of "
+            "another method"
+        )
+
+    def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
+        columns = [list(rows[name]) for name in self.task.input_schema.text_columns]
+        return Outputs(self.model.compute_logits(columns), self.featurize(rows), rows)
+
+
+def load_linear_text(task: Task, folder: Path) -> TrainedLinearText:
+    """Load a linear model of texts; the task receives its labels and its fitted parameters."""
+    model = LinearTextModel.load(folder)
+    task.load_state(model.config)
+    return TrainedLinearText(task, model, None)
 
 
 def load_trained_model(run: Path) -> TrainedModel:
@@ -95,6 +139,8 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
 
     With `keep_stock_layers`, the model stays as transformers builds it, on the CPU.
     """
+    from bertkit.models.forward import prepare_for_inference  # imports torch
+
     task.use_cache = False
     with silence_libraries():
         config, tokenizer = loading.load_config(source), loading.load_tokenizer(source)
@@ -108,6 +154,10 @@ def build_trained_model(task: Task, source: ModelSource, keep_stock_layers: bool
 
 def add_scope_output(task: Task, model: Any) -> None:
     """Append the linear part of the score that a text is in scope to the outputs, if a run has it."""
+    import torch
+
+    from bertkit.models.heads import append_outputs
+
     if weights := task.state.fitted_confidence.scope_weights:
         append_outputs(model, torch.tensor([weights[:-2]]), torch.tensor(weights[-1:]))
 
@@ -127,12 +177,14 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
     thresholds. An ensemble neither abstains nor has prediction sets.
     """
     first = members[0]
+    is_linear = isinstance(first.model, LinearTextModel)
     must_agree: dict[str, Callable[[M], Any]] = {
         "another task": lambda member: member.task.definition.name,
+        "another kind of model": lambda member: isinstance(member.model, LinearTextModel),
         "other labels": lambda member: [
             getattr(member.model.config, name, None) for name in OUTPUT_ATTRIBUTES
         ],
-        "another tokenizer": lambda member: serialize_tokenizer(member.tokenizer),
+        "another tokenizer": lambda member: is_linear or serialize_tokenizer(member.tokenizer),
         "another maximum length": lambda member: member.task.config.max_length,
     }
     for folder, member in zip(folders[1:], members[1:], strict=True):
@@ -143,5 +195,10 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
                     "same"
                 )
     first.task.state.average([member.task.state for member in members])
-    model = EnsembleModel([member.model for member in members], first.task.combine_logits)
+    models = [member.model for member in members]
+    if is_linear:
+        return dataclasses.replace(first, model=LinearTextEnsemble(models, first.task.combine_logits))
+    from bertkit.models.forward import EnsembleModel  # imports torch
+
+    model = EnsembleModel(models, first.task.combine_logits)
     return dataclasses.replace(first, model=model.eval())

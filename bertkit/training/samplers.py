@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.collators import BATCH_SHAPE, BatchShape
 from bertkit.data.corpus.examples import PHASE_EPOCH_OFFSET, PhasedFeatures
-from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, WEIGHTS, BatchShape, Features
+from bertkit.data.features import TEACHER_LOGITS, WEIGHTS, Features
 from bertkit.data.masking import IGNORE_INDEX, ORIGINAL_IDS
 from bertkit.errors import UserError
 from bertkit.models.pretraining import MASKED_POSITIONS

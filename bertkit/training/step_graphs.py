@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from bertkit.data.features import BATCH_SHAPE, TEACHER_LOGITS, BatchShape
+from bertkit.data.collators import BATCH_SHAPE, BatchShape
+from bertkit.data.features import TEACHER_LOGITS
 from bertkit.training.failures import is_out_of_memory
 
 MAX_GRAPHS = 48  # batches of further shapes run without a graph

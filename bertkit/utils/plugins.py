@@ -25,7 +25,9 @@ BUILT_IN_NAMES: Mapping[Kind, Container[str]] = {
         "calibrate", "report", "embed", "fill-mask", "export", "label-issues", "distill", "fetch", "ladder",
         "skill",
     }),
-    "method": frozenset({"finetune", "contrastive", "linear-probe"}),
+    "method": frozenset(
+        {"finetune", "contrastive", "linear-probe", "tfidf", "tfidf-chars", "static", "hybrid"}
+    ),
     "metric": frozenset(),
 }  # fmt: skip
 NAME_PATTERNS: Mapping[Kind, str] = {"task": r"[a-z][a-z-]*", "method": r"[a-z][\w-]*", "metric": r"[a-z]\w*"}

@@ -20,7 +20,7 @@ PHASES = {  # phase -> the function that starts it
     "training": "transformers.Trainer._inner_training_loop",
     "a checkpoint": "bertkit.training.trainer.BertkitTrainer._save_checkpoint",
     "scoring": "bertkit.training.scoring.predict_logits",
-    "the run directory": "bertkit.run.train._write_model",
+    "the run directory": "bertkit.run.session.Session.write_model",
 }
 
 

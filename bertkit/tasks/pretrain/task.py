@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.collators import PaddingCollator
 from bertkit.data.corpus.documents import TextOptions, TextSource, find_text, iter_raw_texts
 from bertkit.data.corpus.examples import (
     CorpusFeatures,
@@ -20,7 +21,7 @@ from bertkit.data.corpus.examples import (
     plan_epoch,
 )
 from bertkit.data.corpus.store import Corpus, load_corpus, load_token_vectors
-from bertkit.data.features import Features, PaddingCollator
+from bertkit.data.features import Features
 from bertkit.data.masking import CausalLmCollator, MlmCollator, find_continuation_tokens
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import SplitKeys

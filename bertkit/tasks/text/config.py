@@ -38,6 +38,14 @@ class SequenceConfig(FineTuningConfig):
 
 
 FITTED_HEAD_METHODS = ("contrastive", "linear-probe")  # the head is fitted to the vectors of texts
+# Linear models that predict without an encoder. Some are trained without one, too.
+LINEAR_TEXT_METHODS = ("tfidf", "tfidf-chars", "static", "hybrid")
+WITHOUT_ENCODER = ("tfidf", "tfidf-chars")
+# Settings of the sequences of tokens that an encoder reads, and of its head.
+ENCODER_INPUT_SETTINGS = (
+    "max_length", "long_texts", "pooling", "head", "new_head", "label_smoothing", "subject_column",
+    "object_column", "eval_batch_size", "bf16", "nproc", "temperature", "out_of_scope",
+)  # fmt: skip
 # Settings without effect on such a head, and the reason.
 FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
@@ -64,9 +72,19 @@ class ClassifyConfig(SequenceConfig):
         None, "Kind of labels: binary, multi-class, multi-label or regression.", Panel.COLUMNS,
         default_text="guessed",
     )  # fmt: skip
-    method: Literal["finetune", "contrastive", "linear-probe"] = setting(  # type: ignore[assignment]
+    method: Literal[
         "finetune",
-        "finetune; contrastive (pairs of rows, for few labels); linear-probe (only the head).",
+        "contrastive",
+        "linear-probe",
+        "static",
+        "hybrid",
+        "tfidf",
+        "tfidf-chars",
+    ] = setting(  # type: ignore[assignment]
+        "finetune",
+        "finetune; contrastive (pairs of rows, for few labels); linear-probe (only the head); or a linear "
+        "model of the text: tfidf (words), tfidf-chars (and character n-grams), static (token vectors), "
+        "hybrid (all).",
         Panel.FEW_LABELS,
         plugins="method",
     )
@@ -88,6 +106,11 @@ class ClassifyConfig(SequenceConfig):
         reasons: dict[str, str] = {}
         if self.method in FITTED_HEAD_METHODS:
             reasons |= FITTED_HEAD_CONFLICTS
+        if self.method in LINEAR_TEXT_METHODS:
+            names = [*list_settings(type(self), "encoder", "steps"), *ENCODER_INPUT_SETTINGS]
+            reasons |= dict.fromkeys(names, "a linear model reads whole texts, and no encoder is trained")
+            if self.method in WITHOUT_ENCODER:
+                reasons["model"] = "no encoder is used"
         if self.method == "linear-probe":
             names = list_settings(type(self), "encoder", "steps")
             reasons |= dict.fromkeys(names, "the encoder is not trained")

@@ -3,10 +3,9 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from bertkit.data.labels import (
     binarize_labels,
@@ -18,7 +17,6 @@ from bertkit.data.labels import (
 )
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_list, shorten_repr
-from bertkit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from bertkit.stats.calibration import (
     DEFAULT_THRESHOLD,
     ThresholdCriterion,
@@ -33,6 +31,11 @@ from bertkit.stats.scores import (
     sigmoid,
     softmax,
 )
+
+if TYPE_CHECKING:  # linear models of texts predict without torch
+    import torch
+
+    from bertkit.models.losses import Loss
 
 
 class LabelType(ABC):
@@ -66,7 +69,7 @@ class LabelType(ABC):
         return normalize_label(value)
 
     @abstractmethod
-    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
+    def make_loss(self, weights: "torch.Tensor | None", smoothing: float) -> "Loss":
         """Return the loss.
 
         Args:
@@ -137,7 +140,9 @@ class SingleLabel(LabelType):
     def encode_labels(self, rows: Rows, column: str) -> np.ndarray:
         return encode_labels(rows, column, self.labels)
 
-    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
+    def make_loss(self, weights: "torch.Tensor | None", smoothing: float) -> "Loss":
+        from bertkit.models.losses import CrossEntropy
+
         return CrossEntropy(weights, smoothing)
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
@@ -198,7 +203,9 @@ class MultiLabel(LabelType):
         labels = parse_label_set(value, self.separator)
         return None if labels is None else tuple(sorted(labels))
 
-    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
+    def make_loss(self, weights: "torch.Tensor | None", smoothing: float) -> "Loss":
+        from bertkit.models.losses import BinaryCrossEntropy
+
         return BinaryCrossEntropy(weights, smoothing)
 
     def format_cells(self, labels: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
@@ -263,7 +270,9 @@ class Regression(LabelType):
                 raise UserError(f"label {shorten_repr(label)}: is not a number; write a number")
         return list(labels)
 
-    def make_loss(self, weights: torch.Tensor | None, smoothing: float) -> Loss:
+    def make_loss(self, weights: "torch.Tensor | None", smoothing: float) -> "Loss":
+        from bertkit.models.losses import SquaredError
+
         return SquaredError()
 
     def predict(self, logits: np.ndarray) -> np.ndarray:

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from bertkit.data.columns import (
     guess_label_column,
@@ -43,21 +42,8 @@ from bertkit.data.weights_and_soft_labels import (
     split_soft_labels,
 )
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
-from bertkit.models.encoder import FrozenEncoder
-from bertkit.models.forward import AVERAGES_BY_PROBLEM, average_probabilities
-from bertkit.models.heads import (
-    SEQUENCE_HEAD,
-    VECTOR_HEAD,
-    has_head_type,
-    load_with_pooling,
-    match_labels,
-    set_labels,
-    set_output_bias,
-    verify_label_order,
-)
+from bertkit.models.linear_text import LabeledRows
 from bertkit.models.loading import ModelSource
-from bertkit.models.losses import Loss, compute_class_weights
-from bertkit.models.pooling import is_causal
 from bertkit.settings.declaration import Pooling, get_column_settings, get_flag, get_settings, select_unset
 from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.calibration import Decisions
@@ -85,7 +71,13 @@ from bertkit.tasks.base import (
     select_texts,
     separate_out_of_scope,
 )
-from bertkit.tasks.text.config import CLASSIFY, FITTED_HEAD_METHODS, NLI, ClassifyConfig
+from bertkit.tasks.text.config import (
+    CLASSIFY,
+    FITTED_HEAD_METHODS,
+    LINEAR_TEXT_METHODS,
+    NLI,
+    ClassifyConfig,
+)
 from bertkit.tasks.text.label_types import (
     LabelType,
     MultiLabel,
@@ -100,8 +92,13 @@ from bertkit.tasks.text.relations import (
     list_markers,
     mark_rows,
 )
-from bertkit.utils import devices
 from bertkit.utils.files import expand_home
+
+if TYPE_CHECKING:  # linear models of texts predict without torch
+    import torch
+
+    from bertkit.models.encoder import FrozenEncoder
+    from bertkit.models.losses import Loss
 
 THRESHOLDS_KEY = "bertkit_thresholds"  # in config.json: thresholds that `calibrate` fitted, by label
 
@@ -429,6 +426,9 @@ class SequenceTask(Task):
         return f"{texts} by {labels}{classes}"
 
     def configure_model(self, model_config: Any, source: ModelSource) -> Any:
+        from bertkit.models.heads import SEQUENCE_HEAD, VECTOR_HEAD, has_head_type, match_labels, set_labels
+        from bertkit.models.pooling import is_causal
+
         if is_causal(model_config):
             self.state.caveat = (
                 "classifies by [CLS], which in this left-to-right model does not depend on the text"
@@ -456,6 +456,12 @@ class SequenceTask(Task):
     def _make_label_type(self, labels: list[str], model_config: Any) -> LabelType:
         """Return the kind of the labels of a finished run."""
 
+    def encode_rows(self, rows: Rows) -> LabeledRows:
+        """Return what the evaluation of a linear model of texts reads of the rows."""
+        labels = self.encode_labels(rows)
+        targets = None if labels is None else self.encode_soft_labels(rows, labels)
+        return LabeledRows(len(rows), labels, targets)
+
     def featurize(self, rows: Rows, tokenizer: Any, training: bool = False) -> TextFeatures:
         labels = self.encode_labels(rows)
         features = build_features(
@@ -479,6 +485,8 @@ class SequenceTask(Task):
     def build_model(self, model_config: Any, source: ModelSource) -> Any:
         from transformers import AutoModelForSequenceClassification
 
+        from bertkit.models.heads import load_with_pooling, set_output_bias
+
         model = load_with_pooling(
             AutoModelForSequenceClassification, source, model_config, self.state.has_new_head,
             self.config.head, self.config.pooling,
@@ -489,18 +497,25 @@ class SequenceTask(Task):
             set_output_bias(model, mean)
         return model
 
-    def combine_logits(self, logits: torch.Tensor) -> torch.Tensor:
+    def combine_logits(self, logits: "torch.Tensor") -> "torch.Tensor":
+        from bertkit.models.forward import AVERAGES_BY_PROBLEM, average_probabilities
+
         logits = logits[..., : self._num_outputs]  # the scores of the members differ in scale
         return AVERAGES_BY_PROBLEM.get(self.label_type.problem_type, average_probabilities)(logits)
 
     def verify_label_order(self, predict_sample: Callable[[], Outputs]) -> None:
         if isinstance(self.label_type, SingleLabel):
+            from bertkit.models.heads import verify_label_order
+
             evaluation = self.evaluate(predict_sample())
             verify_label_order(evaluation.gold, evaluation.predicted, self.labels, str(self.config.model))
 
-    def make_loss(self, features: Features) -> Loss:
+    def make_loss(self, features: Features) -> "Loss":
         weights = None
         if self.config.class_weights == "balanced":
+            from bertkit.models.losses import compute_class_weights
+            from bertkit.utils import devices
+
             assert features.labels is not None
             # On the device, to which a CUDA graph could not copy them.
             labels = TrainingLabels(features.labels, features.weights, features.targets)
@@ -543,6 +558,7 @@ ENTITY_TYPES_KEY = "bertkit_entity_types"  # the same: types of the subjects, ty
 TRAINING_PHRASES = {
     "contrastive": "trained on pairs of rows for",
     "linear-probe": "with a linear layer on its vectors, fitted for",
+    **dict.fromkeys(LINEAR_TEXT_METHODS, "fitted for"),
 }
 
 
@@ -565,6 +581,8 @@ class Classify(SequenceTask):
         pipeline = super().pipeline
         if self._has_fitted_head:
             pipeline = dataclasses.replace(pipeline, caveat="has no class for the head of this model")
+        if self.config.method in LINEAR_TEXT_METHODS:
+            pipeline = dataclasses.replace(pipeline, caveat="cannot load this model, which has no encoder")
         return dataclasses.replace(pipeline, example_input=self.input_schema.example_text)
 
     @property
@@ -888,7 +906,7 @@ class Nli(SequenceTask):
 
 
 def fit_linear_probe_baseline(
-    task: SequenceTask, encoder: FrozenEncoder, tokenizer: Any, train: Rows, rows: Rows
+    task: SequenceTask, encoder: "FrozenEncoder", tokenizer: Any, train: Rows, rows: Rows
 ) -> dict[str, Scorer]:
     """Return the scorer of the baseline `linear_probe` on `rows`."""
     sample = sample_rows(train, MAX_PROBE_ROWS, task.config.seed)
