@@ -135,7 +135,7 @@ def measure(name: str, seed: int, args: argparse.Namespace, folder: Path) -> Mea
     )
     copy = folder / f"{name}-{seed}-calibrated"
     calibration = bertkit.calibrate(run, data=fit_rows, output_dir=copy, overwrite=True).calibration
-    print(f"{name}, seed {seed}: {calibration['method']}, {calibration['nll_by_method']}", file=sys.stderr)
+    print(f"{name}, seed {seed}: {calibration['method']}", file=sys.stderr)
     difference = measure_difference(dataset, copy, test_rows[:COMPARED_ROWS], folder / f"{name}-{seed}-onnx")
     calibrated = apply_output_layer(copy, test.vectors)
     return Measured(fit, test, calibrated, calibration["prediction_sets"]["margin"], difference)

@@ -388,7 +388,6 @@ def _fit_classes(
     calibration = {
         "method": method,
         **numbers,
-        "nll_by_method": {name: scorer.score_all()["nll"] for name, scorer in scorers.items()},
         "decisions": len(trained.gold),
         "scores": {
             name: ProbabilityScorer(part).score_all() | evaluation.score_scaled(factors[name])
@@ -400,6 +399,8 @@ def _fit_classes(
         },
         **abstention,
     }
+    if len(methods) > 1:
+        calibration["nll_by_method"] = {name: scorer.score_all()["nll"] for name, scorer in scorers.items()}
     if fits[-1].change:
         is_changed = trained.logits.argmax(1) != after.logits.argmax(1)
         calibration["changed_rows"] = float(is_changed.mean())
