@@ -404,8 +404,9 @@ def _fit_classes(
     if fits[-1].change:
         is_changed = trained.logits.argmax(1) != after.logits.argmax(1)
         calibration["changed_rows"] = float(is_changed.mean())
-        for name, part in (("before", was_correct), ("after", is_correct)):
-            calibration["scores"][name]["accuracy"] = float(part.mean())
+        if not criterion:  # thresholds decide the predicted labels, and have this score
+            for name, part in (("before", was_correct), ("after", is_correct)):
+                calibration["scores"][name]["accuracy"] = float(part.mean())
     if evaluation.has_sets:
         gold = trained.gold
 
