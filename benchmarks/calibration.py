@@ -394,6 +394,7 @@ def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -
         cells[title] = format_cells(measured)
         differences.append(f"* {title}: {format_differences(scorers[TEMPERATURE], scorers[SHIPPED])}")
     titles = [DATASETS[name].title for name in results]
+    seeds = "of one seed" if args.seeds == 1 else f"means over {args.seeds} seeds"
     command = f"python benchmarks/calibration.py --data-dir DATA --work {' '.join(args.work)}"
     command += f" --seeds {args.seeds} --train-rows {args.train_rows} --fit-rows {args.fit_rows}"
     command += f" --test-rows {args.test_rows} --epochs {args.epochs:g}"
@@ -403,9 +404,8 @@ def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -
             "",
             f"`benchmarks/calibration.py` trains on {args.train_rows:,} rows of a dataset, calibrates on "
             f"{args.fit_rows:,} other rows, and",
-            f"evaluates on {args.test_rows - 200:,} rows of a third part. The scores are means over the "
-            f"seeds 1 to {args.seeds}. A",
-            "perfectly calibrated model would have an ECE of 0.01, because the evaluated rows are a sample.",
+            f"evaluates on {args.test_rows - 200:,} rows of a third part. The scores are {seeds}.",
+            "A perfectly calibrated model would have an ECE of 0.01, because the evaluated rows are a sample.",
             "",
             *format_table([f"{title}, {score}" for title in titles for score in ("ECE", "nll")], methods),
             "",
