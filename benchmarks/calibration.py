@@ -405,7 +405,7 @@ def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -
             f"`benchmarks/calibration.py` trains on {args.train_rows:,} rows of a dataset, calibrates on "
             f"{args.fit_rows:,} other rows, and",
             f"evaluates on {args.test_rows - 200:,} rows of a third part. The scores are {seeds}.",
-            "A perfectly calibrated model would have an ECE of 0.01, because the evaluated rows are a sample.",
+            "A perfectly calibrated model would have an ECE of 0.01: the evaluated rows are a sample.",
             "",
             *format_table([f"{title}, {score}" for title in titles for score in ("ECE", "nll")], methods),
             "",
