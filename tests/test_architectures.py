@@ -170,7 +170,7 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
     import torch
     import transformers
 
-    from bertkit.models.heads import divide_output_layer
+    from bertkit.models.heads import append_output_vectors, find_output_layer, set_parameters
 
     _, config = tiny_of(name, tmp_path)
     config.num_labels = 3
@@ -182,9 +182,16 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
     batch["input_ids"][..., [3, 4, -1]] = config.sep_token_id  # longformer attends to three of them
     with torch.no_grad():
         before = model(**batch).logits
-        names = divide_output_layer(model, 1.7)
+        name, layer = find_output_layer(model)
+        if auto_class == HEADS[0]:  # the inputs of the layer are needed for a temperature of each row
+            with append_output_vectors(model) as num_outputs:
+                logits, vectors = model(**batch).logits.split([num_outputs, layer.in_features], -1)
+            assert torch.equal(logits, before)
+            assert torch.allclose(layer(vectors), before, atol=1e-5)
+        parameters = dict(layer.named_parameters(name))
+        set_parameters(model, {key: value / 1.7 for key, value in parameters.items()})
         after = model(**batch).logits
-    assert set(names) <= set(model.state_dict())
+    assert set(parameters) <= set(model.state_dict())
     assert before.abs().max() > 0.01
     assert torch.allclose(after, before / 1.7, atol=1e-5)
 

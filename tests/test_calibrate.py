@@ -178,7 +178,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypa
         raise UserError("No space left on device")
 
     if file == "weights":
-        monkeypatch.setattr(calibrate, "write_divided_weights", fail_later)
+        monkeypatch.setattr(calibrate, "write_output_layer", fail_later)
     else:
         monkeypatch.setattr("bertkit.run_directory.shutil.copyfile", fail)
     with pytest.raises(UserError, match="No space left on device"):
@@ -317,6 +317,71 @@ def test_training_rows_and_a_former_export_are_reported(copied, runs, cli):
     assert f"run bertkit export {run} --overwrite" in " ".join(err.split())
 
 
+# ---- a temperature that depends on the margin
+
+
+@pytest.fixture(scope="module")
+def curved(tiny, tmp_path_factory):
+    """Return a run, and rows on which it is right if it is confident, and guesses if it is not."""
+    folder = tmp_path_factory.mktemp("curved")
+    data = write_rows(folder / "train.jsonl", make_toy_rows(60))
+    settings = {"epochs": 8, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+    run = bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **settings).output_dir
+    rows = make_toy_rows(400, seed=7)
+    records = list(bertkit.predict(run, data=rows, all_scores=True))
+    confidence = np.array([max(record["probabilities"].values()) for record in records])
+    is_unsure = confidence < np.median(confidence)
+    for index, (row, record) in enumerate(zip(rows, records, strict=True)):
+        is_wrong = is_unsure[index] and index % 5 < 2
+        row["label"] = make_wrong("classify", row, record["predicted"]) if is_wrong else record["predicted"]
+    return run, write_rows(folder / "curved.jsonl", rows)
+
+
+def test_the_output_layer_approximates_a_temperature_that_depends_on_the_margin(curved, cli, tmp_path):
+    from transformers import pipeline
+
+    run, data = curved
+    texts = [row["text"] for row in make_toy_rows(20, seed=3)]
+    before = compute_logits(run, make_toy_rows(20, seed=3))
+    status, out, err = cli("calibrate", run, "--data", data, "-o", tmp_path / "first")
+    assert status == 0, err
+    assert "adaptive temperature, fitted on 400 rows" in out
+    calibration = json.loads((tmp_path / "first" / "calibration.json").read_text())
+    assert calibration["method"] == "adaptive temperature"
+    nll = calibration["nll_by_method"]
+    assert calibration["scores"]["after"]["nll"] == nll["adaptive temperature"] < nll["temperature"]
+    numbers = calibration["inverse_temperature"]
+    margins = np.abs(before[:, 1] - before[:, 0])
+    expected = before * (numbers["intercept"] + numbers["slope"] * margins)[:, None]
+    after = compute_logits(tmp_path / "first", make_toy_rows(20, seed=3))
+    assert np.corrcoef(after[:, 1] - after[:, 0], expected[:, 1] - expected[:, 0])[0, 1] > 0.95
+    predicted = bertkit.predict(tmp_path / "first", text=texts, all_scores=True)
+    stock = pipeline("text-classification", str(tmp_path / "first"), top_k=None)(texts)
+    for record, scores in zip(predicted, stock, strict=True):
+        probabilities = {score["label"]: score["score"] for score in scores}
+        assert probabilities == pytest.approx(record["probabilities"], abs=1e-5)
+    bertkit.calibrate(tmp_path / "first", data=data, output_dir=tmp_path / "second")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second")]
+    assert weights[0] == weights[1]
+
+
+def test_an_earlier_calibration_of_each_kind_has_no_effect(curved, tmp_path):
+    run, data = curved
+    few = [json.loads(line) for line in data.read_text("utf-8").splitlines()][:100]
+    for rows, others, name in [(few, data, "few"), (data, few, "curved")]:
+        bertkit.calibrate(run, data=rows, output_dir=tmp_path / name)
+        bertkit.calibrate(run, data=others, output_dir=tmp_path / "other")
+        again = bertkit.calibrate(tmp_path / "other", data=rows, output_dir=tmp_path / "again")
+        ours, theirs = (load_file(tmp_path / folder / "model.safetensors") for folder in (name, "again"))
+        for key, tensor in ours.items():
+            torch.testing.assert_close(tensor, theirs[key])
+        temperature = read_temperature(tmp_path / name)
+        assert (temperature is None) == (name == "curved")
+        assert again.temperature == (temperature and pytest.approx(temperature, rel=1e-5))
+        shutil.rmtree(tmp_path / "other")
+        shutil.rmtree(tmp_path / "again")
+
+
 # ---- interruptions
 
 
@@ -418,16 +483,16 @@ def test_a_head_that_is_not_linear_is_refused(copied, monkeypatch):
     """A model whose logits are not a linear function of its last layer's parameters is left as it was."""
     run, data = copied()
     weights = (run / "model.safetensors").read_bytes()
-    original = calibrate._divide_and_verify
+    original = calibrate.set_parameters
 
-    def add_nonlinearity(run, predictor, *args):
+    def add_nonlinearity(model, parameters):
         from bertkit.models.heads import find_output_layer
 
-        _, layer = find_output_layer(predictor.model)
+        _, layer = find_output_layer(model)
         layer.register_forward_hook(lambda _module, _inputs, output: output + 1)
-        return original(run, predictor, *args)
+        original(model, parameters)
 
-    monkeypatch.setattr(calibrate, "_divide_and_verify", add_nonlinearity)
+    monkeypatch.setattr(calibrate, "set_parameters", add_nonlinearity)
     with pytest.raises(bertkit.UserError, match="not a linear function"):
         bertkit.calibrate(run, data=data)
     assert (run / "model.safetensors").read_bytes() == weights

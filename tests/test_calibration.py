@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import hypothesis
 import numpy as np
@@ -18,7 +19,9 @@ from bertkit.stats.calibration import (
     Decisions,
     ProbabilityScorer,
     compute_calibration,
+    compute_margins,
     cross_fit,
+    fit_adaptive_temperature,
     fit_temperature,
     is_at_bound,
 )
@@ -172,6 +175,29 @@ def test_the_temperature_minimizes_the_nll():
 
     grid = temperature * np.linspace(0.5, 2, 301)
     assert compute_nll(temperature) <= min(map(compute_nll, grid)) + 1e-12
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(("intercept", "slope"), [(0.5, 0.3), (1.5, 0.0), (0.0, 0.5)])
+def test_the_temperature_of_each_margin_is_recovered(classes, intercept, slope):
+    logits, _ = make_logits(40_000, classes)
+    margins = compute_margins(logits).max(1, keepdims=True)
+    cumulative = softmax(logits * (intercept + slope * margins)).cumsum(1)
+    gold = (cumulative < np.random.default_rng(1).random((len(logits), 1))).sum(1)
+    found = fit_adaptive_temperature(Decisions.from_classes(logits, gold))
+    assert found == pytest.approx((intercept, slope), abs=0.05)
+    assert min(found) >= 0
+
+
+def test_weights_and_soft_labels_count_in_a_temperature_of_each_margin():
+    logits, gold = make_logits(200, 3)
+    weights = np.random.default_rng(0).integers(0, 3, 200)
+    repeated = Decisions.from_classes(np.repeat(logits, weights, 0), np.repeat(gold, weights))
+    weighted = replace(Decisions.from_classes(logits, gold), weights=weights.astype(float))
+    certain = Decisions.from_classes(repeated.logits, None, np.eye(3)[repeated.gold])
+    expected = pytest.approx(fit_adaptive_temperature(repeated), abs=1e-4)
+    assert fit_adaptive_temperature(weighted) == expected
+    assert fit_adaptive_temperature(certain) == expected
 
 
 def test_label_sets_have_the_temperature_of_their_decisions():

@@ -1,6 +1,6 @@
 """`calibrate`: fit probabilities and decisions on labeled rows, and make them part of a finished run.
 
-The temperature is folded into the output layer. All other fitted numbers are stored in `config.json`. Scores
+The temperature becomes part of the output layer. All other fitted numbers are stored in `config.json`. Scores
 "after" calibration are cross-fitted: each row is judged by numbers that are fitted on other rows.
 """
 
@@ -9,10 +9,12 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.table import Table
 
 from bertkit.commands.configs import CalibrateConfig
@@ -24,7 +26,15 @@ from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import assign_row_folds, join_groups
 from bertkit.data.table import Rows, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.models.heads import divide_output_layer, read_temperature, write_divided_weights
+from bertkit.models.heads import (
+    append_layer_inputs,
+    read_temperature,
+    restore_output_layer,
+    set_parameters,
+    write_output_layer,
+)
+from bertkit.models.linear_text import LinearTextModel
+from bertkit.models.loading import read_weights
 from bertkit.reports.card import add_calibration, describe_found, rewrite_for_copy
 from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
@@ -36,13 +46,16 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.calibration import (
     SET_LEVEL,
+    Decisions,
     ProbabilityScorer,
     SelectiveScorer,
     ThresholdCriterion,
     compute_calibration,
+    compute_margins,
     compute_risk_coverage,
     cross_fit,
     find_members,
+    fit_adaptive_temperature,
     fit_min_confidence,
     fit_set_margin,
     fit_temperature,
@@ -52,6 +65,7 @@ from bertkit.stats.calibration import (
     score_sets,
 )
 from bertkit.stats.scores import Scores
+from bertkit.stats.significance import Scorer, compare_scorers
 from bertkit.tasks.base import (
     CONFIDENCE_KEY,
     FittedConfidence,
@@ -78,6 +92,8 @@ MIN_RELIABLE_ROWS = 200  # with fewer rows, the fitted numbers depend much on th
 # A smaller relative change of the temperature is rounding, and leaves the weights as they are.
 MIN_CHANGE = 1e-6
 CURVE_THRESHOLDS = [round(0.05 * step, 2) for step in range(1, 20)]
+MAX_P = 0.05  # one-sided, of a lower log-loss than that of one temperature
+RIDGE_PENALTIES = np.logspace(-6, -1, 6)  # relative to the sum of the squared inputs
 NUM_TEST_ROWS = 8
 LOGIT_TOLERANCE = 1e-4  # maximum difference of a logit from its expected value, relative to the largest logit
 
@@ -88,7 +104,8 @@ class CalibrationResult:
 
     Attributes:
         output_dir: The run directory.
-        temperature: The number that the logits of the trained model are divided by; None for `qa`.
+        temperature: The number that the logits of the trained model are divided by; None if it depends on the
+            row, and for `qa`.
         calibration: Content of `calibration.json`.
     """
 
@@ -98,7 +115,7 @@ class CalibrationResult:
 
 
 def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
-    """Fit a temperature, and divide the output layer by it; with their settings, also fit decisions.
+    """Fit a temperature, and make it part of the output layer; with their settings, also fit decisions.
 
     For `qa`, fit the probability that an answer is right. If an error is raised, the run is not changed.
     """
@@ -111,7 +128,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             target, dataclasses.replace(RUN, hint="pass --overwrite to replace it"), config.overwrite
         )
     devices.request_device(config.device)
-    task = _load_task(run)
+    task, method = _load_task(run)
     criterion = None if config.threshold is None else parse_criterion(config.threshold)
     if criterion and not getattr(task.state.label_type, "labels_with_threshold", None):
         raise UserError(
@@ -125,7 +142,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     require_data_for_format_flags(config)
     with locks.lock_directory(run), silence_libraries():
-        predictor = load_predictor(run).use_batch_size(config.batch_size).use_columns(columns)
+        predictor = (
+            load_predictor(run, has_scope_output=False).use_batch_size(config.batch_size).use_columns(columns)
+        )
         predictor.report_device()
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
         dataset, rows, is_validation_split = _load_rows(config, predictor)
@@ -133,22 +152,32 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         if len(rows) < MIN_RELIABLE_ROWS:
             report_warning(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
         outside = _load_texts_out_of_scope(config, predictor, rows)
-        evaluation: Any = predictor.task.evaluate(predictor.compute_outputs(rows, "calibrating"))
-        if evaluation.calibration_method == "answers":
+        layer = None
+        if method == "answers":
+            evaluation: Any = predictor.task.evaluate(predictor.compute_outputs(rows, "calibrating"))
             calibration = _fit_answers(config, evaluation, folds)
         else:
-            weights = get_weights(predictor.task, rows)
+            trained = restore_output_layer(predictor.model, run)
+            # The score of texts out of scope reads the vectors, and logits that are divided by one number.
+            is_linear_text = isinstance(predictor.model, LinearTextModel)
+            needs_vectors = method == "output layer" and outside is None and not is_linear_text
+            outputs, vectors = _compute_outputs(predictor, rows, needs_vectors)
             confidence = config if outside is None else dataclasses.replace(config, coverage=None)
-            calibration = _fit_classes(confidence, evaluation, weights, folds, criterion)
-        if outside is not None:
-            divisor = calibration["temperature"] / read_temperature(run)
-            parts = rows, outside, load_shipped_texts(predictor.task, rows, outside)
-            features = [
-                predictor.compute_scope_features(part, divisor, "calibrating") for part in parts if len(part)
-            ]
-            calibration["out_of_scope"] = fit_scope_of_texts(
-                predictor.task, evaluation, outside, features, config.coverage
+            calibration, fit = _fit_classes(
+                confidence, predictor.task, outputs, vectors, len(trained) == 2, folds, criterion
             )
+            layer = NewLayer(predictor, rows, trained, fit)
+            if outside is not None:
+                parts = rows, outside, load_shipped_texts(predictor.task, rows, outside)
+                features = [
+                    predictor.compute_scope_features(part, calibration["temperature"], "calibrating")
+                    for part in parts
+                    if len(part)
+                ]
+                evaluation = predictor.task.evaluate(outputs)
+                calibration["out_of_scope"] = fit_scope_of_texts(
+                    predictor.task, evaluation, outside, features, config.coverage
+                )
         if problem := describe_no_gain(calibration["scores"], len(rows)):
             if not (criterion or config.coverage or outside is not None):
                 raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
@@ -159,9 +188,9 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             "fingerprint": fingerprint_splits({"validation": rows})["validation"], "rows": len(rows),
         }  # fmt: skip
         if is_copy:
-            _write_calibrated_copy(run, target, config.overwrite, predictor, evaluation, calibration)
+            _write_calibrated_copy(run, target, config.overwrite, calibration, layer)
         else:
-            _write_calibration(run, predictor, evaluation, calibration)
+            _write_calibration(run, calibration, layer)
     return CalibrationResult(target, calibration.get("temperature"), calibration)
 
 
@@ -176,8 +205,8 @@ def describe_no_gain(scores: Mapping[str, Scores], num_rows: int) -> str | None:
     )
 
 
-def _load_task(run: Path) -> Task:
-    """Load the task of a run, which must be finished, not be exported, and choose between classes."""
+def _load_task(run: Path) -> tuple[Task, str]:
+    """Load the task of a run, which must be finished and not be exported; also return what can be fitted."""
     task = load_run_task(run)
     if find_onnx_model(run):
         raise UserError(f"{run}: is an exported model; calibrate the run, and export it again")
@@ -186,7 +215,7 @@ def _load_task(run: Path) -> Task:
         load_task_state(task, run)
         evaluation = task.evaluate(Outputs(np.empty((0, 0)), None, Rows.from_dicts([], "")))
         if isinstance(evaluation, RowEvaluation) and evaluation.calibration_method:
-            return task
+            return task, evaluation.calibration_method
         kind = f"{kind} ({task.describe()})"
     raise UserError(
         f"{run}: is a run of {kind}, which cannot be calibrated; pass a run of classify with classes, nli, "
@@ -265,20 +294,90 @@ def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
 # ---- what is fitted
 
 
+@dataclass(frozen=True)
+class LayerFit:
+    """An output layer that is fitted on some rows: the trained one, divided by a temperature, plus a change.
+
+    Attributes:
+        temperature: The temperature.
+        logits: The logits of all rows with this layer, in the shape of `Outputs.logits`.
+        change: The change of the weight [outputs, hidden_size] and of the bias [outputs], if there is one.
+        inverse_temperature: The numbers that the change was fitted for.
+    """
+
+    temperature: float
+    logits: np.ndarray
+    change: Mapping[str, np.ndarray] | None = None
+    inverse_temperature: Mapping[str, float] | None = None
+
+
+def _compute_outputs(
+    predictor: Predictor, rows: Rows, needs_vectors: bool
+) -> tuple[Outputs, np.ndarray | None]:
+    """Compute the outputs for rows and, if needed, [rows, hidden_size] the input of the output layer."""
+    if not needs_vectors:
+        return predictor.compute_outputs(rows, "calibrating"), None
+    with append_layer_inputs(predictor.model) as size:
+        outputs = predictor.compute_outputs(rows, "calibrating")
+    logits, vectors = outputs.logits[:, :-size], outputs.logits[:, -size:]
+    return dataclasses.replace(outputs, logits=logits), vectors
+
+
+def _fit_layer(
+    trained: Decisions, logits: np.ndarray, vectors: np.ndarray, has_bias: bool, is_used: np.ndarray
+) -> LayerFit:
+    """Fit the output layer whose logits are nearest to those of an adaptive temperature.
+
+    A linear layer cannot divide the logits of each row by another temperature. But the vectors of a
+    fine-tuned model lie near a curve, so a linear function of all their dimensions can be a curved function
+    of the logits. The change is a ridge regression, whose penalty is chosen by generalized cross-validation.
+
+    Args:
+        trained: The decisions of all rows, by the logits of the trained model.
+        logits: [rows, outputs] the same logits.
+        vectors: [rows, hidden_size] the input of the output layer.
+        has_bias: Whether the output layer has a bias.
+        is_used: [rows] bool, the rows to fit on.
+    """
+    from sklearn.linear_model import RidgeCV
+
+    used = trained.select(is_used[trained.row])
+    temperature, (intercept, slope) = fit_temperature(used), fit_adaptive_temperature(used)
+    factors = intercept + slope * compute_margins(trained.logits).max(1)
+    goal = logits * (factors[:, None] - 1 / temperature)
+    inputs = vectors[is_used].astype(np.float64)
+    penalties = RIDGE_PENALTIES * (inputs**2).sum()
+    ridge = RidgeCV(penalties, fit_intercept=has_bias).fit(inputs, goal[is_used])
+    return LayerFit(
+        temperature,
+        logits / temperature + ridge.predict(vectors),
+        {"weight": ridge.coef_, "bias": ridge.intercept_},
+        {"intercept": intercept, "slope": slope},
+    )
+
+
 def _fit_classes(
     config: CalibrateConfig,
-    evaluation: Any,
-    weights: np.ndarray | None,
+    task: Task,
+    outputs: Outputs,
+    vectors: np.ndarray | None,
+    has_bias: bool,
     folds: np.ndarray,
     criterion: ThresholdCriterion | None,
-) -> dict[str, Any]:
-    """Fit a temperature, prediction sets and, with their flags, thresholds and abstention.
+) -> tuple[dict[str, Any], LayerFit]:
+    """Fit the output layer, prediction sets and, with their flags, thresholds and abstention.
 
-    The [rows] weights are those of the rows in the fit of the temperature, if any.
+    The outputs are those of the model as it was trained. Without [rows, hidden_size] vectors, only a
+    temperature is fitted.
     """
-    previous = read_temperature(Path(config.run))
-    trained = evaluation.make_decisions().scale(previous)  # of the model as it was trained
-    if weights is not None:
+
+    def decide(logits: np.ndarray) -> Decisions:
+        evaluation: Any = task.evaluate(dataclasses.replace(outputs, logits=logits))
+        return evaluation.make_decisions()
+
+    evaluation: Any = task.evaluate(outputs)
+    trained, previous = evaluation.make_decisions(), read_temperature(Path(config.run))
+    if (weights := get_weights(task, outputs.rows)) is not None:
         trained = dataclasses.replace(trained, weights=weights[trained.row])
     temperature = fit_temperature(trained)
     if is_at_bound(temperature):
@@ -291,49 +390,90 @@ def _fit_classes(
         else:
             problem = "the logits hardly differ between classes, because the model is hardly trained"
         raise UserError(f"{config.run}: {problem}; pass other labeled rows with --data")
-    if abs(temperature / previous - 1) <= MIN_CHANGE:
+    if previous and abs(temperature / previous - 1) <= MIN_CHANGE:
         temperature = previous
 
-    def fit(is_used: np.ndarray) -> tuple[float, np.ndarray]:
+    def fit_divided(is_used: np.ndarray) -> LayerFit:
         value = temperature if is_used.all() else fit_temperature(trained.select(is_used[trained.row]))
-        return value, trained.scale(1 / value).compute_row_confidence()[0]
+        return LayerFit(value, outputs.logits / value)
 
-    _, is_correct = trained.scale(1 / temperature).compute_row_confidence()
-    _, fold_temperatures, _, abstention = _fit_confidence(fit, is_correct, folds, config.coverage)
-    factors = 1 / np.array(fold_temperatures)[folds[trained.row]]
-    parts = {"before": trained, "after": trained.scale(factors)}
+    def cross_fit_decisions(fits: list[LayerFit]) -> Decisions:
+        fold_logits = np.stack([decide(fit.logits).logits for fit in fits[:-1]])
+        return dataclasses.replace(
+            trained, logits=fold_logits[folds[trained.row], np.arange(len(trained.gold))]
+        )
+
+    methods: dict[str, Callable[[np.ndarray], LayerFit]] = {"temperature": fit_divided}
+    if vectors is not None and len(folds) >= MIN_RELIABLE_ROWS:
+        methods["adaptive temperature"] = partial(_fit_layer, trained, outputs.logits, vectors, has_bias)
+    # Each method is fitted without each fold, and at last on all rows.
+    parts = [*(folds != fold for fold in range(folds.max() + 1)), np.ones(len(folds), bool)]
+    all_fits = {name: [fit(is_used) for is_used in parts] for name, fit in methods.items()}
+    afters = {name: cross_fit_decisions(fits) for name, fits in all_fits.items()}
+    scorers = {name: Scorer(ProbabilityScorer(after).score, len(folds)) for name, after in afters.items()}
+    method = "temperature"
+    if len(methods) > 1:
+        change = compare_scorers(scorers[method], scorers["adaptive temperature"])["nll"]
+        if change.difference < 0 and change.p / 2 < MAX_P:
+            method = "adaptive temperature"
+    fits, after = all_fits[method], afters[method]
+
+    def find_fit(is_used: np.ndarray) -> LayerFit:
+        return fits[-1] if is_used.all() else fits[folds[~is_used][0]]
+
+    def fit_confidence(is_used: np.ndarray) -> tuple[LayerFit, np.ndarray]:
+        return find_fit(is_used), decide(find_fit(is_used).logits).compute_row_confidence()[0]
+
+    was_correct, is_correct = (part.compute_row_confidence()[1] for part in (trained, after))
+    _, _, _, abstention = _fit_confidence(fit_confidence, was_correct, is_correct, folds, config.coverage)
+    fold_temperatures = [fit.temperature for fit in fits[:-1]]
+    # Only tasks without vectors have further scores.
+    factors = {"before": 1.0, "after": 1 / np.array(fold_temperatures)[folds[trained.row]]}
+    decisions = {"before": trained, "after": after}
+    if fits[-1].change:
+        numbers: dict[str, Any] = {"inverse_temperature": fits[-1].inverse_temperature}
+    else:
+        numbers = {"temperature": fits[-1].temperature, "fold_temperatures": fold_temperatures}
     calibration = {
-        "method": "temperature",
-        "temperature": temperature,
-        "fold_temperatures": fold_temperatures,
+        "method": method,
+        **numbers,
         "decisions": len(trained.gold),
         "scores": {
-            name: ProbabilityScorer(parts[name]).score_all() | evaluation.score_scaled(previous * factor)
-            for name, factor in (("before", 1.0), ("after", factors))
+            name: ProbabilityScorer(part).score_all() | evaluation.score_scaled(factors[name])
+            for name, part in decisions.items()
         },
         "reliability": {
-            name: compute_calibration(*part.compute_reliability()).to_dict() for name, part in parts.items()
+            name: compute_calibration(*part.compute_reliability()).to_dict()
+            for name, part in decisions.items()
         },
         **abstention,
     }
+    if len(methods) > 1:
+        calibration["nll_by_method"] = {name: scorer.score_all()["nll"] for name, scorer in scorers.items()}
+    if fits[-1].change:
+        is_changed = trained.logits.argmax(1) != after.logits.argmax(1)
+        calibration["changed_rows"] = float(is_changed.mean())
+        if not criterion:  # thresholds decide the predicted labels, and have this score
+            for name, part in (("before", was_correct), ("after", is_correct)):
+                calibration["scores"][name]["accuracy"] = float(part.mean())
     if evaluation.has_sets:
-        # A temperature divides all margins by one number, so the sets are cross-fitted without temperatures.
-        logits, gold = trained.logits, trained.gold
-        _, is_member = cross_fit(
-            lambda is_used: fit_set_margin(logits[is_used], gold[is_used]),
-            lambda margin, rows: find_members(logits[rows], margin),
-            folds,
-        )
-        margin = fit_set_margin(logits, gold) / temperature
-        scores = score_sets(is_member, gold)
-        calibration["prediction_sets"] = {"level": SET_LEVEL, "margin": margin, "scores": scores}
+        gold = trained.gold
+
+        def fit_sets(is_used: np.ndarray) -> tuple[np.ndarray, float]:
+            logits = find_fit(is_used).logits
+            return logits, fit_set_margin(logits[is_used], gold[is_used])
+
+        _, is_member = cross_fit(fit_sets, lambda fit, rows: find_members(fit[0][rows], fit[1]), folds)
+        _, margin = fit_sets(parts[-1])
+        set_scores = score_sets(is_member, gold)
+        calibration["prediction_sets"] = {"level": SET_LEVEL, "margin": margin, "scores": set_scores}
     if criterion:
         thresholds = _fit_thresholds(
-            evaluation.label_type, evaluation.outputs.logits * previous, evaluation.gold, folds,
-            [*fold_temperatures, temperature], criterion,
+            evaluation.label_type, outputs.logits, evaluation.gold, folds, [fit.logits for fit in fits],
+            criterion,
         )  # fmt: skip
         calibration["threshold"] = {"criterion": config.threshold, **thresholds}
-    return calibration
+    return calibration, fits[-1]
 
 
 def _fit_answers(config: CalibrateConfig, evaluation: QaEvaluation, folds: np.ndarray) -> dict[str, Any]:
@@ -352,7 +492,7 @@ def _fit_answers(config: CalibrateConfig, evaluation: QaEvaluation, folds: np.nd
         )
         return weights, compute_answer_probability(features, weights)
 
-    weights, _, confidence, abstention = _fit_confidence(fit, is_correct, folds, config.coverage)
+    weights, _, confidence, abstention = _fit_confidence(fit, is_correct, is_correct, folds, config.coverage)
     parts = {"before": evaluation.compute_nbest_probability(), "after": confidence}
     return {
         "method": "logistic regression",
@@ -371,6 +511,7 @@ def _fit_answers(config: CalibrateConfig, evaluation: QaEvaluation, folds: np.nd
 
 def _fit_confidence(
     fit: Callable[[np.ndarray], tuple[Any, np.ndarray]],
+    was_correct: np.ndarray,
     is_correct: np.ndarray,
     folds: np.ndarray,
     coverage: float | None,
@@ -380,7 +521,8 @@ def _fit_confidence(
     Args:
         fit: Given [rows] bool, fits numbers on these rows. Returns the numbers, and [rows] the confidence by
             them in each row, including the rows that they are not fitted on.
-        is_correct: [rows] bool, whether the prediction is correct.
+        was_correct: [rows] bool, whether the prediction before calibration is correct.
+        is_correct: [rows] bool, whether the cross-fitted prediction is correct.
         folds: [rows] index of the fold of each row.
         coverage: Fraction of the rows to answer, if any.
 
@@ -400,7 +542,7 @@ def _fit_confidence(
     curve = compute_risk_coverage(confidence, is_correct)
     found: dict[str, Any] = {"risk_coverage": {**curve, "aurc": after.pop("aurc")}}
     if coverage is not None:
-        before = {"coverage": 1.0, "answered_accuracy": float(is_correct.mean())}
+        before = {"coverage": 1.0, "answered_accuracy": float(was_correct.mean())}
         scores = {"before": before, "after": {"coverage": 0.0, "answered_accuracy": 0.0} | after}
         found["abstention"] = {"requested": coverage, "min_confidence": minimum, "scores": scores}
     return numbers, [numbers for numbers, _, _ in by_fold], confidence, found
@@ -408,13 +550,13 @@ def _fit_confidence(
 
 def _fit_thresholds(
     label_type: LabelType, logits: np.ndarray, gold: np.ndarray, folds: np.ndarray,
-    temperatures: list[float], criterion: ThresholdCriterion,
+    calibrated: list[np.ndarray], criterion: ThresholdCriterion,
 ) -> dict[str, Any]:  # fmt: skip
     """Fit the thresholds on all rows, and score them by cross-fitting.
 
-    The [rows, outputs] logits are of the model as it was trained. The temperatures are those that are fitted
-    without each fold, and that of all rows. Scores "before" are those of default decisions. The `curve` has
-    the scores if all labels have the same threshold.
+    The [rows, outputs] logits are of the model as it was trained. The calibrated logits of the same rows are
+    of the layers that are fitted without each fold, and of the layer that is fitted on all rows. Scores
+    "before" are those of default decisions. The `curve` has the scores if all labels have the same threshold.
     """
 
     def use_thresholds(thresholds: Mapping[str, float | None]) -> LabelType:
@@ -422,8 +564,8 @@ def _fit_thresholds(
         changed.thresholds = {label: value for label, value in thresholds.items() if value is not None}
         return changed
 
-    default, scaled = use_thresholds({}), logits / temperatures[-1]
-    fitted = label_type.fit_thresholds(scaled, gold, criterion)
+    default, final = use_thresholds({}), calibrated[-1]
+    fitted = label_type.fit_thresholds(final, gold, criterion)
     thresholds = use_thresholds(fitted).thresholds
     if not thresholds:
         raise UserError(
@@ -433,16 +575,16 @@ def _fit_thresholds(
     if missing := [label for label in fitted if label not in thresholds]:
         report_warning(f"no threshold meets the criterion for {format_list(missing)}, which keep 0.5")
 
-    def fit(is_used: np.ndarray) -> tuple[float, LabelType]:
-        temperature = temperatures[folds[~is_used][0]]  # fitted on the same rows
-        found = default.fit_thresholds(logits[is_used] / temperature, gold[is_used], criterion)
-        return temperature, use_thresholds(found)
+    def fit(is_used: np.ndarray) -> tuple[np.ndarray, LabelType]:
+        fold_logits = calibrated[folds[~is_used][0]]  # of the layer that is fitted on the same rows
+        found = default.fit_thresholds(fold_logits[is_used], gold[is_used], criterion)
+        return fold_logits, use_thresholds(found)
 
-    _, predicted = cross_fit(fit, lambda fitted, rows: fitted[1].predict(logits[rows] / fitted[0]), folds)
+    _, predicted = cross_fit(fit, lambda fitted, rows: fitted[1].predict(fitted[0][rows]), folds)
     by_threshold = [
         use_thresholds(dict.fromkeys(label_type.labels_with_threshold, value)) for value in CURVE_THRESHOLDS
     ]
-    swept = [_score(default, gold, labels.predict(scaled)) for labels in by_threshold]
+    swept = [_score(default, gold, labels.predict(final)) for labels in by_threshold]
     names = [name for name in swept[0] if name.startswith(("positive_", "micro_", "macro_"))]
     return {
         "thresholds": thresholds,
@@ -474,35 +616,79 @@ def _score(label_type: LabelType, gold: np.ndarray, predicted: np.ndarray) -> Sc
 # ---- files of the run
 
 
+@dataclass(frozen=True)
+class NewLayer:
+    """The fitted output layer of a run, with the model and the parameters of the trained layer, by name."""
+
+    predictor: Predictor
+    rows: Rows
+    trained: Mapping[str, torch.Tensor]
+    fit: LayerFit
+
+    @cached_property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters of the fitted layer, in the precision of the trained ones."""
+        change = self.fit.change
+        return {
+            name: (
+                value.double() / self.fit.temperature
+                + (torch.from_numpy(change[name.rpartition(".")[2]]) if change else 0)
+            ).to(value.dtype)
+            for name, value in self.trained.items()
+        }
+
+    def is_in(self, run: Path) -> bool:
+        """Return whether the weights of a run contain this layer already."""
+        temperature = read_temperature(run)
+        if temperature is not None:
+            return not self.fit.change and temperature == self.fit.temperature
+        stored = read_weights(run, self.parameters.__contains__)
+        return all(torch.equal(self.parameters[name].to(old.dtype), old) for name, old in stored.items())
+
+    def write(self, run: Path, staging: Path) -> None:
+        """Write the weights of a run with this layer into another directory.
+
+        The logits of some rows must change as expected.
+        """
+        model, temperature, change = self.predictor.model, self.fit.temperature, self.fit.change
+        rows = self.rows.select(range(min(NUM_TEST_ROWS, len(self.rows))))
+        outputs, vectors = _compute_outputs(self.predictor, rows, bool(change))
+        expected = outputs.logits / temperature
+        if change:
+            assert vectors is not None
+            expected = expected + vectors @ change["weight"].T + change["bias"]
+        set_parameters(model, self.parameters)
+        logits = self.predictor.compute_outputs(rows).logits
+        exists = np.isfinite(logits)
+        errors = np.abs(logits[exists] - expected[exists])
+        if errors.max() > LOGIT_TOLERANCE * max(1.0, np.abs(expected[exists]).max()):
+            raise UserError(
+                f"{run}: the logits of {model.config.model_type} are not a linear function of the "
+                "parameters of its last layer, so this architecture cannot be calibrated; train another model"
+            )
+        write_output_layer(run, staging, self.parameters, self.trained, None if change else temperature)
+
+
 def _write_calibrated_copy(
-    source: Path,
-    target: Path,
-    overwrite: bool,
-    predictor: Predictor,
-    evaluation: RowEvaluation,
-    calibration: Mapping[str, Any],
+    source: Path, target: Path, overwrite: bool, calibration: Mapping[str, Any], layer: NewLayer | None
 ) -> None:
     """Write a copy of the run `source` with this calibration to the directory `target`, or nothing."""
     with locks.lock_directory(target), RunDir(source).copy_to(target, overwrite) as copy:
         if (card := copy.read_card()) is not None:
             copy.write_card(rewrite_for_copy(card, target))
-        _write_calibration(target, predictor, evaluation, calibration)
+        _write_calibration(target, calibration, layer)
 
 
-def _write_calibration(
-    run: Path, predictor: Predictor, evaluation: RowEvaluation, calibration: Mapping[str, Any]
-) -> None:
+def _write_calibration(run: Path, calibration: Mapping[str, Any], layer: NewLayer | None) -> None:
     """Write the weights, `config.json`, `calibration.json`, the model card and the page.
 
     The run is valid at any time. `calibration.json` and the values in `config.json` belong to the weights.
     They are removed before the weights are replaced, and written after them.
     """
-    run_dir, previous = RunDir(run), read_temperature(run)
-    divisor = calibration.get("temperature", previous) / previous
-    if divisor != 1:
-        names = _divide_and_verify(run, predictor, evaluation, divisor)
+    run_dir = RunDir(run)
+    if layer and not layer.is_in(run):
         with stage_files(run, "the calibrated weights", "free disk space, and calibrate again") as staging:
-            write_divided_weights(run, staging, names, divisor, calibration["temperature"])
+            layer.write(run, staging)
             run_dir.delete_calibration()
             _write_config(run, {})
     _write_config(run, calibration)
@@ -541,28 +727,6 @@ def _write_config(run: Path, calibration: Mapping[str, Any]) -> None:
         write_text(path, json.dumps(new, indent=2, sort_keys=True) + "\n")
 
 
-def _divide_and_verify(
-    run: Path, predictor: Predictor, evaluation: RowEvaluation, divisor: float
-) -> list[str]:
-    """Divide the output layer of the loaded model, and return the names of its parameters.
-
-    The logits of some rows must then be divided by the same number.
-    """
-    rows = evaluation.outputs.rows
-    rows = rows.select(range(min(NUM_TEST_ROWS, len(rows))))
-    before = predictor.compute_outputs(rows).logits
-    names = divide_output_layer(predictor.model, divisor)
-    after = predictor.compute_outputs(rows).logits
-    exists = np.isfinite(before)
-    expected = before[exists] / divisor
-    if np.abs(after[exists] - expected).max() > LOGIT_TOLERANCE * max(1.0, np.abs(expected).max()):
-        raise UserError(
-            f"{run}: the logits of {predictor.model.config.model_type} are not a linear function of the "
-            "parameters of its last layer, so this architecture cannot be calibrated; train another model"
-        )
-    return names
-
-
 # ---- command line
 
 
@@ -572,7 +736,11 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({**calibration, "output_dir": str(result.output_dir)})
         return
-    name = "probabilities" if result.temperature is None else f"temperature {result.temperature:.3f}"
+    inverse = calibration.get("inverse_temperature")
+    if inverse:
+        name = calibration["method"]
+    else:
+        name = "probabilities" if result.temperature is None else f"temperature {result.temperature:.3f}"
     table = Table(title=f"{name}, fitted on {format_count(data['rows'], 'row')}", title_justify="left")
     table.add_column(to_plain_text(data["name"]))
     table.add_column("before", justify="right")
@@ -585,6 +753,11 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
                 table.add_row(score, f"{value:.3f}", f"{part['scores']['after'][score]:.3f}")
     out_console.print(table)
     lines = []
+    if inverse:
+        lines += [
+            f"1 / temperature = {inverse['intercept']:.3f} + {inverse['slope']:.3f} x margin of the row",
+            f"{calibration['changed_rows']:.1%} of the predicted labels changed",
+        ]
     if threshold:
         values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())
         lines.append(f"thresholds ({threshold['criterion']}): {values}")

@@ -1,6 +1,7 @@
 """Heads: whether that of a checkpoint fits the labels, its output layer, and the layers before that one."""
 
-from collections.abc import Iterator, Sequence
+import base64
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -121,7 +122,7 @@ def verify_label_order(
     )
 
 
-# ---- the output layer, and the temperature that is folded into it
+# ---- the output layer, and the calibration that is folded into it
 
 
 def find_output_layer(model: Any) -> tuple[str, nn.Linear]:
@@ -168,46 +169,87 @@ def set_output_bias(model: Any, value: float) -> None:
         nn.init.constant_(output_layer.bias, value)
 
 
-TEMPERATURE_KEY = "bertkit_temperature"  # in the metadata of the file of weights
+# In the metadata of the file of weights, so that the weights and these values are always replaced together.
+TEMPERATURE_KEY = "bertkit_temperature"
+TRAINED_LAYER_KEY = "bertkit_trained_output_layer"  # its parameters: a file of safetensors in base64
 
 
-def read_temperature(run: Path) -> float:
-    """Return the temperature that is folded into the weights of a run; 1 for weights as trained.
+def read_temperature(run: Path) -> float | None:
+    """Return the temperature that the output layer of a run was divided by; 1 for weights as trained.
 
-    The file of weights itself states the temperature, so that both are always replaced together.
+    It is None if the output layer differs from the trained one by more than a factor.
     """
+    metadata = _read_metadata(run)
+    return None if TRAINED_LAYER_KEY in metadata else float(metadata.get(TEMPERATURE_KEY, 1.0))
+
+
+def _read_metadata(run: Path) -> dict[str, str]:
     path = run / WEIGHTS_FILE
     if not path.exists():
         raise UserError(
             f"{run}: has no {WEIGHTS_FILE}; pass the output directory of a training command with this file"
         )
     with safe_open(path, "pt") as file:
-        return float((file.metadata() or {}).get(TEMPERATURE_KEY, 1.0))
+        return file.metadata() or {}
 
 
-def divide_output_layer(model: Any, divisor: float) -> list[str]:
-    """Divide the weight and the bias of the output layer; return the names of both parameters."""
+def restore_output_layer(model: Any, run: Path) -> dict[str, torch.Tensor]:
+    """Give the model of a run the output layer as it was trained; return its parameters by name."""
     if isinstance(model, LinearTextModel):
-        return model.divide_output(divisor)
+        parameters = {
+            name: torch.from_numpy(values) * read_temperature(run)
+            for name, values in model.output_layer.items()
+        }
+        set_parameters(model, parameters)
+        return parameters
     name, layer = find_output_layer(model)
-    parameters = dict(layer.named_parameters(name))
+    temperature = read_temperature(run)
+    if temperature is None:
+        parameters = load(base64.b64decode(_read_metadata(run)[TRAINED_LAYER_KEY]))
+    else:
+        parameters = {
+            key: (parameter.detach().cpu().double() * temperature).to(parameter.dtype)
+            for key, parameter in layer.named_parameters(name)
+        }
+    set_parameters(model, parameters)
+    return parameters
+
+
+def set_parameters(model: Any, parameters: Mapping[str, torch.Tensor]) -> None:
+    if isinstance(model, LinearTextModel):
+        model.set_output_layer({name: values.numpy() for name, values in parameters.items()})
+        return
     with torch.no_grad():
-        for parameter in parameters.values():
-            parameter.div_(divisor)
-    return list(parameters)
+        for name, value in parameters.items():
+            model.get_parameter(name).copy_(value)
 
 
-def write_divided_weights(
-    run: Path, staging: Path, names: list[str], divisor: float, temperature: float
+def write_output_layer(
+    run: Path,
+    staging: Path,
+    parameters: Mapping[str, torch.Tensor],
+    trained: Mapping[str, torch.Tensor],
+    temperature: float | None,
 ) -> None:
-    """Write the weights of a run into another directory, with some parameters divided."""
+    """Write the weights of a run into another directory, with other parameters of the output layer.
+
+    Args:
+        trained: The parameters as they were trained.
+        temperature: What the trained parameters are divided by; None if there is more than this difference.
+    """
     with safe_open(run / WEIGHTS_FILE, "pt") as file:
-        metadata = {**(file.metadata() or {}), TEMPERATURE_KEY: repr(temperature)}
+        metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    if missing := [name for name in names if name not in tensors]:
+    if missing := [name for name in parameters if name not in tensors]:
         raise UserError(f"{run / WEIGHTS_FILE}: lacks {format_list(missing)}; train the run again")
-    for name in names:
-        tensors[name] = (tensors[name].double() / divisor).to(tensors[name].dtype)
+    for key in (TEMPERATURE_KEY, TRAINED_LAYER_KEY):
+        metadata.pop(key, None)
+    if temperature is None:
+        metadata[TRAINED_LAYER_KEY] = base64.b64encode(save(dict(trained))).decode()
+    else:
+        metadata[TEMPERATURE_KEY] = repr(temperature)
+    for name, value in parameters.items():
+        tensors[name] = value.to(tensors[name].dtype)
     save_file(tensors, staging / WEIGHTS_FILE, metadata)
 
 

@@ -7,7 +7,7 @@ imports neither torch nor scikit-learn, whose imports take longer than the predi
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
@@ -298,14 +298,18 @@ class LinearTextModel:
         embeddings = 0 if self.vectors is None else self.vectors.embeddings.size
         return int(self.weight.size + self.bias.size + embeddings)
 
-    def divide_output(self, divisor: float) -> list[str]:
-        """Divide the linear layer; return the names of its weight and bias in the file of weights."""
-        self.weight, self.bias = self.weight / divisor, self.bias / divisor
-        return [OUTPUT_WEIGHT, OUTPUT_BIAS]
+    @property
+    def output_layer(self) -> dict[str, np.ndarray]:
+        """The weight and the bias of the linear layer, by their names in the file of weights."""
+        return {OUTPUT_WEIGHT: self.weight, OUTPUT_BIAS: self.bias}
+
+    def set_output_layer(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Replace the weight and the bias of the linear layer."""
+        self.weight, self.bias = parameters[OUTPUT_WEIGHT], parameters[OUTPUT_BIAS]
 
     def save(self, folder: Path, config: dict[str, Any]) -> None:
         """Write the model into a directory; `config` is what `config.json` has in addition."""
-        tensors = {OUTPUT_WEIGHT: self.weight, OUTPUT_BIAS: self.bias}
+        tensors = self.output_layer
         for number, words in enumerate(self.words):
             tensors[f"words.{number}.idf"] = words.idf
         for number, characters in enumerate(self.characters):

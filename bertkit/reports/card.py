@@ -283,6 +283,12 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
             f"The logits of the trained model are divided by {calibration['temperature']:.3f}, a temperature "
             f"that was {source}. The output layer contains it."
         )
+    elif inverse := calibration.get("inverse_temperature"):
+        what = (
+            f"The logits are divided by a temperature T that depends on their margin m: 1 / T = "
+            f"{inverse['intercept']:.3f} + {inverse['slope']:.3f} m. It was {source}. The output layer "
+            f"approximates it, which changed {calibration['changed_rows']:.1%} of the predicted labels."
+        )
     else:
         what = f"The probability that an answer is right was {source}."
     section = (

@@ -201,11 +201,17 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
         yield pending
 
 
-def load_predictor(run: str | Path, keep_stock_layers: bool = False, device: str | None = None) -> Predictor:
+def load_predictor(
+    run: str | Path,
+    keep_stock_layers: bool = False,
+    device: str | None = None,
+    has_scope_output: bool = True,
+) -> Predictor:
     """Load a finished run, an exported model or an ensemble, also that of a study, for prediction.
 
     With `keep_stock_layers`, the model stays as transformers builds it, on the CPU, to be exported. `device`
-    is the value of `--device`, if the command has not requested it yet. Linear models of texts run on the CPU
+    is the value of `--device`, if the command has not requested it yet. Without `has_scope_output`, texts out
+    of scope are not found. Linear models of texts run on the CPU
     and are loaded without torch.
     """
     run_dir = expand_home(run)
@@ -227,7 +233,8 @@ def load_predictor(run: str | Path, keep_stock_layers: bool = False, device: str
     onnx_source = find_onnx_model(run_dir)
     if onnx_source is None:
         trained = build_trained_model(task, loading.find_run_model(run_dir), keep_stock_layers)
-        add_scope_output(task, trained.model)
+        if has_scope_output:
+            add_scope_output(task, trained.model)
         return Predictor(trained.task, trained.model, trained.tokenizer)
     task.use_cache = False
     from bertkit.models.exported import load_onnx_model  # imports torch

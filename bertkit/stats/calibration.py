@@ -294,6 +294,41 @@ def fit_temperature(decisions: Decisions) -> float:
     return 1 / float(brentq(compute_slope, low, high, xtol=1e-14, rtol=1e-14))
 
 
+def fit_adaptive_temperature(decisions: Decisions) -> tuple[float, float]:
+    """Return a and b of the temperature T with 1 / T = a + b m, where m is the margin of a decision.
+
+    The margin is the difference of its two highest logits. Neither a nor b is below 0, so that the order of
+    the classes stays the same, and a decision with a higher margin has a higher confidence. The negative
+    log-likelihood of the gold classes is convex in (a, b), because the logits are linear in them.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax
+
+    index, logits = np.arange(len(decisions.gold)), decisions.logits
+    margins = compute_margins(logits).max(1)
+    scale = margins.mean() or 1.0
+    inputs = np.stack([logits, logits * (margins / scale)[:, None]], axis=2)  # [n, classes, 2]
+    if decisions.targets is None:
+        targets = np.zeros_like(logits)
+        targets[index, decisions.gold] = 1
+    else:
+        targets = decisions.targets
+    weights = decisions.weights
+    if weights is None or not weights.any():
+        weights = np.ones(len(index))
+
+    def compute_loss(factors: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the mean negative log-likelihood and its gradient."""
+        log_probabilities = log_softmax(inputs @ factors, axis=1)
+        errors = (np.exp(log_probabilities) - targets) * weights[:, None] / weights.sum()
+        loss = -(targets * log_probabilities).sum(1) @ weights / weights.sum()
+        return float(loss), np.tensordot(errors, inputs, 2)
+
+    start = np.array([1 / fit_temperature(decisions), 0.0])
+    found = minimize(compute_loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * 2)
+    return float(found.x[0]), float(found.x[1] / scale)
+
+
 def is_at_bound(temperature: float) -> bool:
     """Return whether `fit_temperature` found no minimum."""
     return temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE)

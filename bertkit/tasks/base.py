@@ -416,8 +416,11 @@ class RowEvaluation(Evaluation):
         return False
 
     @property
-    def calibration_method(self) -> Literal["temperature", "answers"] | None:
-        """How `calibrate` fits probabilities; None if it cannot. Model outputs are not needed."""
+    def calibration_method(self) -> Literal["temperature", "output layer", "answers"] | None:
+        """What `calibrate` fits; None if it cannot. Model outputs are not needed.
+
+        With "output layer", a row has one class, and its logits are a linear function of one vector.
+        """
         return "temperature" if self.has_classes else None
 
     @property

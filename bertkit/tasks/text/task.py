@@ -123,6 +123,10 @@ class SequenceEvaluation(LabelEvaluation):
     def has_classes(self) -> bool:
         return bool(self.label_type.labels)
 
+    @property
+    def calibration_method(self) -> Literal["temperature", "output layer", "answers"] | None:
+        return "output layer" if self.has_sets else super().calibration_method
+
     def make_decisions(self) -> Decisions:
         make_decisions = Decisions.from_classes if self.has_sets else Decisions.from_label_sets
         features = self.outputs.features
