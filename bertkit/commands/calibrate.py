@@ -142,9 +142,8 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     require_data_for_format_flags(config)
     with locks.lock_directory(run), silence_libraries():
-        predictor = (
-            load_predictor(run, has_scope_output=False).use_batch_size(config.batch_size).use_columns(columns)
-        )
+        predictor = load_predictor(run, has_scope_output=False).use_columns(columns)
+        predictor.use_batch_size(config.batch_size)
         predictor.report_device()
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
         dataset, rows, is_validation_split = _load_rows(config, predictor)

@@ -196,10 +196,8 @@ def _read_metadata(run: Path) -> dict[str, str]:
 def restore_output_layer(model: Any, run: Path) -> dict[str, torch.Tensor]:
     """Give the model of a run the output layer as it was trained; return its parameters by name."""
     if isinstance(model, LinearTextModel):
-        parameters = {
-            name: torch.from_numpy(values) * read_temperature(run)
-            for name, values in model.output_layer.items()
-        }
+        divisor = read_temperature(run) or 1.0
+        parameters = {name: torch.from_numpy(part) * divisor for name, part in model.output_layer.items()}
         set_parameters(model, parameters)
         return parameters
     name, layer = find_output_layer(model)
