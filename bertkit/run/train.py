@@ -1,5 +1,6 @@
 """Training from settings to `metrics.json`: the steps are here in the order in which they happen."""
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -33,7 +34,7 @@ from bertkit.run.session import Session
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
-from bertkit.stats.judgement import TrainingFacts
+from bertkit.stats.judgement import MIN_STEPS, TrainingFacts
 from bertkit.stats.metric_modules import load_module
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Outputs
@@ -311,9 +312,10 @@ def collect_training_facts(session: Session) -> TrainingFacts:
     if task.definition.predicts_rows and isinstance(config.data, str):
         recipe = shlex.quote(str(session.run_dir.settings_file))
         study = f"bertkit study {task.definition.name} --recipe {recipe} --folds 5"
-    longer_training = f"--max-steps {2 * state.max_steps}"
+    factor = max(2, math.ceil(MIN_STEPS / max(state.max_steps, 1)))
+    longer_training = f"--max-steps {factor * state.max_steps}"
     if config.max_steps is None and config.epochs:
-        longer_training = f"--epochs {2 * config.epochs:g}"
+        longer_training = f"--epochs {factor * config.epochs:g}"
     is_truncated = not (task.uses_windows or task.definition.resamples_examples)
     return TrainingFacts(
         steps=state.global_step if prepared.has_training_steps else None,
