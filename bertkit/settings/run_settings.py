@@ -127,7 +127,7 @@ class RunConfig(TaskSettings, Settings):
         training_argument="max_steps", replaces=("epochs",), applies_to="steps",
     )  # fmt: skip
     batch_size: int | None = setting(
-        None, "Examples per training batch and device.", Panel.SPEED, is_common=True, min=1,
+        None, "Examples per training batch and device.", Panel.SPEED, min=1,
         training_argument="per_device_train_batch_size", default_text="by data size", applies_to="steps",
     )  # fmt: skip
     tokens_per_batch: int | None = setting(
