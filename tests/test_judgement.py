@@ -137,14 +137,16 @@ def test_a_model_that_is_worse_after_few_steps_should_train_longer():
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "advice"),
+    ("num_rows", "loss", "advice"),
     [
-        (100, "Try more training rows."),
-        (99, "Try bertkit study, which scores all rows, or more training rows."),
+        (100, 1, "Try more training rows."),
+        (99, 1, "Try bertkit study, which scores all rows, or more training rows."),
+        (99, 20, "Try more training rows."),  # it is worse, which is shown already
     ],
 )
-def test_cross_validation_is_advised_with_few_validation_rows(num_rows, advice):
-    model, other = make_accuracy(num_rows - 20, num_rows), make_accuracy(num_rows - 19, num_rows)
+def test_cross_validation_is_advised_with_few_validation_rows(num_rows, loss, advice):
+    model = make_accuracy(num_rows - 20 - loss, num_rows)
+    other = make_accuracy(num_rows - 20, num_rows)
     judgement = judge(model, {"tfidf": other}, "accuracy", True, rows="rows", training=FACTS)
     assert judgement.text.endswith(advice)
 
@@ -193,7 +195,7 @@ def test_a_regression_with_the_right_order_and_the_wrong_scale_predicts_no_bette
 @pytest.mark.parametrize(
     ("f1", "sentence"),
     [(0.0, "It has learned nothing yet: f1 is 0. Try --epochs 6 (it trained for 500 steps) or more "),
-     (0.01, "Try bertkit study, which scores all rows, or more ")],
+     (0.01, "Try more ")],
 )  # fmt: skip
 def test_a_score_of_zero_means_that_nothing_was_learned(f1, sentence):
     """It also does without a baseline `majority`, as on questions that all have an answer."""

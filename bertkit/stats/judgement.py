@@ -143,9 +143,7 @@ def judge(
         text += f" {who} no error on them; rows that are more difficult may show a difference."
     elif training is not None and verdict != "better":
         failure = _describe_failure(metric, score, sign, compared.get(MAJORITY, {}), scorer.size)
-        has_gain = sign * found.difference > 0
-        may_be_short = training.is_last_best or verdict == "worse"
-        text += _advise(training, failure, may_be_short, has_gain, scorer.size)
+        text += _advise(training, failure, verdict, sign * found.difference > 0, scorer.size)
     detectable = None
     if scorer.size >= MIN_ROWS and low < high:
         detectable = estimate_detectable_difference(found)
@@ -201,13 +199,14 @@ def _describe_failure(
     return "" if has_learned else "It predicts no better than a constant."
 
 
-def _advise(training: TrainingFacts, failure: str, may_be_short: bool, has_gain: bool, num_rows: int) -> str:
+def _advise(training: TrainingFacts, failure: str, verdict: Verdict, has_gain: bool, num_rows: int) -> str:
     """Return a sentence on what to try, after `failure` if the model has learned nothing.
 
-    With more validation rows, a gain that the model already has may be shown. Cross-validation of a model
-    that has learned nothing shows nothing.
+    With more validation rows, a gain that the model already has may be shown. Cross-validation may show that
+    two models differ, but does not make a model better that is worse or has learned nothing.
     """
     steps, advice = training.steps, []
+    may_be_short = training.is_last_best or verdict == "worse"
     if steps == 0:
         return " It was not trained."
     if steps is not None and (failure or (steps < MIN_STEPS and may_be_short)):
@@ -218,7 +217,7 @@ def _advise(training: TrainingFacts, failure: str, may_be_short: bool, has_gain:
         )
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
-    if training.study and num_rows < MANY_ROWS and not failure:
+    if training.study and num_rows < MANY_ROWS and verdict == "no_difference" and not failure:
         advice.append(f"{training.study}, which scores all {training.unit}s,")
     advice.append(f"more {'validation' if has_gain else 'training'} {training.unit}s")
     return f"{failure and f' {failure}'} Try {' or '.join(advice)}."
